@@ -1,0 +1,50 @@
+# The front door. `make help` says what it opens; the work is done in common/setup/ and CMakeLists.txt.
+
+BACKEND      ?= auto
+CH           ?=
+ARGS         ?=
+JSON         ?= notebooks/data/local.jsonl
+PYTHON       ?= python3
+CLANG_FORMAT ?=
+ARCHS        ?= 75;80;86;89;90;100;120
+export PYTHON CLANG_FORMAT
+
+setup := bash common/setup
+
+# Which program (bin/chapters, or the one of CH), which backend, set up what is missing, build.
+prepare = program=$$($(PYTHON) common/setup/find_chapter.py '$(CH)') && \
+          backend=$$($(setup)/backend.sh '$(BACKEND)' $1) && \
+          $(setup)/setup.sh $$backend && $(setup)/build.sh $$backend $$program
+program = build/$$backend/bin/$$program
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help run test bench sanitize tables compile-cuda format format-check clean
+
+help:
+	@$(setup)/help.sh
+
+run:
+	@$(prepare) && $(program) $(ARGS)
+
+bench:
+	@$(prepare) && $(program) --set progression,sweep,large --json '$(JSON)' $(ARGS)
+
+sanitize:
+	@$(call prepare,sanitize) && $(setup)/sanitize.sh $(program) $(ARGS)
+
+test:
+	@backends=$$($(setup)/backend.sh '$(BACKEND)' test) && $(setup)/setup.sh $$backends && \
+	for backend in $$backends; do $(setup)/build.sh $$backend all && $(setup)/test.sh $$backend || exit; done
+
+tables:
+	@$(setup)/setup.sh --with-tables && $(setup)/python.sh notebooks/tables.py
+
+compile-cuda:
+	@$(setup)/setup.sh cuda && $(setup)/build.sh cuda-all all '-DCMAKE_CUDA_ARCHITECTURES=$(ARCHS)'
+
+format format-check:
+	@$(setup)/setup.sh --with-format && $(setup)/format.sh $@
+
+clean:
+	rm -rf build

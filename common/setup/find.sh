@@ -1,0 +1,81 @@
+# Sourced: what this machine already has. Nothing here installs anything or touches the network.
+# shellcheck shell=bash
+
+# The user's own directories, one a line: CMAKE_PREFIX_PATH, split at ':' or ';'.
+own_prefixes() {
+  tr ':;' '\n' <<<"${CMAKE_PREFIX_PATH:-}" | sed '/^$/d'
+}
+
+# Every directory that CMake will look in.
+prefixes() {
+  own_prefixes
+  printf '%s\n' /usr /usr/local
+}
+
+# find_header doctest/doctest.h
+find_header() {
+  local prefix
+  while read -r prefix; do
+    [ ! -e "$prefix/include/$1" ] || return 0
+  done < <(prefixes)
+  return 1
+}
+
+# find_library boost_context: what the linker takes for -lboost_context.
+find_library() {
+  local prefix file
+  while read -r prefix; do
+    for file in "$prefix"/lib*/lib"$1".{so,a} "$prefix"/lib/*/lib"$1".{so,a}; do
+      [ ! -e "$file" ] || return 0
+    done
+  done < <(prefixes)
+  return 1
+}
+
+# The CUDA headers that give g++ __half and __nv_bfloat16: of a toolkit, a prefix, or the .venv.
+find_cuda_headers() {
+  local include
+  while read -r include; do
+    [ ! -e "$include/cuda_fp16.h" ] || [ ! -e "$include/crt/host_defines.h" ] ||
+      [ ! -e "$include/nv/target" ] || return 0
+  done < <(
+    printf '%s/include\n' "${CUDA_HOME:-/nowhere}" "${CUDA_PATH:-/nowhere}" /usr/local/cuda
+    own_prefixes | sed 's|$|/include|'
+  )
+  venv_has cuda-headers common/setup/cuda-headers.txt
+}
+
+# has_modules PYTHON: that interpreter has notebooks/requirements.txt, in versions new enough.
+has_modules() {
+  "$1" - notebooks/requirements.txt 2>/dev/null <<'END'
+import re, sys
+from importlib.metadata import version
+number = lambda text: [int(digits) for digits in re.findall(r"\d+", text)]
+for line in open(sys.argv[1], encoding="utf-8"):
+    name, _, least = line.partition("#")[0].strip().partition(">=")
+    if name and number(version(name)) < number(least):
+        sys.exit(1)
+END
+}
+
+# The path of the pinned clang-format: CLANG_FORMAT if the user sets it, the system's, or the .venv's.
+find_clang_format() {
+  local major candidate
+  major=$(sed -n 's/^clang-format==\([0-9]*\).*/\1/p' common/setup/clang-format.txt)
+  if [ -n "${CLANG_FORMAT:-}" ]; then
+    command -v "$CLANG_FORMAT"
+    return
+  fi
+  for candidate in "clang-format-$major" clang-format .venv/bin/clang-format; do
+    if "$candidate" --version 2>/dev/null | grep -q "version $major\."; then
+      echo "$candidate"
+      return
+    fi
+  done
+  return 1
+}
+
+# venv_has NAME REQUIREMENTS: venv_install got to its end, with these very requirements.
+venv_has() {
+  cmp -s "$2" ".venv/.$1"
+}

@@ -1,0 +1,62 @@
+#!/usr/bin/env python3
+"""Turns CH=… into the name of a program: `find_chapter.py bwd02` prints bwd02.
+
+Accepts an id, a directory's name or its path; nothing stands for all chapters. An unknown name
+gets one sentence on stderr, with the nearest known one, and exit status 2.
+"""
+
+import difflib
+import re
+import sys
+from pathlib import Path
+
+CHAPTERS = Path(__file__).resolve().parents[2] / "chapters"
+
+
+def known_chapters(directory=CHAPTERS):
+    """The chapters by id: {'fwd01': 'fwd01_thread_per_row', …}, in reading order."""
+    names = [path.parent.name for path in directory.glob("*/kernel.cu")]
+    names = [name for name in names if re.fullmatch(r"[a-z]+\d+_\w+", name)]
+    return {name.split("_")[0]: name for name in sorted(names, key=reading_order)}
+
+
+def reading_order(name):
+    return (not name.startswith("fwd"), name)
+
+
+def find_chapter(asked, chapters):
+    """The id that `asked` names. Raises LookupError, with a sentence, where it names none."""
+    name = Path(asked).name
+    for identifier, directory in chapters.items():
+        if name in (identifier, directory):
+            return identifier
+    raise LookupError(
+        f"CH={asked} is not a chapter{suggestion(name, chapters)}: the chapters are "
+        f"{' '.join(chapters) or 'none yet'}."
+    )
+
+
+def suggestion(name, chapters):
+    # 'bwd2', 'fwd01_thread_per_rows' and 'welford' are all near something.
+    spellings = {}
+    for identifier, directory in chapters.items():
+        for spelling in (identifier, directory, directory.partition("_")[2]):
+            spellings.setdefault(spelling, identifier)
+    nearest = difflib.get_close_matches(name.lower(), spellings, n=1, cutoff=0.5)
+    return f" (did you mean CH={spellings[nearest[0]]}?)" if nearest else ""
+
+
+def main(asked):
+    if not asked:
+        print("chapters")
+        return 0
+    try:
+        print(find_chapter(asked, known_chapters()))
+    except LookupError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(" ".join(sys.argv[1:]).strip()))

@@ -1,0 +1,145 @@
+"""Tests of the front door: which chapter, which backend, what is there. They install nothing.
+
+    python3 -m unittest discover -s common/setup/tests
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+SETUP = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(SETUP))
+from find_chapter import find_chapter, known_chapters  # noqa: E402
+
+CHAPTERS = {
+    "fwd01": "fwd01_thread_per_row",
+    "fwd04": "fwd04_welford",
+    "bwd01": "bwd01_thread_per_row",
+    "bwd02": "bwd02_warp_per_row",
+}
+
+
+class FindChapter(unittest.TestCase):
+    def test_accepts_id_directory_and_path(self):
+        for asked in ("bwd02", "bwd02_warp_per_row", "chapters/bwd02_warp_per_row/"):
+            self.assertEqual(find_chapter(asked, CHAPTERS), "bwd02")
+
+    def test_suggests_the_nearest_and_lists_all(self):
+        for asked, nearest in (("bwd2", "bwd02"), ("FWD01", "fwd01"), ("welfrod", "fwd04")):
+            with self.assertRaises(LookupError) as caught:
+                find_chapter(asked, CHAPTERS)
+            self.assertIn(f"did you mean CH={nearest}?", str(caught.exception))
+            self.assertIn("fwd01 fwd04 bwd01 bwd02", str(caught.exception))
+
+    def test_suggests_nothing_where_nothing_is_near(self):
+        with self.assertRaises(LookupError) as caught:
+            find_chapter("zzz", CHAPTERS)
+        self.assertNotIn("did you mean", str(caught.exception))
+
+    def test_forward_chapters_come_first(self):
+        with tempfile.TemporaryDirectory() as directory:
+            for name in (*CHAPTERS.values(), "no_chapter"):
+                (Path(directory) / name).mkdir()
+                (Path(directory) / name / "kernel.cu").touch()
+            (Path(directory) / "fwd09_without_a_kernel").mkdir()
+            self.assertEqual(list(known_chapters(Path(directory)).items()), list(CHAPTERS.items()))
+
+
+class WithTools(unittest.TestCase):
+    """A directory of pretended programs, before everything else in PATH."""
+
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.directory = Path(directory.name)
+
+    def tool(self, name, output="", status=0):
+        path = self.directory / name
+        path.write_text(f"#!/bin/sh\ncat <<'END'\n{output}\nEND\nexit {status}\n")
+        path.chmod(0o755)
+
+    def bash(self, *command, **environment):
+        return subprocess.run(
+            ["bash", *command],
+            cwd=SETUP.parents[1],
+            env={**os.environ, "PATH": f"{self.directory}:{os.environ['PATH']}", **environment},
+            capture_output=True,
+            text=True,
+        )
+
+    def backend(self, *arguments):
+        result = self.bash(str(SETUP / "backend.sh"), *arguments)
+        return result.returncode, result.stdout.strip(), result.stderr.strip()
+
+
+class Backend(WithTools):
+    GPU = "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-0)"
+    NVCC = "Cuda compilation tools, release 13.0, V13.0.88"
+
+    def test_cpu_where_asked(self):
+        self.assertEqual(self.backend("cpu"), (0, "cpu", "backend: cpu (BACKEND=cpu)"))
+
+    def test_refuses_an_unknown_one(self):
+        status, chosen, reason = self.backend("foo")
+        self.assertEqual((status, chosen), (2, ""))
+        self.assertIn("BACKEND=foo is not a backend", reason)
+
+    def test_cuda_where_gpu_and_nvcc_are(self):
+        self.tool("nvidia-smi", self.GPU)
+        self.tool("nvcc", self.NVCC)
+        expected = (0, "cuda", "backend: cuda (NVIDIA H100 80GB HBM3)")
+        for arguments in (["auto"], ["cuda"], ["cuda", "test"], ["auto", "sanitize"]):
+            self.assertEqual(self.backend(*arguments), expected)
+        self.assertEqual(self.backend("auto", "test")[1], "cpu cuda")
+        self.assertEqual(self.backend("cpu", "test")[1], "cpu")
+
+    def test_an_old_nvcc_is_none(self):
+        self.tool("nvidia-smi", self.GPU)
+        self.tool("nvcc", "Cuda compilation tools, release 11.8, V11.8.89")
+        self.assertEqual(self.backend("auto")[:2], (0, "cpu"))
+        self.assertEqual(self.backend("cuda")[:2], (2, ""))
+
+    @unittest.skipIf(os.path.exists("/dev/nvidia0"), "this machine has a GPU")
+    def test_no_gpu(self):
+        self.tool("nvidia-smi", "No devices were found")
+        self.assertEqual(self.backend("auto"), (0, "cpu", "backend: cpu (no NVIDIA GPU found)"))
+        for arguments in (["cuda"], ["cuda", "test"], ["auto", "sanitize"]):
+            self.assertEqual(self.backend(*arguments)[:2], (2, ""))
+
+
+class Find(WithTools):
+    def find(self, call, **environment):
+        return self.bash("-c", f". common/setup/find.sh && {call}", **environment).returncode == 0
+
+    def test_prefixes_split_at_colon_and_semicolon(self):
+        for file in ("include/some_library/header.h", "lib/some-machine/libsome.a"):
+            (self.directory / file).parent.mkdir(parents=True, exist_ok=True)
+            (self.directory / file).touch()
+        for path in ("{0}", "/nowhere:{0}", "/nowhere;{0}", "{0}:"):
+            path = path.format(self.directory)
+            self.assertTrue(self.find("find_header some_library/header.h", CMAKE_PREFIX_PATH=path))
+            self.assertTrue(self.find("find_library some", CMAKE_PREFIX_PATH=path))
+        self.assertFalse(self.find("find_header some_library/header.h", CMAKE_PREFIX_PATH=""))
+        self.assertFalse(self.find("find_library some", CMAKE_PREFIX_PATH="/nowhere"))
+
+    def test_set_up_says_what_to_run_where_it_may_not_install(self):
+        # A user without root, on a Debian machine that has only a compiler that is too old.
+        self.tool("g++", "9.4.0")
+        self.tool("id", "1000")
+        self.tool("sudo", status=1)
+        self.tool("apt-get")
+        result = self.bash(str(SETUP / "setup.sh"), "cpu", CXX="")
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("missing: g++ 11 or newer", result.stderr)
+        self.assertIn("sudo apt-get install -y g++", result.stderr)
+
+    def test_a_python_without_the_modules(self):
+        self.tool("python3", status=1)
+        self.assertFalse(self.find("has_modules python3"))
+
+
+if __name__ == "__main__":
+    unittest.main()
