@@ -1,0 +1,504 @@
+// The truth needs a second witness. Three of them here: arithmetic done by hand, identities that
+// the formulas imply, and finite differences of forward against backward.
+#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include "reference_cpu/layer_norm.h"
+
+#include <doctest/doctest.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <span>
+#include <stdexcept>
+#include <vector>
+
+namespace {
+
+using reference::backward;
+using reference::forward;
+using reference::Norm;
+using Values = std::vector<double>;
+
+constexpr Norm kNorms[] = {Norm::Layer, Norm::Rms};
+constexpr double kUnitRoundoff = std::numeric_limits<double>::epsilon() / 2;
+
+struct Problem {
+  Norm norm;
+  std::int64_t rows;
+  std::int64_t cols;
+  double eps;
+  Values x, weight, bias, dy;  // weight and bias may be empty
+};
+
+Values uniform(std::int64_t size, double low, double high, std::mt19937_64& random) {
+  std::uniform_real_distribution<double> draw(low, high);
+  Values values(size);
+  std::generate(values.begin(), values.end(), [&] { return draw(random); });
+  return values;
+}
+
+Problem random_problem(Norm norm, std::int64_t rows, std::int64_t cols, double eps,
+                       bool has_weight = true, bool has_bias = true, unsigned seed = 1) {
+  std::mt19937_64 random(seed);
+  Problem p{norm, rows, cols, eps, {}, {}, {}, {}};
+  p.x = uniform(rows * cols, -1.5, 2.5, random);  // the mean is not 0, so that it matters
+  p.dy = uniform(rows * cols, -2, 2, random);
+  if (has_weight) p.weight = uniform(cols, -2, 2, random);
+  if (has_bias) p.bias = uniform(cols, -2, 2, random);
+  return p;
+}
+
+reference::Forward run_forward(const Problem& p) {
+  return forward(p.norm, p.rows, p.cols, p.x, p.weight, p.bias, p.eps);
+}
+
+reference::Backward run_backward(const Problem& p) {
+  const auto saved = run_forward(p);
+  return backward(p.norm, p.rows, p.cols, p.dy, p.x, p.weight, saved.mean, saved.rstd);
+}
+
+std::span<const double> row_of(const Values& matrix, std::int64_t row, std::int64_t cols) {
+  return std::span(matrix).subspan(row * cols, cols);
+}
+
+double mean_of_products(std::span<const double> a, std::span<const double> b) {
+  double sum = 0;
+  for (std::size_t j = 0; j < a.size(); ++j) sum += a[j] * b[j];
+  return sum / static_cast<double>(a.size());
+}
+
+double mean_of(std::span<const double> a) { return mean_of_products(a, Values(a.size(), 1.0)); }
+
+double largest_difference(const Values& a, const Values& b) {
+  REQUIRE(a.size() == b.size());
+  double largest = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    // A NaN must not hide: std::max would drop it.
+    if (!std::isfinite(a[i]) || !std::isfinite(b[i])) return HUGE_VAL;
+    largest = std::max(largest, std::abs(a[i] - b[i]));
+  }
+  return largest;
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------------------------- by hand
+//
+// In these cases every intermediate number has a short binary expansion, so the results are exact
+// and are compared with ==.
+
+TEST_CASE("layer forward gives the numbers worked out by hand") {
+  // eps = 3
+  // row 0: x = [1 3]  mean 2  var 1  rstd = 1/sqrt(1 + 3) = 1/2  xhat = [-1/2  1/2]
+  // row 1: x = [5 3]  mean 4  var 1  rstd = 1/2                  xhat = [ 1/2 -1/2]
+  // y = xhat · [2 4] + [10 20] = [9 22]
+  //                              [11 18]
+  const auto out = forward(Norm::Layer, 2, 2, Values{1, 3, 5, 3}, Values{2, 4}, Values{10, 20}, 3);
+  CHECK(out.mean == Values{2, 4});
+  CHECK(out.rstd == Values{0.5, 0.5});
+  CHECK(out.y == Values{9, 22, 11, 18});
+}
+
+TEST_CASE("layer backward gives the numbers worked out by hand") {
+  // The problem above, with w = [2 4].
+  // row 0: dy = [1  3]  wdy = [2 12]  c1 = (2·-1/2 + 12·1/2)/2 = 5/2  c2 = (2 + 12)/2 = 7
+  //        dx = 1/2 [2 + 5/4 - 7,  12 - 5/4 - 7] = [-15/8  15/8]
+  // row 1: dy = [2 -1]  wdy = [4 -4]  c1 = (4·1/2 + 4·1/2)/2 = 2      c2 = 0
+  //        dx = 1/2 [4 - 1, -4 + 1] = [3/2 -3/2]
+  // dw = [1·-1/2 + 2·1/2,  3·1/2 + 1·1/2] = [1/2 2]
+  // db = [1 + 2, 3 - 1] = [3 2]
+  const auto out = backward(Norm::Layer, 2, 2, Values{1, 3, 2, -1}, Values{1, 3, 5, 3},
+                            Values{2, 4}, Values{2, 4}, Values{0.5, 0.5});
+  CHECK(out.dx == Values{-1.875, 1.875, 1.5, -1.5});
+  CHECK(out.dweight == Values{0.5, 2});
+  CHECK(out.dbias == Values{3, 2});
+}
+
+TEST_CASE("layer without weight and bias gives the numbers worked out by hand") {
+  // eps = 2, x = [0 0 3]  mean 1  var = (1 + 1 + 4)/3 = 2  rstd = 1/sqrt(2 + 2) = 1/2
+  // y = xhat = [-1/2 -1/2 1]
+  const Values x{0, 0, 3};
+  const auto saved = forward(Norm::Layer, 1, 3, x, {}, {}, 2);
+  CHECK(saved.mean == Values{1});
+  CHECK(saved.rstd == Values{0.5});
+  CHECK(saved.y == Values{-0.5, -0.5, 1});
+
+  // wdy = dy = [3 0 6]  c1 = (-3/2 + 0 + 6)/3 = 3/2  c2 = 9/3 = 3
+  // dx = 1/2 [3 + 3/4 - 3,  0 + 3/4 - 3,  6 - 3/2 - 3] = [3/8 -9/8 3/4]
+  const auto out = backward(Norm::Layer, 1, 3, Values{3, 0, 6}, x, {}, saved.mean, saved.rstd);
+  CHECK(out.dx == Values{0.375, -1.125, 0.75});
+  CHECK(out.dweight == Values{-1.5, 0, 6});
+  CHECK(out.dbias == Values{3, 0, 6});
+}
+
+TEST_CASE("rms forward and backward give the numbers worked out by hand") {
+  // eps = 6, x = [2 4]  mean(x²) = (4 + 16)/2 = 10  rstd = 1/sqrt(10 + 6) = 1/4  xhat = [1/2 1]
+  // y = xhat · [2 4] + [1 1] = [2 5]
+  const Values x{2, 4};
+  const Values weight{2, 4};
+  const auto saved = forward(Norm::Rms, 1, 2, x, weight, Values{1, 1}, 6);
+  CHECK(saved.mean.empty());
+  CHECK(saved.rstd == Values{0.25});
+  CHECK(saved.y == Values{2, 5});
+
+  // dy = [1 2]  wdy = [2 8]  c1 = (2·1/2 + 8·1)/2 = 9/2, and no c2
+  // dx = 1/4 [2 - 9/4,  8 - 9/2] = [-1/16 7/8]
+  const auto out = backward(Norm::Rms, 1, 2, Values{1, 2}, x, weight, {}, saved.rstd);
+  CHECK(out.dx == Values{-0.0625, 0.875});
+  CHECK(out.dweight == Values{0.5, 2});
+  CHECK(out.dbias == Values{1, 2});
+}
+
+TEST_CASE("backward uses the mean and rstd that it is given, right or wrong") {
+  // The mean of x is 2, but the caller says mean = 1 and rstd = 2: xhat = 2 (x - 1) = [0 4].
+  // wdy = dy = [1 2]  c1 = (0 + 8)/2 = 4  c2 = 3/2
+  // dx = 2 [1 - 0 - 3/2,  2 - 16 - 3/2] = [-1 -31]
+  const auto out =
+      backward(Norm::Layer, 1, 2, Values{1, 2}, Values{1, 3}, {}, Values{1}, Values{2});
+  CHECK(out.dx == Values{-1, -31});
+  CHECK(out.dweight == Values{0, 8});
+  CHECK(out.dbias == Values{1, 2});
+}
+
+TEST_CASE("one column leaves layer with its bias and no gradient for x") {
+  // x - mean = 0, whatever x is: xhat = 0, y = b, and dx = rstd (wdy - 0 - wdy) = 0.
+  const Problem p = random_problem(Norm::Layer, 5, 1, 1e-5);
+  CHECK(run_forward(p).y == Values(5, p.bias[0]));
+  CHECK(run_backward(p).dx == Values(5, 0.0));
+  CHECK(run_backward(p).dweight == Values{0});
+}
+
+TEST_CASE("no rows give empty outputs and zero dweight and dbias") {
+  for (const Norm norm : kNorms) {
+    const Problem p = random_problem(norm, 0, 3, 1e-5);
+    CHECK(run_forward(p).y.empty());
+    CHECK(run_forward(p).mean.empty());
+    CHECK(run_forward(p).rstd.empty());
+    CHECK(run_backward(p).dx.empty());
+    CHECK(run_backward(p).dweight == Values(3, 0.0));
+    CHECK(run_backward(p).dbias == Values(3, 0.0));
+  }
+}
+
+// ------------------------------------------------------------------------------- properties
+//
+// Tolerances: a sum of 64 terms of size about 1 carries an error of some 64 roundings, 64 · 1.1e-16
+// = 7e-15 at the worst. 1e-12 leaves room, and is far below what any wrong term would cause.
+
+TEST_CASE("rows of xhat have mean 0 and variance var / (var + eps)") {
+  for (const std::int64_t cols : {1, 2, 3, 17, 64}) {
+    for (const double eps : {1e-12, 1e-5, 0.5, 100.0}) {
+      const Problem p = random_problem(Norm::Layer, 5, cols, eps, false, false);
+      const auto out = run_forward(p);
+      for (std::int64_t row = 0; row < p.rows; ++row) {
+        CAPTURE(cols);
+        CAPTURE(eps);
+        const auto x = row_of(p.x, row, cols);
+        const auto xhat = row_of(out.y, row, cols);
+        const double mean = mean_of(x);
+        double var = 0;
+        for (const double value : x) var += (value - mean) * (value - mean) / cols;
+        CHECK(std::abs(out.mean[row] - mean) < 1e-12);
+        // The mean's last bit counts rstd times in xhat, which is large where var + eps is small.
+        CHECK(std::abs(mean_of(xhat)) < 1e-12 + 8 * kUnitRoundoff * out.rstd[row]);
+        CHECK(mean_of_products(xhat, xhat) == doctest::Approx(var / (var + eps)).epsilon(1e-12));
+      }
+    }
+  }
+}
+
+TEST_CASE("rows of an rms xhat have mean square ms / (ms + eps)") {
+  for (const std::int64_t cols : {1, 2, 3, 17, 64}) {
+    for (const double eps : {1e-12, 1e-5, 0.5, 100.0}) {
+      const Problem p = random_problem(Norm::Rms, 5, cols, eps, false, false);
+      const auto out = run_forward(p);
+      for (std::int64_t row = 0; row < p.rows; ++row) {
+        const auto x = row_of(p.x, row, cols);
+        const auto xhat = row_of(out.y, row, cols);
+        const double ms = mean_of_products(x, x);
+        CHECK(mean_of_products(xhat, xhat) == doctest::Approx(ms / (ms + eps)).epsilon(1e-12));
+      }
+    }
+  }
+}
+
+TEST_CASE("layer does not see a shift of x, and rms does") {
+  for (const Norm norm : kNorms) {
+    const Problem p = random_problem(norm, 5, 17, 1e-5);
+    Problem shifted = p;
+    for (double& value : shifted.x) value += 3;
+    const double forward_change = largest_difference(run_forward(p).y, run_forward(shifted).y);
+    const double backward_change = largest_difference(run_backward(p).dx, run_backward(shifted).dx);
+    if (norm == Norm::Layer) {
+      CHECK(forward_change < 1e-12);
+      CHECK(backward_change < 1e-12);
+    } else {
+      CHECK(forward_change > 0.1);
+      CHECK(backward_change > 0.1);
+    }
+  }
+}
+
+TEST_CASE("scaling x by s and eps by s squared leaves y alone and divides dx by s") {
+  for (const Norm norm : kNorms) {
+    const Problem p = random_problem(norm, 5, 17, 0.5);
+    Problem scaled = p;
+    scaled.eps *= 8 * 8;
+    for (double& value : scaled.x) value *= 8;  // a power of two, so nothing is rounded anew
+    Values dx_times_8 = run_backward(scaled).dx;
+    for (double& value : dx_times_8) value *= 8;
+    CHECK(run_forward(scaled).y == run_forward(p).y);
+    CHECK(dx_times_8 == run_backward(p).dx);
+  }
+}
+
+TEST_CASE("a large common offset in x does not spoil the variance") {
+  // mean(x²) - mean², the one-pass formula, subtracts two numbers near 1e16 here, where doubles lie
+  // 2 apart, and cannot come out at 2/3.
+  const auto out = forward(Norm::Layer, 1, 3, Values{1e8 - 1, 1e8, 1e8 + 1}, {}, {}, 1e-5);
+  CHECK(out.mean == Values{1e8});
+  CHECK(out.rstd[0] == doctest::Approx(1 / std::sqrt(2.0 / 3 + 1e-5)).epsilon(1e-14));
+}
+
+TEST_CASE("a layer dx is orthogonal to the row of ones") {
+  // Σ dx = N rstd (c2 - c1 · mean(xhat) - c2) = 0, since mean(xhat) = 0, for every eps.
+  for (const std::int64_t cols : {1, 2, 3, 17, 64}) {
+    for (const double eps : {1e-5, 0.5}) {
+      const Problem p = random_problem(Norm::Layer, 5, cols, eps);
+      const auto dx = run_backward(p).dx;
+      const auto rstd = run_forward(p).rstd;
+      for (std::int64_t row = 0; row < p.rows; ++row) {
+        CHECK(std::abs(mean_of(row_of(dx, row, cols))) < 1e-12 * rstd[row]);
+      }
+    }
+  }
+}
+
+TEST_CASE("dx loses its part along xhat as eps goes to zero") {
+  // mean(dx · xhat) = rstd (c1 - c1 mean(xhat²) - c2 mean(xhat)), and mean(xhat²) = 1 - eps rstd²:
+  //
+  //   mean(dx · xhat) = rstd · c1 · eps · rstd²
+  //
+  // That is zero in the limit, and an equation to check at every eps before it.
+  for (const Norm norm : kNorms) {
+    for (const double eps : {1e-12, 1e-5, 0.5, 100.0}) {
+      const std::int64_t cols = 17;
+      Problem p = random_problem(norm, 5, cols, eps, false, false);  // y = xhat, wdy = dy
+      const auto saved = run_forward(p);
+      const auto dx = run_backward(p).dx;
+      for (std::int64_t row = 0; row < p.rows; ++row) {
+        const auto xhat = row_of(saved.y, row, cols);
+        const double rstd = saved.rstd[row];
+        const double c1 = mean_of_products(row_of(p.dy, row, cols), xhat);
+        const double along_xhat = mean_of_products(row_of(dx, row, cols), xhat);
+        CHECK(std::abs(along_xhat - rstd * c1 * eps * rstd * rstd) < 1e-12);
+        if (eps == 1e-12) CHECK(std::abs(along_xhat) < 1e-10);
+      }
+    }
+  }
+}
+
+TEST_CASE("an absent weight means ones and an absent bias means zeros") {
+  for (const Norm norm : kNorms) {
+    const Problem absent = random_problem(norm, 5, 17, 1e-5, false, false);
+    Problem present = absent;
+    present.weight.assign(17, 1.0);
+    present.bias.assign(17, 0.0);
+    CHECK(run_forward(absent).y == run_forward(present).y);
+    CHECK(run_backward(absent).dx == run_backward(present).dx);
+    CHECK(run_backward(absent).dweight == run_backward(present).dweight);
+    CHECK(run_backward(absent).dbias == run_backward(present).dbias);
+  }
+}
+
+TEST_CASE("chunks of rows give the results of the whole") {
+  // 301 rows are more than the groups that backward sums in, and are no multiple of anything.
+  for (const Norm norm : kNorms) {
+    const Problem whole = random_problem(norm, 301, 3, 1e-5);
+    const auto saved = run_forward(whole);
+    const auto expected = run_backward(whole);
+
+    Values y, dx, dweight(3, 0.0), dbias(3, 0.0);
+    for (std::int64_t first = 0; first < whole.rows; first += 50) {
+      const auto part = [&](const Values& matrix) {
+        const std::int64_t end = std::min(first + 50, whole.rows) * 3;
+        return Values(matrix.begin() + first * 3, matrix.begin() + end);
+      };
+      Problem chunk = whole;
+      chunk.x = part(whole.x);
+      chunk.dy = part(whole.dy);
+      chunk.rows = std::ssize(chunk.x) / 3;
+      const Values chunk_y = run_forward(chunk).y;
+      const auto grad = run_backward(chunk);
+      y.insert(y.end(), chunk_y.begin(), chunk_y.end());
+      dx.insert(dx.end(), grad.dx.begin(), grad.dx.end());
+      for (int j = 0; j < 3; ++j) dweight[j] += grad.dweight[j];
+      for (int j = 0; j < 3; ++j) dbias[j] += grad.dbias[j];
+    }
+    CHECK(y == saved.y);
+    CHECK(dx == expected.dx);
+    CHECK(largest_difference(dweight, expected.dweight) < 1e-12);
+    CHECK(largest_difference(dbias, expected.dbias) < 1e-12);
+  }
+}
+
+TEST_CASE("any number of threads gives the same bits") {
+  const int threads_before = omp_get_max_threads();
+  for (const Norm norm : kNorms) {
+    const Problem p = random_problem(norm, 301, 17, 1e-5);
+    omp_set_num_threads(1);
+    const auto saved = run_forward(p);
+    const auto grad = run_backward(p);
+    for (const int threads : {2, 3, 7}) {
+      omp_set_num_threads(threads);
+      CHECK(run_forward(p).y == saved.y);
+      CHECK(run_forward(p).rstd == saved.rstd);
+      CHECK(run_backward(p).dx == grad.dx);
+      CHECK(run_backward(p).dweight == grad.dweight);
+      CHECK(run_backward(p).dbias == grad.dbias);
+    }
+  }
+  omp_set_num_threads(threads_before);
+}
+
+// ------------------------------------------------------------------------ finite differences
+//
+// The loss is L = Σ dy · y, so that its gradients are what backward returns. For one input value v,
+//
+//   dL/dv ≈ Σ dy · (y(v + h) - y(v - h)) / 2h
+//
+// with mean and rstd computed anew by forward on both sides.
+//
+// The step for x. Let σ = 1/rstd = sqrt(var + eps): the length over which xhat bends. The error of
+// the formula grows as (h/σ)², that of rounding as u σ/h, where u = 1.1e-16. Their sum is least
+// near h = cbrt(u) σ = 5e-6 σ, and is then about u^(2/3) = 2e-11, relative to rstd · Σ |wdy|, the
+// size of dx. Each row has its own σ, so each row gets its own step. The tests ask for 1e-8: room
+// for constants, and for x - mean cancelling where σ is small beside x. A lost c1 or c2 term is an
+// error of about 1 on this scale.
+//
+// y is a straight line in w and in b: any step is exact, and h = 1 leaves only rounding.
+
+double loss_slope(Problem& p, double& v, double h) {
+  const double before = v;
+  const double above = before + h;
+  const double below = before - h;
+  v = above;
+  const Values y_above = run_forward(p).y;
+  v = below;
+  const Values y_below = run_forward(p).y;
+  v = before;
+  double change = 0;
+  for (std::size_t i = 0; i < p.dy.size(); ++i) change += p.dy[i] * (y_above[i] - y_below[i]);
+  return change / (above - below);  // the step that was taken, after rounding
+}
+
+void check_against_finite_differences(Problem p) {
+  const auto rstd = run_forward(p).rstd;
+  const auto grad = run_backward(p);
+  REQUIRE(grad.dx.size() == p.x.size());
+  REQUIRE(std::ssize(grad.dweight) == p.cols);
+  REQUIRE(std::ssize(grad.dbias) == p.cols);
+
+  for (std::int64_t row = 0; row < p.rows; ++row) {
+    double sum_abs_wdy = 0;
+    for (std::int64_t j = 0; j < p.cols; ++j) {
+      const double w = p.weight.empty() ? 1 : p.weight[j];
+      sum_abs_wdy += std::abs(p.dy[row * p.cols + j] * w);
+    }
+    const double step = std::cbrt(kUnitRoundoff) / rstd[row];
+    const double tolerance = 1e-8 * rstd[row] * sum_abs_wdy;
+    for (std::int64_t j = 0; j < p.cols; ++j) {
+      CAPTURE(row);
+      CAPTURE(j);
+      const std::int64_t i = row * p.cols + j;
+      CHECK(std::abs(grad.dx[i] - loss_slope(p, p.x[i], step)) <= tolerance);
+    }
+  }
+
+  // backward answers for weight and bias even where forward had none: put ones and zeros there.
+  if (p.weight.empty()) p.weight.assign(p.cols, 1.0);
+  if (p.bias.empty()) p.bias.assign(p.cols, 0.0);
+  for (std::int64_t j = 0; j < p.cols; ++j) {
+    CAPTURE(j);
+    CHECK(std::abs(grad.dweight[j] - loss_slope(p, p.weight[j], 1.0)) < 1e-12);
+    CHECK(std::abs(grad.dbias[j] - loss_slope(p, p.bias[j], 1.0)) < 1e-12);
+  }
+}
+
+TEST_CASE("dx, dweight and dbias agree with finite differences of forward") {
+  // Tens of thousands of forwards of a few rows each: starting threads would cost more than the
+  // work.
+  const int threads_before = omp_get_max_threads();
+  omp_set_num_threads(1);
+  unsigned seed = 0;
+  for (const Norm norm : kNorms) {
+    for (const std::int64_t rows : {0, 1, 5}) {
+      for (const std::int64_t cols : {1, 2, 3, 17, 64}) {
+        for (const double eps : {1e-12, 1e-5, 0.5, 100.0}) {
+          for (const bool has_weight : {true, false}) {
+            for (const bool has_bias : {true, false}) {
+              ++seed;
+              CAPTURE(static_cast<int>(norm));
+              CAPTURE(rows);
+              CAPTURE(cols);
+              CAPTURE(eps);
+              CAPTURE(has_weight);
+              CAPTURE(has_bias);
+              check_against_finite_differences(
+                  random_problem(norm, rows, cols, eps, has_weight, has_bias, seed));
+            }
+          }
+        }
+      }
+    }
+  }
+  omp_set_num_threads(threads_before);
+}
+
+// -------------------------------------------------------------------------------- bad input
+
+TEST_CASE("forward names the argument that it cannot take, what it got and what it needs") {
+  const Values none, two(2), three(3), six(6);
+  const auto refuses = [](const char* sentence, const auto&... arguments) {
+    CHECK_THROWS_WITH_AS(forward(Norm::Layer, arguments...), sentence, std::invalid_argument);
+  };
+  refuses("rows is -1, but it must be 0 or more.", -1, 3, none, none, none, 1);
+  refuses("cols is 0, but it must be 1 or more.", 2, 0, none, none, none, 1);
+  refuses("rows is 4611686018427387904, but rows × cols with cols = 4 must fit in 63 bits.",
+          std::int64_t{1} << 62, 4, none, none, none, 1);
+  refuses("x has 3 values, but it must have rows × cols = 6.", 2, 3, three, none, none, 1);
+  refuses("weight has 2 values, but it must have cols = 3, or none.", 2, 3, six, two, none, 1);
+  refuses("bias has 6 values, but it must have cols = 3, or none.", 2, 3, six, three, six, 1);
+  refuses("eps is 0, but it must be a finite number above 0.", 2, 3, six, none, none, 0);
+  refuses("eps is -0.5, but it must be a finite number above 0.", 2, 3, six, none, none, -0.5);
+  refuses("eps is nan, but it must be a finite number above 0.", 2, 3, six, none, none, NAN);
+  refuses("eps is inf, but it must be a finite number above 0.", 2, 3, six, none, none, HUGE_VAL);
+}
+
+TEST_CASE("backward names the argument that it cannot take, what it got and what it needs") {
+  const Values none, two(2), three(3), six(6);
+  const auto refuses = [](const char* sentence, Norm norm, const auto&... arguments) {
+    CHECK_THROWS_WITH_AS(backward(norm, arguments...), sentence, std::invalid_argument);
+  };
+  const Norm layer = Norm::Layer;
+  const Norm rms = Norm::Rms;
+  refuses("rows is -1, but it must be 0 or more.", layer, -1, 3, none, none, none, none, none);
+  refuses("cols is -3, but it must be 1 or more.", layer, 2, -3, none, none, none, none, none);
+  refuses("rows is 4611686018427387904, but rows × cols with cols = 4 must fit in 63 bits.", rms,
+          std::int64_t{1} << 62, 4, none, none, none, none, none);
+  refuses("dy has 0 values, but it must have rows × cols = 6.",  //
+          layer, 2, 3, none, six, none, two, two);
+  refuses("x has 3 values, but it must have rows × cols = 6.",  //
+          layer, 2, 3, six, three, none, two, two);
+  refuses("weight has 6 values, but it must have cols = 3, or none.",  //
+          layer, 2, 3, six, six, six, two, two);
+  refuses("mean has 0 values, but it must have rows = 2.",  //
+          layer, 2, 3, six, six, none, none, two);
+  refuses("mean has 2 values, but it must be empty for Rms, which takes no mean.",  //
+          rms, 2, 3, six, six, none, two, two);
+  refuses("rstd has 3 values, but it must have rows = 2.",  //
+          layer, 2, 3, six, six, none, two, three);
+}
