@@ -1,0 +1,187 @@
+// CUDA's spelling of the SIMT machine: what nvcc knows by itself, and g++ learns here.
+//
+// With this header a kernel.cu is a C++ file. Types, vector types and 16-bit floats are the CUDA
+// Toolkit's own, whose headers serve any C++ compiler; the functions below stand in for the
+// device's. Each that waits takes, unseen, the place of its call, so that a fault can name it.
+#pragma once
+
+#include "common/simt/machine.h"
+
+// clang-format off
+#include <driver_types.h>
+#include <vector_functions.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+// clang-format on
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <concepts>
+#include <cstring>
+#include <type_traits>
+
+// A block stays on one core until it ends, so what that core's threads share is the block's.
+// Like shared memory it starts with whatever the last block left there.
+#undef __shared__
+#define __shared__ static thread_local
+#define __launch_bounds__(...)  // a promise to the register allocator; nothing depends on it here
+#ifndef __grid_constant__
+#define __grid_constant__
+#endif
+
+inline constexpr int warpSize = 32;
+
+// ----------------------------------------------------------------------------------------- waiting
+
+/// Waits for every thread of the block.
+inline void __syncthreads(std::source_location where = std::source_location::current()) {
+  simt::barrier(where);
+}
+
+/// Waits for every lane in `mask`.
+inline void __syncwarp(unsigned mask = 0xFFFF'FFFF,
+                       std::source_location where = std::source_location::current()) {
+  simt::collective(simt::Op::SyncWarp, mask, 0, 0, warpSize, where);
+}
+
+namespace simt {
+
+template <typename T>
+concept Shuffled = std::is_trivially_copyable_v<T> && sizeof(T) <= sizeof(std::uint64_t);
+
+template <Shuffled T>
+T shuffle(Op op, unsigned mask, T value, int x, int width, std::source_location where) {
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(T));
+  bits = collective(op, mask, bits, x, width, where);
+  std::memcpy(static_cast<void*>(&value), &bits, sizeof(T));
+  return value;
+}
+
+inline unsigned vote(Op op, unsigned mask, bool value, std::source_location where) {
+  return static_cast<unsigned>(collective(op, mask, value, 0, warpSize, where));
+}
+
+}  // namespace simt
+
+/// The value of lane `source` of this lane's segment of `width` lanes.
+template <simt::Shuffled T>
+T __shfl_sync(unsigned mask, T value, int source, int width = warpSize,
+              std::source_location where = std::source_location::current()) {
+  return simt::shuffle(simt::Op::Shuffle, mask, value, source, width, where);
+}
+
+/// The value of the lane `delta` below; a lane without one keeps its own.
+template <simt::Shuffled T>
+T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = warpSize,
+                 std::source_location where = std::source_location::current()) {
+  return simt::shuffle(simt::Op::ShuffleUp, mask, value, static_cast<int>(delta), width, where);
+}
+
+/// The value of the lane `delta` above; a lane without one keeps its own.
+template <simt::Shuffled T>
+T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = warpSize,
+                   std::source_location where = std::source_location::current()) {
+  return simt::shuffle(simt::Op::ShuffleDown, mask, value, static_cast<int>(delta), width, where);
+}
+
+/// The value of the lane whose number differs from this one's in the bits of `lane_mask`.
+template <simt::Shuffled T>
+T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = warpSize,
+                  std::source_location where = std::source_location::current()) {
+  return simt::shuffle(simt::Op::ShuffleXor, mask, value, lane_mask, width, where);
+}
+
+/// The lanes of `mask` whose predicate holds, one bit each.
+inline unsigned __ballot_sync(unsigned mask, int predicate,
+                              std::source_location where = std::source_location::current()) {
+  return simt::vote(simt::Op::Ballot, mask, predicate != 0, where);
+}
+
+/// Whether the predicate holds in any lane of `mask`.
+inline int __any_sync(unsigned mask, int predicate,
+                      std::source_location where = std::source_location::current()) {
+  return simt::vote(simt::Op::Any, mask, predicate != 0, where) != 0;
+}
+
+/// Whether the predicate holds in all lanes of `mask`: none votes that it does not.
+inline int __all_sync(unsigned mask, int predicate,
+                      std::source_location where = std::source_location::current()) {
+  return simt::vote(simt::Op::All, mask, predicate == 0, where) == 0;
+}
+
+// ----------------------------------------------------------------------------------------- atomics
+//
+// Blocks run on different cores, so these are real atomics. Like CUDA's they order nothing but
+// themselves; a kernel that publishes data adds __threadfence(). Each returns the old value.
+
+namespace simt {
+
+template <typename T, typename... Ts>
+concept OneOf = (std::same_as<T, Ts> || ...);
+
+template <typename T, typename Update>
+T atomic_update(T* address, Update update) {
+  std::atomic_ref<T> cell(*address);
+  T old = cell.load(std::memory_order_relaxed);
+  while (!cell.compare_exchange_weak(old, update(old), std::memory_order_relaxed)) {
+  }
+  return old;
+}
+
+}  // namespace simt
+
+template <simt::OneOf<float, double, int, unsigned, unsigned long long> T>
+T atomicAdd(T* address, std::type_identity_t<T> value) {
+  return std::atomic_ref<T>(*address).fetch_add(value, std::memory_order_relaxed);
+}
+
+template <simt::OneOf<int, unsigned> T>
+T atomicMax(T* address, std::type_identity_t<T> value) {
+  return simt::atomic_update(address, [=](T old) { return std::max(old, value); });
+}
+
+template <simt::OneOf<int, unsigned> T>
+T atomicMin(T* address, std::type_identity_t<T> value) {
+  return simt::atomic_update(address, [=](T old) { return std::min(old, value); });
+}
+
+// Locks are made of the next three. A thread that spins on one gives the lock's holder its turn.
+
+template <simt::OneOf<int, unsigned, unsigned long long> T>
+T atomicCAS(T* address, std::type_identity_t<T> compare, std::type_identity_t<T> value) {
+  simt::yield();
+  std::atomic_ref<T>(*address).compare_exchange_strong(compare, value, std::memory_order_relaxed);
+  return compare;
+}
+
+template <simt::OneOf<float, int, unsigned, unsigned long long> T>
+T atomicExch(T* address, std::type_identity_t<T> value) {
+  simt::yield();
+  return std::atomic_ref<T>(*address).exchange(value, std::memory_order_relaxed);
+}
+
+inline void __nanosleep(unsigned) { simt::yield(); }
+
+/// This thread's writes before the fence are seen, on the device or in the block, before those
+/// after.
+inline void __threadfence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
+inline void __threadfence_block() { std::atomic_thread_fence(std::memory_order_seq_cst); }
+
+// -------------------------------------------------------------------------------------- the small
+
+using std::max;
+using std::min;
+
+inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
+
+/// A load through the read-only cache, which the CPU does not have.
+template <typename T>
+T __ldg(const T* address) {
+  return *address;
+}
+
+/// A clock that counts upwards; on the CPU in nanoseconds.
+inline long long clock64() { return std::chrono::steady_clock::now().time_since_epoch().count(); }

@@ -1,0 +1,38 @@
+// kernel<<<grid, block, shared_bytes, stream>>>(args...), spelt so that it is C++: the CPU's side.
+#pragma once
+
+#include <cstddef>
+#include <tuple>
+#include <utility>
+
+#include "common/simt/cuda.h"
+
+namespace lnc {
+
+/// The configuration of a launch, in CUDA's order. The CPU has one stream and ignores it.
+struct LaunchConfig {
+  dim3 grid;
+  dim3 block;
+  std::size_t shared_bytes = 0;
+  cudaStream_t stream = nullptr;
+};
+
+/// Runs `kernel` over the grid and returns when it has ended. Each thread gets its own copy of the
+/// arguments, converted once to the kernel's parameters. An empty grid launches nothing: M = 0 has
+/// no rows. Throws what simt::run throws.
+template <typename... Params, typename... Args>
+void launch(void (*kernel)(Params...), const LaunchConfig& config, Args&&... args) {
+  static_assert(sizeof...(Params) == sizeof...(Args), "one argument for each kernel parameter");
+  if (config.grid.x == 0 || config.grid.y == 0 || config.grid.z == 0) return;
+  const std::tuple<Params...> params(std::forward<Args>(args)...);
+  simt::run({config.grid, config.block, config.shared_bytes, reinterpret_cast<const void*>(kernel)},
+            [&] { std::apply(kernel, params); });
+}
+
+/// The block's dynamic shared memory, as an array of T. In CUDA: `extern __shared__ T data[]`.
+template <typename T>
+T* dynamic_shared() {
+  return static_cast<T*>(simt::dynamic_shared());
+}
+
+}  // namespace lnc

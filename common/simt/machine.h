@@ -1,0 +1,99 @@
+// A small SIMT machine: it runs a CUDA kernel, compiled as C++, on the CPU.
+//
+// A thread of a block is a fiber: a stack of its own that runs until it must wait, then hands the
+// core to the next thread. A block stays on one core, so its threads never run at the same instant
+// and `__shared__` can be thread-local storage; the blocks of a grid spread over the cores. What
+// CUDA calls waiting (a barrier, a shuffle) is bookkeeping here, so a wait that can never end is
+// seen, and reported as a Fault that says which threads wait where.
+//
+// Kernels include cuda.h, which gives this machine CUDA's spelling.
+#pragma once
+
+#include <vector_types.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <source_location>
+#include <stdexcept>
+
+// CUDA's special registers. A fiber finds its own values here whenever it runs.
+extern constinit thread_local uint3 threadIdx;
+extern constinit thread_local uint3 blockIdx;
+extern constinit thread_local dim3 blockDim;
+extern constinit thread_local dim3 gridDim;
+
+namespace simt {
+
+/// What `kernel<<<grid, block, shared_bytes>>>` says. The kernel's address serves error messages,
+/// which turn it into a name (link with -rdynamic).
+struct Launch {
+  dim3 grid;
+  dim3 block;
+  std::size_t shared_bytes = 0;
+  const void* kernel = nullptr;
+};
+
+/// A kernel broke a rule of the execution model. The message names kernel, block, threads and
+/// lines.
+class Fault : public std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// The order in which blocks start and in which a block's threads take turns. CUDA promises none,
+/// so a kernel free of races gives the same bits under each. Random draws a new permutation every
+/// round.
+enum class Order { Forward, Reverse, Random };
+
+struct Schedule {
+  Order order = Order::Forward;
+  std::uint64_t seed = 0;  ///< of Order::Random; the same seed replays the same turns of each block
+  std::chrono::duration<double> patience{
+      30};  ///< how long a block may only spin before it's a Fault
+};
+
+/// The schedule of the launches to come. Until set_schedule, the environment decides:
+/// SIMT_SCHEDULE = forward | reverse | random | random:SEED. Throws std::invalid_argument for any
+/// other value.
+Schedule schedule();
+void set_schedule(Schedule schedule);
+
+/// Runs `thread_body` once for every thread of the grid and returns when all have ended.
+/// Throws std::runtime_error for a configuration that CUDA refuses, Fault for a broken rule, and
+/// whatever the body throws; the first failure wins, and the blocks not yet started are skipped.
+void run(const Launch& launch, const std::function<void()>& thread_body);
+
+/// The running block's dynamic shared memory: `shared_bytes` long to the byte, 128-byte aligned,
+/// and filled with 0xFF (NaN in every float format) when the block starts.
+void* dynamic_shared();
+
+// What the functions of cuda.h are made of.
+
+/// Everything that a thread can wait at. BlockBarrier is the block's, the others are the warp's.
+enum class Op {
+  BlockBarrier,
+  SyncWarp,
+  Shuffle,
+  ShuffleUp,
+  ShuffleDown,
+  ShuffleXor,
+  Ballot,
+  Any,
+  All
+};
+
+/// Waits until every thread of the block is at this barrier.
+void barrier(std::source_location where);
+
+/// Waits until every lane in `mask` that has not exited is at `op` with the same mask. A shuffle
+/// returns the `value` of the lane that `x` and `width` select, a vote the set of lanes whose value
+/// is not 0.
+std::uint64_t collective(Op op, unsigned mask, std::uint64_t value, int x, int width,
+                         std::source_location where);
+
+/// Lets the block's other threads take a turn. Spin loops need this, since no thread is
+/// interrupted.
+void yield();
+
+}  // namespace simt

@@ -1,0 +1,63 @@
+// The stacks on which the machine's fibers run, and what the address sanitizer must know of them.
+#pragma once
+
+#include <boost/context/protected_fixedsize_stack.hpp>
+#include <boost/context/stack_context.hpp>
+#include <cstddef>
+#include <vector>
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+namespace simt {
+
+using boost::context::stack_context;
+
+// The address sanitizer must be told when execution moves from one stack to another, and that a
+// stack is clean again: a fiber's outermost frames end without returning, so their red zones would
+// stay.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr std::size_t kStackBytes = 256 << 10;  // its red zones make frames several times larger
+inline void before_switch(void** keep, const void* bottom, std::size_t size) {
+  __sanitizer_start_switch_fiber(keep, bottom, size);
+}
+inline void after_switch(void* kept, const void** old_bottom = nullptr,
+                         std::size_t* old_size = nullptr) {
+  __sanitizer_finish_switch_fiber(kept, old_bottom, old_size);
+}
+inline void clean(const stack_context& stack) {
+  __asan_unpoison_memory_region(static_cast<char*>(stack.sp) - stack.size, stack.size);
+}
+#else
+constexpr std::size_t kStackBytes = 64 << 10;
+inline void before_switch(void**, const void*, std::size_t) {}
+inline void after_switch(void*, const void** = nullptr, std::size_t* = nullptr) {}
+inline void clean(const stack_context&) {}
+#endif
+
+// Stacks survive their fiber, since mapping one costs more than running most threads. The page
+// below each is a guard: a kernel that outgrows its stack stops there.
+struct StackPool {
+  boost::context::protected_fixedsize_stack source{kStackBytes};
+  std::vector<stack_context> free;
+
+  stack_context take() {
+    if (free.empty()) return source.allocate();
+    const stack_context stack = free.back();
+    free.pop_back();
+    clean(stack);
+    return stack;
+  }
+  ~StackPool() {
+    for (stack_context& stack : free) source.deallocate(stack);
+  }
+};
+inline thread_local StackPool stack_pool;
+
+struct ReturnToPool {
+  void deallocate(stack_context& stack) { stack_pool.free.push_back(stack); }
+};
+
+}  // namespace simt

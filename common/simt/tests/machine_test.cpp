@@ -1,0 +1,619 @@
+// What the SIMT machine promises: CUDA's semantics, independence of the schedule, and faults in
+// words.
+#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include <doctest/doctest.h>
+
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/simt/launch.h"
+
+using lnc::launch;
+
+namespace {
+
+constexpr unsigned kFull = 0xFFFF'FFFF;
+
+// Sets a schedule until the end of the scope.
+class Under {
+ public:
+  explicit Under(simt::Schedule schedule) : before_(simt::schedule()) {
+    simt::set_schedule(schedule);
+  }
+  ~Under() { simt::set_schedule(before_); }
+  Under(const Under&) = delete;
+  Under& operator=(const Under&) = delete;
+
+ private:
+  simt::Schedule before_;
+};
+
+const std::vector<simt::Schedule> kSchedules = {{simt::Order::Forward},
+                                                {simt::Order::Reverse},
+                                                {simt::Order::Random, 1},
+                                                {simt::Order::Random, 2},
+                                                {simt::Order::Random, 3}};
+
+// The message of the fault that `action` must raise.
+template <typename Action>
+std::string fault_of(Action action) {
+  try {
+    action();
+  } catch (const simt::Fault& fault) {
+    return fault.what();
+  }
+  FAIL("no fault was found");
+  return "";
+}
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+// Kernels need names that the linker exports, so that messages can show them.
+namespace kernels {
+
+__device__ int linear_thread() {
+  return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+}
+
+// ------------------------------------------------------------------------------------- semantics
+
+__global__ void indices(std::array<uint3, 2>* out, int* visits) {
+  const int block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
+  const int i = block * blockDim.x * blockDim.y * blockDim.z + linear_thread();
+  out[i] = {blockIdx, threadIdx};
+  atomicAdd(&visits[i], 1);
+}
+
+__global__ void warp_of_3d_block(int* out) {  // warps are cut from the linear thread number
+  out[linear_thread()] = __shfl_sync(kFull, linear_thread(), 5);
+}
+
+enum class Kind { Idx, Up, Down, Xor };
+template <typename T>
+__global__ void shuffled(T* out, Kind kind, int x, int width) {
+  const T own = static_cast<T>(threadIdx.x + 100);
+  T& result = out[threadIdx.x];
+  if (kind == Kind::Idx) result = __shfl_sync(kFull, own, x, width);
+  if (kind == Kind::Up) result = __shfl_up_sync(kFull, own, x, width);
+  if (kind == Kind::Down) result = __shfl_down_sync(kFull, own, x, width);
+  if (kind == Kind::Xor) result = __shfl_xor_sync(kFull, own, x, width);
+}
+
+struct Pair {
+  float mean;
+  int count;
+};
+__global__ void shuffled_struct(Pair* out) {
+  out[threadIdx.x] = __shfl_xor_sync(kFull, Pair{threadIdx.x * 0.5f, int(threadIdx.x)}, 1);
+}
+
+__global__ void two_halves(int* out) {  // the halves loop a different number of times
+  const unsigned mask = threadIdx.x < 16 ? 0x0000'FFFF : 0xFFFF'0000;
+  int sum = threadIdx.x;
+  for (int turn = 0; turn < (threadIdx.x < 16 ? 1 : 3); ++turn) {
+    for (int offset = 8; offset > 0; offset /= 2) sum += __shfl_xor_sync(mask, sum, offset);
+  }
+  out[threadIdx.x] = sum;
+}
+
+__global__ void votes(unsigned* out) {
+  const int lane = threadIdx.x;
+  if (lane == 0) return;  // an exited lane does not hold up the others, though the mask names it
+  const unsigned odd = __ballot_sync(kFull, lane % 2);
+  const bool any = __any_sync(kFull, lane == 7), none = __any_sync(kFull, lane > 31);
+  const bool all = __all_sync(kFull, lane > 0), most = __all_sync(kFull, lane != 7);
+  __syncwarp();
+  if (lane == 31) out[0] = odd, out[1] = any, out[2] = none, out[3] = all, out[4] = most;
+}
+
+__global__ void exit_completes(int* out) {  // lanes 1-31 wait already when lane 0 leaves
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < 3; ++i) __nanosleep(1);
+    return;
+  }
+  out[threadIdx.x] = __ballot_sync(kFull, 1) == 0xFFFF'FFFE;
+}
+
+struct Totals {
+  int sum;
+  unsigned usum;
+  unsigned long long lsum;
+  float fsum;
+  double dsum;
+  int max, min;
+  unsigned umax, umin;
+  int exchanged, swapped;
+};
+__global__ void atomics(Totals* t) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  atomicAdd(&t->sum, i % 3);
+  atomicAdd(&t->usum, 2u);
+  atomicAdd(&t->lsum, 1ull << 32);
+  atomicAdd(&t->fsum, 1);  // an int is converted, as in CUDA
+  atomicAdd(&t->dsum, 0.5);
+  atomicMax(&t->max, i);
+  atomicMin(&t->min, -i);
+  atomicMax(&t->umax, static_cast<unsigned>(i));
+  atomicMin(&t->umin, static_cast<unsigned>(i) + 3);
+  if (atomicExch(&t->exchanged, 1) == 0) atomicAdd(&t->sum, 1000);
+  if (atomicCAS(&t->swapped, 0, 5) == 0) atomicAdd(&t->sum, 1000);
+}
+
+__device__ float block_sum(float value) {
+  __shared__ float partial[32];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(kFull, value, offset);
+  if (lane == 0) partial[warp] = value;
+  __syncthreads();
+  value = lane < warps ? partial[lane] : 0.0f;
+  for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(kFull, value, offset);
+  __syncthreads();
+  return value;
+}
+
+__global__ void __launch_bounds__(1024) centered(const float* x, float* y) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  const float mean = block_sum(__ldg(x + i)) / blockDim.x;
+  const float d = x[i] - mean;
+  y[i] = d * rsqrtf(block_sum(d * d) / blockDim.x);
+}
+
+__global__ void shared_is_poisoned(int* nans) {
+  const float* data = lnc::dynamic_shared<float>();
+  if (std::isnan(data[threadIdx.x])) atomicAdd(nans, 1);
+  lnc::dynamic_shared<float>()[threadIdx.x] = 1;
+}
+
+__global__ void order_of_turns(int* next, int* order) {
+  order[atomicAdd(next, 1)] = blockIdx.x * blockDim.x + threadIdx.x;
+}
+
+__global__ void locked_count(int* lock, int* counter) {
+  while (atomicCAS(lock, 0, 1) != 0) __nanosleep(20);
+  __threadfence();
+  const int old = *counter;
+  __nanosleep(20);  // gives the others every chance to get in
+  *counter = old + 1;
+  __threadfence();
+  atomicExch(lock, 0);
+}
+
+__global__ void half_types(__half* h, __nv_bfloat16* b) {
+  h[threadIdx.x] = __shfl_xor_sync(kFull, __float2half_rn(threadIdx.x * 0.5f), 1);
+  b[threadIdx.x] = __shfl_xor_sync(kFull, __float2bfloat16_rn(threadIdx.x * 0.5f), 1);
+}
+
+// ---------------------------------------------------------------------------------------- faults
+
+__global__ void missing_barrier(int* out) {
+  __shared__ int data[64];
+  data[threadIdx.x] = -1;
+  __syncthreads();
+  data[threadIdx.x] = threadIdx.x;
+  out[threadIdx.x] = data[(threadIdx.x + 1) % 64];
+}
+
+constexpr int kDivergentLine = __LINE__ + 3;
+__global__ void divergent_barrier() {
+  if (threadIdx.x < 40) {
+    __syncthreads();
+  } else {
+    __syncthreads();
+  }
+}
+
+constexpr int kLoopLine = __LINE__ + 3;
+template <int kTurns>
+__global__ void barrier_in_a_loop(int) {
+  for (unsigned turn = 0; turn < kTurns + threadIdx.x / 32; ++turn) __syncthreads();
+}
+
+constexpr int kEarlyLine = __LINE__ + 3;
+__global__ void early_return() {
+  if (threadIdx.x % 64 == 5 || threadIdx.x >= 100) return;
+  __syncthreads();
+}
+
+constexpr int kMixedLine = __LINE__ + 4;
+__global__ void barrier_against_shuffle() {
+  if (threadIdx.x < 32) {
+    if (threadIdx.x < 7)
+      __shfl_down_sync(kFull, 1.0f, 1);
+    else
+      __syncthreads();
+  } else {
+    __syncthreads();
+  }
+}
+
+constexpr int kExitedLane = __LINE__ + 3;
+__global__ void read_exited_lane(int* out) {
+  if (threadIdx.x == 33) return;
+  out[threadIdx.x] = __shfl_sync(kFull, threadIdx.x, 1);
+}
+
+__global__ void read_lane_outside_mask(int* out) {
+  if (threadIdx.x < 16) out[threadIdx.x] = __shfl_sync(0xFFFFu, threadIdx.x, 20);
+}
+
+__global__ void read_lane_that_never_was(int* out) {
+  out[threadIdx.x] = __shfl_xor_sync(kFull, threadIdx.x, 16);
+}
+
+constexpr int kNotInMaskLine = __LINE__ + 2;
+__global__ void caller_not_in_mask(int* out) {
+  out[threadIdx.x] = __shfl_sync(0x0000'FFFF, threadIdx.x, 0);
+}
+
+__global__ void different_masks() { __syncwarp(threadIdx.x < 16 ? 0x0001'FFFF : 0xFFFF'FFFF); }
+
+__global__ void different_operations() {
+  if (threadIdx.x < 16)
+    __ballot_sync(kFull, 1);
+  else
+    __shfl_sync(kFull, 1, 0);
+}
+
+__global__ void odd_width(int* out) { out[threadIdx.x] = __shfl_sync(kFull, 1, 0, 12); }
+
+struct CountsItsEnd {
+  int* ended;
+  ~CountsItsEnd() { atomicAdd(ended, 1); }
+};
+__global__ void throws(int* ended) {
+  const CountsItsEnd guard{ended};
+  if (threadIdx.x == 50) throw std::domain_error("thread 50 objects");
+  __syncthreads();
+}
+
+__global__ void waits_for_a_dead_block(int* started, int* flag) {
+  if (atomicAdd(started, 1) == 0) throw std::domain_error("the first never sets the flag");
+  while (atomicCAS(flag, 1, 1) != 1) __nanosleep(100);
+}
+
+constexpr int kHopelessLine = __LINE__ + 4;
+__global__ void hopeless_lock(int* lock) {
+  if (threadIdx.x < 4) {
+    while (atomicCAS(lock, 0, 1) != 0) continue;
+    __syncthreads();  // its holder keeps the lock, and waits for those who wait for the lock
+  }
+}
+
+__global__ void nothing() {}
+
+}  // namespace kernels
+
+// ----------------------------------------------------------------------------------- test:
+// semantics
+
+TEST_CASE("every thread of a 3-D grid runs once, with its own indices") {
+  const dim3 grid(3, 2, 4), block(4, 3, 5);
+  std::vector<std::array<uint3, 2>> seen(24 * 60);
+  std::vector<int> visits(seen.size());
+  launch(kernels::indices, {grid, block}, seen.data(), visits.data());
+  CHECK(visits == std::vector<int>(seen.size(), 1));
+  for (unsigned i = 0; i < seen.size(); ++i) {
+    const auto& [b, t] = seen[i];
+    CHECK(((b.z * 2 + b.y) * 3 + b.x) == i / 60);
+    CHECK(((t.z * 3 + t.y) * 4 + t.x) == i % 60);
+  }
+}
+
+TEST_CASE("warps are made of consecutive linear thread numbers") {
+  std::vector<int> out(64);
+  launch(kernels::warp_of_3d_block, {1, dim3(4, 8, 2)}, out.data());
+  for (int i = 0; i < 64; ++i) CHECK(out[i] == i / 32 * 32 + 5);
+}
+
+TEST_CASE_TEMPLATE("shuffles of every kind and width", T, char, float, long long) {
+  using kernels::Kind;
+  for (const simt::Schedule schedule : kSchedules) {
+    const Under under(schedule);
+    for (const int width : {1, 2, 4, 8, 16, 32}) {
+      for (const int x : {0, 3, 16, 31}) {
+        std::vector<T> idx(32), up(32), down(32), exclusive(32);
+        launch(kernels::shuffled<T>, {1, 32}, idx.data(), Kind::Idx, x, width);
+        launch(kernels::shuffled<T>, {1, 32}, up.data(), Kind::Up, x, width);
+        launch(kernels::shuffled<T>, {1, 32}, down.data(), Kind::Down, x, width);
+        launch(kernels::shuffled<T>, {1, 32}, exclusive.data(), Kind::Xor, x, width);
+        for (int lane = 0; lane < 32; ++lane) {
+          const int first = lane / width * width;
+          const int other = lane ^ x;
+          CHECK(idx[lane] == T(100 + first + x % width));
+          CHECK(up[lane] == T(100 + (lane - x < first ? lane : lane - x)));
+          CHECK(down[lane] == T(100 + (lane + x >= first + width ? lane : lane + x)));
+          CHECK(exclusive[lane] == T(100 + (other >= first + width ? lane : other)));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a shuffle carries any 8-byte struct, __half and __nv_bfloat16") {
+  std::vector<kernels::Pair> out(32);
+  launch(kernels::shuffled_struct, {1, 32}, out.data());
+  std::vector<__half> h(32);
+  std::vector<__nv_bfloat16> b(32);
+  launch(kernels::half_types, {1, 32}, h.data(), b.data());
+  for (int lane = 0; lane < 32; ++lane) {
+    CHECK(out[lane].count == (lane ^ 1));
+    CHECK(out[lane].mean == (lane ^ 1) * 0.5f);
+    CHECK(__half2float(h[lane]) == (lane ^ 1) * 0.5f);
+    CHECK(__bfloat162float(b[lane]) == (lane ^ 1) * 0.5f);
+  }
+}
+
+TEST_CASE("two half-warps converge independently") {
+  for (const simt::Schedule schedule : kSchedules) {
+    const Under under(schedule);
+    std::vector<int> out(32);
+    launch(kernels::two_halves, {1, 32}, out.data());
+    for (int lane = 0; lane < 32; ++lane) CHECK(out[lane] == (lane < 16 ? 120 : 376 * 16 * 16));
+  }
+}
+
+TEST_CASE("votes see the lanes that are there") {
+  for (const simt::Schedule schedule : kSchedules) {
+    const Under under(schedule);
+    std::vector<unsigned> out(5);
+    launch(kernels::votes, {1, 32}, out.data());
+    CHECK(out == std::vector<unsigned>{0xAAAA'AAAA, 1, 0, 1, 0});
+    std::vector<int> done(32);
+    launch(kernels::exit_completes, {1, 32}, done.data());
+    CHECK(std::accumulate(done.begin(), done.end(), 0) == 31);
+  }
+}
+
+TEST_CASE("atomics over many blocks lose nothing") {
+  kernels::Totals t{};
+  t.umin = 1'000'000;
+  launch(kernels::atomics, {300, 96}, &t);
+  CHECK(t.sum == 28800 + 2000);
+  CHECK(t.usum == 57600);
+  CHECK(t.lsum == 28800ull << 32);
+  CHECK(t.fsum == 28800.0f);
+  CHECK(t.dsum == 14400.0);
+  CHECK(t.max == 28799);
+  CHECK(t.min == -28799);
+  CHECK(t.umax == 28799);
+  CHECK(t.umin == 3);
+  CHECK(t.exchanged == 1);
+  CHECK(t.swapped == 5);
+}
+
+TEST_CASE("a race-free kernel gives the same bits under every schedule") {
+  std::vector<float> x(64 * 1024);
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = std::sin(static_cast<float>(i)) + 3;
+  std::vector<float> expected(x.size());
+  launch(kernels::centered, {64, 1024}, x.data(), expected.data());
+  double squares = 0;
+  for (int i = 0; i < 1024; ++i) squares += expected[i] * expected[i];
+  CHECK(squares == doctest::Approx(1024).epsilon(1e-4));
+  for (const simt::Schedule schedule : kSchedules) {
+    const Under under(schedule);
+    std::vector<float> y(x.size());
+    launch(kernels::centered, {64, 1024}, x.data(), y.data());
+    CHECK(std::memcmp(y.data(), expected.data(), y.size() * sizeof(float)) == 0);
+  }
+}
+
+TEST_CASE("dynamic shared memory starts as NaN in every block") {
+  int nans = 0;
+  launch(kernels::shared_is_poisoned, {50, 32, 32 * sizeof(float)}, &nans);
+  CHECK(nans == 50 * 32);
+}
+
+TEST_CASE("the schedule decides who goes first, and a seed replays it") {
+  const auto turns = [](simt::Schedule schedule, int blocks) {
+    const Under under(schedule);
+    int next = 0;
+    std::vector<int> order(blocks * 64);
+    launch(kernels::order_of_turns, {unsigned(blocks), 64}, &next, order.data());
+    return order;
+  };
+  std::vector<int> forward(64);
+  std::iota(forward.begin(), forward.end(), 0);
+  CHECK(turns({simt::Order::Forward}, 1) == forward);
+  CHECK(turns({simt::Order::Reverse}, 1) == std::vector<int>(forward.rbegin(), forward.rend()));
+  const std::vector<int> seven = turns({simt::Order::Random, 7}, 1);
+  CHECK(seven != forward);
+  CHECK(seven == turns({simt::Order::Random, 7}, 1));
+  CHECK(seven != turns({simt::Order::Random, 8}, 1));
+  CHECK(turns({simt::Order::Random, 7}, 1000).size() ==
+        64000);  // each block once: no out of bounds
+}
+
+TEST_CASE("spin locks make progress within a block and between blocks") {
+  for (const simt::Schedule schedule : kSchedules) {
+    const Under under(schedule);
+    int lock = 0, counter = 0;
+    launch(kernels::locked_count, {1, 96}, &lock, &counter);
+    CHECK(counter == 96);
+    launch(kernels::locked_count, {40, 8}, &lock, &counter);
+    CHECK(counter == 96 + 320);
+  }
+}
+
+TEST_CASE("an empty grid launches nothing") {
+  launch(kernels::nothing, {0, 32});
+  launch(kernels::nothing, {dim3(1, 0), 32});
+}
+
+// ------------------------------------------------------------------------------------- faults
+
+TEST_CASE("a missing barrier gives different results under different schedules") {
+  std::vector<int> forward(64), reverse(64);
+  {
+    const Under under({simt::Order::Forward});
+    launch(kernels::missing_barrier, {1, 64}, forward.data());
+  }
+  {
+    const Under under({simt::Order::Reverse});
+    launch(kernels::missing_barrier, {1, 64}, reverse.data());
+  }
+  CHECK(forward != reverse);
+}
+
+TEST_CASE("faults name kernel, block, threads and line, under every schedule") {
+  const std::string here = ", common/simt/tests/machine_test.cpp:";
+  const auto at = [&](int line) { return here + std::to_string(line); };
+  std::vector<int> out(128);
+  for (const simt::Schedule schedule : kSchedules) {
+    const Under under(schedule);
+
+    std::string text = fault_of([] { launch(kernels::divergent_barrier, {1, 64}); });
+    CHECK(has(text, "kernel kernels::divergent_barrier, block (0, 0, 0): divergent barrier"));
+    CHECK(has(text, "threads 0-39: at __syncthreads()" + at(kernels::kDivergentLine)));
+    CHECK(has(text, "threads 40-63: at __syncthreads()" + at(kernels::kDivergentLine + 2)));
+
+    text = fault_of([] { launch(kernels::barrier_in_a_loop<2>, {1, 96}, 0); });
+    CHECK(has(text, "kernel kernels::barrier_in_a_loop<2>, block (0, 0, 0): not every thread"));
+    CHECK(has(text, "threads 32-95: at __syncthreads()" + at(kernels::kLoopLine)));
+    CHECK(has(text, "threads 0-31: exited"));
+
+    text = fault_of([] { launch(kernels::early_return, {1, 128}); });
+    CHECK(has(text, "threads 0-4, 6-68, 70-99: at __syncthreads()" + at(kernels::kEarlyLine)));
+    CHECK(has(text, "threads 5, 69, 100-127: exited"));
+
+    text = fault_of([] { launch(kernels::barrier_against_shuffle, {1, 64}); });
+    CHECK(has(text, "threads 0-6: at __shfl_down_sync(mask 0xffffffff)" + at(kernels::kMixedLine)));
+    CHECK(has(text, "threads 7-31: at __syncthreads()"));
+
+    text = fault_of([&] { launch(kernels::read_exited_lane, {1, 64}, out.data()); });
+    CHECK(has(text, "reads lane 1, which has exited, at __shfl_sync(mask 0xffffffff)" +
+                        at(kernels::kExitedLane)));
+    CHECK(has(text, "33: exited"));
+
+    text = fault_of([&] { launch(kernels::read_lane_outside_mask, {1, 32}, out.data()); });
+    CHECK(has(text, "reads lane 20, which is not in the mask"));
+
+    text = fault_of([&] { launch(kernels::read_lane_that_never_was, {1, 48}, out.data()); });
+    CHECK(has(text, "(lane 0) reads lane 16, which the block does not have"));
+
+    text = fault_of([&] { launch(kernels::caller_not_in_mask, {1, 32}, out.data()); });
+    CHECK(has(text, "is not in the mask that it passes, at __shfl_sync(mask 0xffff)" +
+                        at(kernels::kNotInMaskLine)));
+
+    text = fault_of([] { launch(kernels::different_masks, {1, 32}); });
+    CHECK(has(text, "threads 0-15: at __syncwarp(mask 0x1ffff)"));
+
+    text = fault_of([] { launch(kernels::different_operations, {1, 32}); });
+    CHECK(has(text, "a warp operation waits for lanes of its mask"));
+    CHECK(has(text, "threads 0-15: at __ballot_sync(mask 0xffffffff)"));
+    CHECK(has(text, "threads 16-31: at __shfl_sync(mask 0xffffffff)"));
+
+    text = fault_of([&] { launch(kernels::odd_width, {1, 32}, out.data()); });
+    CHECK(has(text, "passes a width that is not"));
+
+    // After all that, the machine still works.
+    std::vector<int> sums(32);
+    launch(kernels::two_halves, {1, 32}, sums.data());
+    CHECK(sums[3] == 120);
+  }
+}
+
+TEST_CASE("threads that spin for ever are found when patience ends") {
+  const Under under({.patience = std::chrono::milliseconds(50)});
+  int lock = 0;
+  const std::string text = fault_of([&] { launch(kernels::hopeless_lock, {1, 32}, &lock); });
+  CHECK(has(text, "its threads spin, and what they wait for does not come"));
+  CHECK(has(text, "thread 0: at __syncthreads(), common/simt/tests/machine_test.cpp:" +
+                      std::to_string(kernels::kHopelessLine)));
+  CHECK(has(text, "threads 1-3: can run"));
+}
+
+TEST_CASE("a fault in one of many blocks names that block") {
+  const std::string text = fault_of([] { launch(kernels::early_return, {dim3(1, 1, 700), 128}); });
+  CHECK(has(text, "block (0, 0, "));
+}
+
+TEST_CASE("a kernel's exception reaches the caller, and every thread is unwound") {
+  int ended = 0;
+  CHECK_THROWS_WITH_AS(launch(kernels::throws, {1, 64}, &ended), "thread 50 objects",
+                       std::domain_error);
+  CHECK(ended >= 1);
+  CHECK(ended <= 64);
+  {
+    const Under under({simt::Order::Reverse});  // threads 63-51 wait at the barrier, then 50 throws
+    ended = 0;
+    CHECK_THROWS_AS(launch(kernels::throws, {1, 64}, &ended), std::domain_error);
+    CHECK(ended == 14);
+  }
+  int started = 0,
+      flag = 0;  // blocks that spin on what a failed block owes them are abandoned, not hung on
+  CHECK_THROWS_AS(launch(kernels::waits_for_a_dead_block, {8, 32}, &started, &flag),
+                  std::domain_error);
+}
+
+TEST_CASE("configurations that CUDA refuses are refused, with kernel and configuration") {
+  const auto refusal = [](dim3 grid, dim3 block, std::size_t bytes = 0) -> std::string {
+    try {
+      launch(kernels::nothing, {grid, block, bytes});
+    } catch (const std::runtime_error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  CHECK(refusal(1, 1025) ==
+        "kernel kernels::nothing cannot start with grid (1, 1, 1), block (1025, 1, 1), 0 bytes of "
+        "shared memory: a block has at most 1024 threads");
+  CHECK(has(refusal(1, dim3(64, 32)), "at most 1024 threads"));
+  CHECK(has(refusal(1, 0), "at least one thread"));
+  CHECK(has(refusal(1, dim3(32, 0)), "at least one thread"));
+  CHECK(has(refusal(1, dim3(1, 1, 65)), "64 deep"));
+  CHECK(has(refusal(dim3(1, 65536), 1), "65535"));
+  CHECK(has(refusal(dim3(1, 1, 65536), 1), "65535"));
+  CHECK(has(refusal(1u << 31, 1), "2^31 - 1"));
+  CHECK(has(refusal(1, 1, 227 * 1024 + 1), "227 KB"));
+  CHECK(refusal(1, 1024, 227 * 1024).empty());
+  CHECK(refusal(dim3(1, 65535), 1).empty());
+}
+
+TEST_CASE("what only a kernel may call is refused outside of one") {
+  CHECK_THROWS_AS(__syncthreads(), std::logic_error);
+  CHECK_THROWS_AS(simt::dynamic_shared(), std::logic_error);
+}
+
+// ----------------------------------------------------------------------------- test: the
+// environment
+
+TEST_CASE("in a child: print the schedule" * doctest::skip()) {
+  try {
+    const simt::Schedule schedule = simt::schedule();
+    std::printf("[%d %llu]", int(schedule.order), static_cast<unsigned long long>(schedule.seed));
+  } catch (const std::invalid_argument& error) {
+    std::printf("[%s]", error.what());
+  }
+}
+
+TEST_CASE("SIMT_SCHEDULE chooses the first schedule") {
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe");
+  const auto schedule_with = [&](const std::string& value) {
+    const std::string command = "SIMT_SCHEDULE='" + value + "' '" + self +
+                                "' --no-skip --test-case='in a child: print the schedule'";
+    std::FILE* const pipe = popen(command.c_str(), "r");
+    REQUIRE(pipe != nullptr);
+    std::string text;
+    for (int c; (c = std::fgetc(pipe)) != EOF;) text += static_cast<char>(c);
+    pclose(pipe);
+    return text;
+  };
+  CHECK(has(schedule_with("forward"), "[0 0]"));
+  CHECK(has(schedule_with("reverse"), "[1 0]"));
+  CHECK(has(schedule_with("random"), "[2 0]"));
+  CHECK(has(schedule_with("random:18446744073709551615"), "[2 18446744073709551615]"));
+  for (const std::string bad : {"", "backward", "random:", "random:x", "random:1x"})
+    CHECK(has(schedule_with(bad), "[SIMT_SCHEDULE is '" + bad + "'; it must be forward, reverse"));
+}

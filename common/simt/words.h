@@ -1,0 +1,78 @@
+// How the machine names kernels, lines, threads and operations in its messages.
+#pragma once
+
+#include <cxxabi.h>
+#include <dlfcn.h>
+#include <vector_types.h>
+
+#include <cstdlib>
+#include <memory>
+#include <source_location>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/simt/machine.h"
+
+namespace simt {
+
+inline std::string to_string(dim3 d) {
+  std::ostringstream out;
+  out << '(' << d.x << ", " << d.y << ", " << d.z << ')';
+  return out.str();
+}
+
+// "ns::kernel<float>": without the return type and the parameters that demangling adds.
+inline std::string kernel_name(const void* kernel) {
+  Dl_info info;
+  if (kernel == nullptr || dladdr(kernel, &info) == 0 || info.dli_saddr != kernel)
+    return "(unnamed)";
+  int status = 0;
+  const std::unique_ptr<char, decltype(&std::free)> text(
+      abi::__cxa_demangle(info.dli_sname, nullptr, nullptr, &status), &std::free);
+  if (status != 0) return info.dli_sname;
+  std::string name = text.get();
+  int depth = 0;
+  for (std::size_t i = name.size(); i-- > 0;) {  // from the back, to the parenthesis that closes it
+    depth += (name[i] == ')') - (name[i] == '(');
+    if (depth == 0) {
+      name.erase(i);
+      break;
+    }
+  }
+  return name.starts_with("void ") ? name.substr(5) : name;
+}
+
+// "common/kernel.h:7": the path inside the repository, whose root this file's own path reveals.
+inline std::string to_string(const std::source_location& where) {
+  std::string_view root = std::source_location::current().file_name();
+  root.remove_suffix(std::string_view("common/simt/words.h").size());
+  std::string_view file = where.file_name();
+  if (file.starts_with(root)) file.remove_prefix(root.size());
+  return std::string(file) + ":" + std::to_string(where.line());
+}
+
+inline std::string to_string(Op op, unsigned mask) {
+  static constexpr const char* kNames[] = {"__syncthreads",  "__syncwarp",       "__shfl_sync",
+                                           "__shfl_up_sync", "__shfl_down_sync", "__shfl_xor_sync",
+                                           "__ballot_sync",  "__any_sync",       "__all_sync"};
+  std::ostringstream out;
+  out << kNames[static_cast<int>(op)] << '(';
+  if (op != Op::BlockBarrier) out << "mask 0x" << std::hex << mask;
+  out << ')';
+  return out.str();
+}
+
+// "thread 7", "threads 0-31, 64"
+inline std::string to_string(const std::vector<unsigned>& threads) {
+  std::string out = threads.size() == 1 ? "thread " : "threads ";
+  for (std::size_t i = 0, last = 0; i < threads.size(); i = last + 1) {
+    for (last = i; last + 1 < threads.size() && threads[last + 1] == threads[last] + 1;) ++last;
+    out += (i == 0 ? "" : ", ") + std::to_string(threads[i]);
+    if (last > i) out += "-" + std::to_string(threads[last]);
+  }
+  return out;
+}
+
+}  // namespace simt
