@@ -1,0 +1,80 @@
+// bwd03 · Shared-memory staging that does not pay
+//
+// bwd02 uses dy three times in its second walk, so this chapter keeps dy in shared memory: each
+// lane stores its element, waits for the warp, and reads it back. Nothing else changes.
+//
+// It should gain nothing: a lane reads only what it wrote itself, and bwd02 already held that value
+// in a register. The same bytes leave device memory; a store, a load and a barrier are added.
+#include "common/kernel.h"
+
+namespace bwd03 {
+using namespace lnc;
+
+constexpr int kWarpsPerBlock = 4;
+constexpr int kThreadsPerBlock = kWarpsPerBlock * kWarpSize;
+
+template <typename T>
+__global__ void layer_norm_backward(BackwardArgs<T> a, GradientSums sums) {
+  __shared__ float staged[kThreadsPerBlock];  // [1] one slot a thread
+  float& mine = staged[threadIdx.x];
+  const int64_t row = int64_t{blockIdx.x} * kWarpsPerBlock + threadIdx.x / kWarpSize;
+  if (row >= a.rows) return;
+  const int lane = threadIdx.x % kWarpSize;
+  const T* dy = a.dy + row * a.cols;
+  const T* x = a.x + row * a.cols;
+  T* dx = a.dx + row * a.cols;
+  const float mean = a.mean[row];
+  const float rstd = a.rstd[row];
+  const float inverse_cols = 1.0f / static_cast<float>(a.cols);
+
+  float c1 = 0.0f;
+  float c2 = 0.0f;
+  for (int64_t col = lane; col < a.cols; col += kWarpSize) {
+    const float xhat = (to_float(x[col]) - mean) * rstd;
+    const float wdy = to_float(a.weight[col]) * to_float(dy[col]);
+    c1 += wdy * xhat;
+    c2 += wdy;
+  }
+  c1 = warp_sum(c1) * inverse_cols;
+  c2 = warp_sum(c2) * inverse_cols;
+
+  for (int64_t start = 0; start < a.cols; start += kWarpSize) {  // [2]
+    const int64_t col = start + lane;
+    const bool inside = col < a.cols;
+    if (inside) mine = to_float(dy[col]);  // [3]
+    __syncwarp();                          // [4]
+    if (!inside) continue;
+    const float xhat = (to_float(x[col]) - mean) * rstd;
+    const float wdy = to_float(a.weight[col]) * mine;
+    atomicAdd(&sums.dweight[col], mine * xhat);
+    atomicAdd(&sums.dbias[col], mine);
+    dx[col] = from_float<T>(rstd * (wdy - c2 - xhat * c1));
+  }
+}
+
+template <typename T>
+void run(const BackwardArgs<T>& a) {
+  const GradientSums sums = zero_gradient_sums(a);
+  launch(layer_norm_backward<T>,
+         {blocks_for(a.rows, kWarpsPerBlock), kThreadsPerBlock, 0, a.stream}, a, sums);
+  round_gradients(a, sums);
+}
+
+const Registration registration{{
+    .id = "bwd03",
+    .title = "Shared-memory staging that does not pay",
+    .teaches = "staging without reuse: an optimisation that isn't",
+    .source = "CUDA layer-norm backward progression, v3",
+    .kinds = {Kind::Layer},
+    .needs_affine = true,
+    .deterministic = false,
+    .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>},
+    .predicted_bytes = [](const Problem& p, const Gpu& gpu) -> std::int64_t {
+      const std::int64_t in_flight =
+          rows_in_flight(p, kWarpSize, gpu) * 2 * p.cols * p.element_bytes();
+      return (2 * device_reads(2, in_flight, gpu) + 1) * p.tensor_bytes() + parameter_bytes(p);
+    },
+    .workspace_bytes = gradient_sums_bytes,
+}};
+
+}  // namespace bwd03

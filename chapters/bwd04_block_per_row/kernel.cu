@@ -1,0 +1,73 @@
+// bwd04 · One block of 1024 threads per row
+//
+// bwd02 has one warp a row: with 1024 rows an H100 holds 8 warps a multiprocessor where 64 fit, and
+// each warp waits for its loads and atomics 64 times in a row. Here 1024 threads share a row of
+// 2048: two elements a thread, 64 warps a multiprocessor, all waiting at the same time.
+//
+// It should be a few times faster on few rows and gain little on many. The 2·M·N atomics stay: they
+// are what bounds it now, and what bwd05 removes.
+#include "common/kernel.h"
+
+namespace bwd04 {
+using namespace lnc;
+
+constexpr int kThreadsPerBlock = 1024;
+
+template <typename T>
+__global__ void __launch_bounds__(kThreadsPerBlock)
+    layer_norm_backward(BackwardArgs<T> a, GradientSums sums) {
+  const int64_t row = blockIdx.x;  // [1]
+  const T* dy = a.dy + row * a.cols;
+  const T* x = a.x + row * a.cols;
+  T* dx = a.dx + row * a.cols;
+  const float mean = a.mean[row];
+  const float rstd = a.rstd[row];
+  const float inverse_cols = 1.0f / static_cast<float>(a.cols);
+
+  float c1 = 0.0f;
+  float c2 = 0.0f;
+  for (int64_t col = threadIdx.x; col < a.cols; col += kThreadsPerBlock) {
+    const float xhat = (to_float(x[col]) - mean) * rstd;
+    const float wdy = to_float(a.weight[col]) * to_float(dy[col]);
+    c1 += wdy * xhat;
+    c2 += wdy;
+  }
+  c1 = block_sum<kThreadsPerBlock>(c1) * inverse_cols;  // [2]
+  c2 = block_sum<kThreadsPerBlock>(c2) * inverse_cols;
+
+  for (int64_t col = threadIdx.x; col < a.cols; col += kThreadsPerBlock) {
+    const float dy_col = to_float(dy[col]);
+    const float xhat = (to_float(x[col]) - mean) * rstd;
+    const float wdy = to_float(a.weight[col]) * dy_col;
+    atomicAdd(&sums.dweight[col], dy_col * xhat);  // [3]
+    atomicAdd(&sums.dbias[col], dy_col);
+    dx[col] = from_float<T>(rstd * (wdy - c2 - xhat * c1));
+  }
+}
+
+template <typename T>
+void run(const BackwardArgs<T>& a) {
+  const GradientSums sums = zero_gradient_sums(a);
+  launch(layer_norm_backward<T>, {blocks_for(a.rows, 1), kThreadsPerBlock, 0, a.stream}, a,
+         sums);  // [4]
+  round_gradients(a, sums);
+}
+
+const Registration registration{{
+    .id = "bwd04",
+    .title = "One block of 1024 threads per row",
+    .teaches = "enough warps to hide latency; atomics become the bound",
+    .source = "CUDA layer-norm backward progression, v4",
+    .kinds = {Kind::Layer},
+    .needs_affine = true,
+    .deterministic = false,
+    .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>},
+    .predicted_bytes = [](const Problem& p, const Gpu& gpu) -> std::int64_t {
+      const std::int64_t in_flight =
+          rows_in_flight(p, kThreadsPerBlock, gpu) * 2 * p.cols * p.element_bytes();
+      return (2 * device_reads(2, in_flight, gpu) + 1) * p.tensor_bytes() + parameter_bytes(p);
+    },
+    .workspace_bytes = gradient_sums_bytes,
+}};
+
+}  // namespace bwd04

@@ -1,0 +1,62 @@
+// fwd01 · One thread per row
+//
+// The definition of layer normalisation, as a thread would compute it alone: the mean of its row,
+// then the variance about that mean, then y. Three walks over x, one row a thread.
+//
+// It should cost far more than its bytes: the 32 lanes of a warp read 32 addresses a whole row
+// apart, so one request touches 32 sectors of 32 bytes to use 4 bytes of each. fwd02 mends that.
+#include "common/kernel.h"
+
+namespace fwd01 {
+using namespace lnc;
+
+constexpr int kThreadsPerBlock = 256;
+
+template <typename T>
+__global__ void layer_norm_forward(ForwardArgs<T> a) {
+  const int64_t row = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;  // [1]
+  if (row >= a.rows) return;                                           // [2]
+  const T* x = a.x + row * a.cols;  // [3] 64-bit: row * cols passes 2^31 on an 80 GB card
+  T* y = a.y + row * a.cols;
+  const float inverse_cols = 1.0f / static_cast<float>(a.cols);
+
+  float sum = 0.0f;  // [4]
+  for (int64_t col = 0; col < a.cols; ++col) sum += to_float(x[col]);
+  const float mean = sum * inverse_cols;
+
+  float squares = 0.0f;  // [5]
+  for (int64_t col = 0; col < a.cols; ++col) {
+    const float centred = to_float(x[col]) - mean;
+    squares += centred * centred;
+  }
+  const float rstd = rsqrtf(squares * inverse_cols + a.eps);  // [6]
+
+  for (int64_t col = 0; col < a.cols; ++col) {  // [7]
+    const float xhat = (to_float(x[col]) - mean) * rstd;
+    y[col] = from_float<T>(xhat * to_float(a.weight[col]) + to_float(a.bias[col]));
+  }
+  a.mean[row] = mean;
+  a.rstd[row] = rstd;
+}
+
+template <typename T>
+void run(const ForwardArgs<T>& a) {
+  launch(layer_norm_forward<T>,
+         {blocks_for(a.rows, kThreadsPerBlock), kThreadsPerBlock, 0, a.stream}, a);  // [8]
+}
+
+const Registration registration{{
+    .id = "fwd01",
+    .title = "One thread per row",
+    .teaches = "the definition, in two passes for the statistics and one for y",
+    .source = "llm.c",
+    .kinds = {Kind::Layer},
+    .needs_affine = true,
+    .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>},
+    .predicted_bytes = [](const Problem& p, const Gpu& gpu) -> std::int64_t {
+      const std::int64_t in_flight = rows_in_flight(p, 1, gpu) * p.cols * p.element_bytes();
+      return (device_reads(3, in_flight, gpu) + 1) * p.tensor_bytes() + parameter_bytes(p);
+    },
+}};
+
+}  // namespace fwd01

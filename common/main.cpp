@@ -1,0 +1,166 @@
+// The program of every chapter, and of all of them: parse, make the problem, run, check, time,
+// report.
+#include <cstdio>
+#include <exception>
+#include <iostream>
+#include <map>
+#include <memory>
+
+#include "common/options.h"
+#include "common/report.h"
+#include "common/run.h"
+
+namespace lnc {
+namespace {
+
+constexpr int kFailed = 1, kWrongRequest = 2;
+
+std::string gigabytes(double bytes) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%.2f GB", bytes / 1e9);
+  return text;
+}
+
+/// Why `chapter` cannot run `problem` here, in one sentence; empty where it can.
+std::string obstacle(const Chapter& chapter, const Problem& problem, double free_bytes) {
+  if (std::string why = refusal(chapter, problem); !why.empty()) return why;
+  const double needed = needed_device_bytes(chapter, problem);
+  if (needed <= free_bytes) return {};
+  return std::string(chapter.id) + " needs " + gigabytes(needed) + " of device memory for " +
+         std::to_string(problem.rows) + " x " + std::to_string(problem.cols) + " " +
+         std::string(name(problem.dtype)) + ", and " + gigabytes(free_bytes) + " are free";
+}
+
+/// The roofs of this run, each measured once.
+class Roofs {
+ public:
+  std::optional<double> us(Direction direction, const Problem& problem, const Sampling& sampling) {
+    constexpr int kCount = 30;
+    const auto key = std::make_pair(direction, problem.tensor_bytes());
+    if (const auto found = roofs_.find(key); found != roofs_.end()) return found->second;
+    return roofs_[key] = roof_us(direction, problem.tensor_bytes(), sampling.cold, kCount);
+  }
+
+ private:
+  std::map<std::pair<Direction, std::int64_t>, std::optional<double>> roofs_;
+};
+
+/// Runs one chapter on an instance of the problem: once for the check, then for the time.
+template <typename T>
+Result run_chapter(const Chapter& chapter, const Instance<T>& instance, const Sampling& sampling) {
+  const Problem& problem = instance.problem();
+  Result result{.chapter = &chapter,
+                .problem = problem,
+                .checks = {},
+                .timing = {},
+                .roof_us = {},
+                .predicted_bytes = chapter.predicted_bytes(problem, device().gpu),
+                .error = {}};
+  try {
+    const Run<T> run(chapter, instance);
+    run.launch();
+    result.checks = run.check();
+    if (sampling.samples > 0 && problem.rows > 0)
+      result.timing = time_chapter(run.launcher(), sampling);
+  } catch (const std::exception& error) {
+    result.error = error.what();
+  }
+  return result;
+}
+
+/// Runs the chapters of one direction on one problem, over the same inputs.
+std::vector<Result> run_problem(const std::vector<const Chapter*>& chapters, const Problem& problem,
+                                const Options& options, Roofs& roofs, Progress& progress,
+                                const std::function<void(const Result&)>& report) {
+  const Direction direction = chapters.front()->direction();
+  std::vector<Result> results;
+  with_element_type(problem.dtype, [&]<typename T>() {
+    const Instance<T> instance(problem, direction);
+    for (const Chapter* chapter : chapters) {
+      progress.step(std::string(chapter->id) + ": " + describe(problem));
+      Result result = run_chapter<T>(*chapter, instance, options.sampling);
+      if (result.timing) result.roof_us = roofs.us(direction, problem, options.sampling);
+      report(result);
+      results.push_back(std::move(result));
+    }
+  });
+  return results;
+}
+
+void print_line(const Result& r) {
+  std::printf("%-6s %-28s", std::string(r.chapter->id).c_str(),
+              (std::string(name(r.problem.kind)) + " " + std::string(name(r.problem.dtype)) + " " +
+               std::to_string(r.problem.rows) + " x " + std::to_string(r.problem.cols))
+                  .c_str());
+  if (r.timing && device().emulated) std::printf(" emulated %10.1f ms", r.timing->median_us / 1e3);
+  if (r.timing && !device().emulated) std::printf(" %12.2f us", r.timing->median_us);
+  if (r.timing && r.roof_us)
+    std::printf(" %6.1f %% of the roof", 100.0 * *r.roof_us / r.timing->median_us);
+  if (r.timing && r.timing->cut_short)
+    std::printf(", %d samples, cut short by the time budget", r.timing->samples);
+  std::printf("  %s%s%s\n", r.passed() ? "pass" : "FAIL", r.error.empty() ? "" : ": ",
+              r.error.c_str());
+  std::fflush(stdout);
+}
+
+int list_chapters() {
+  for (const Chapter& chapter : chapters())
+    std::printf("%-6s %-40s %s\n", std::string(chapter.id).c_str(),
+                std::string(chapter.title).c_str(), std::string(chapter.teaches).c_str());
+  return 0;
+}
+
+int run(const Options& options) {
+  if (options.list) return list_chapters();
+  std::unique_ptr<JsonLines> json;
+  if (!options.json.empty()) json = std::make_unique<JsonLines>(options.json);
+  std::cout << describe(device()) << '\n';
+
+  Progress progress(options.problems.size() * chapters().size());
+  Roofs roofs;
+  std::vector<std::string> obstacles;
+  std::vector<Result> results;
+  bool all_passed = true;
+  for (const Problem& problem : options.problems) {
+    if (!options.sweep) std::cout << describe(problem) << '\n';
+    const auto free_bytes = static_cast<double>(free_device_bytes());
+    for (const Direction direction : {Direction::Forward, Direction::Backward}) {
+      std::vector<const Chapter*> runnable;
+      for (const Chapter& chapter : chapters()) {
+        if (chapter.direction() != direction) continue;
+        const std::string why = obstacle(chapter, problem, free_bytes);
+        if (why.empty())
+          runnable.push_back(&chapter);
+        else
+          obstacles.push_back(why);
+      }
+      if (runnable.empty()) continue;
+      const auto report = [&](const Result& result) {
+        if (json) json->record(result);
+        if (options.sweep)
+          print_line(result);
+        else
+          print_page(result);
+        all_passed = all_passed && result.passed();
+      };
+      for (auto& result : run_problem(runnable, problem, options, roofs, progress, report))
+        results.push_back(std::move(result));
+    }
+  }
+  if (!options.sweep && results.size() > 1) print_progression(results);
+  for (const std::string& why : obstacles) (results.empty() ? std::cerr : std::cout) << why << '\n';
+  if (results.empty()) return kWrongRequest;
+  return all_passed ? 0 : kFailed;
+}
+
+}  // namespace
+}  // namespace lnc
+
+int main(int argc, char** argv) {
+  try {
+    return lnc::run(lnc::parse_options(argc, argv));
+  } catch (const std::exception& error) {
+    std::cerr << error.what() << '\n';
+    return lnc::kWrongRequest;
+  }
+}

@@ -1,0 +1,160 @@
+#include "common/options.h"
+
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <cstdlib>
+#include <iostream>
+#include <map>
+
+namespace lnc {
+namespace {
+
+template <typename T>
+CLI::Validator one_of(const char* what, const std::map<std::string, T>& values) {
+  return {[what, values](std::string& input) -> std::string {
+            const auto found = values.find(input);
+            if (found != values.end()) {
+              input = std::to_string(static_cast<int>(found->second));
+              return {};
+            }
+            std::string known;
+            for (const auto& [name, value] : values) known += (known.empty() ? "" : ", ") + name;
+            return "there is no " + std::string(what) + " '" + input + "'; choose from " + known;
+          },
+          ""};
+}
+
+CLI::Validator number(const char* rule, bool (*valid)(double)) {
+  return {[rule, valid](std::string& input) -> std::string {
+            char* end = nullptr;
+            const double value = std::strtod(input.c_str(), &end);
+            if (end != input.c_str() && *end == '\0' && valid(value)) return {};
+            return "must be " + std::string(rule) + ", not '" + input + "'";
+          },
+          ""};
+}
+
+/// The problem sets of the benchmark. Each varies the shape and dtype of `like`.
+std::vector<Problem> problem_set(const std::string& name, const Problem& like) {
+  const auto with = [&like](DType dtype, std::int64_t rows, std::int64_t cols) {
+    Problem problem = like;
+    problem.dtype = dtype;
+    problem.rows = rows;
+    problem.cols = cols;
+    return problem;
+  };
+  std::vector<Problem> problems;
+  if (name == "progression") problems.push_back(with(DType::F32, 16 * 64, 2048));
+  if (name == "sweep")
+    for (int i = 2; i <= 31; ++i) problems.push_back(with(DType::F16, 4096, 512 * i));
+  if (name == "large")
+    for (const int cols : {1024, 2048, 4096, 8192})
+      problems.push_back(with(DType::BF16, 131072, cols));
+  return problems;
+}
+
+}  // namespace
+
+Options parse_options(int argc, char** argv) {
+  Options options;
+  Problem problem;
+  std::vector<std::string> sets;
+  bool no_affine = false, warm = false;
+  double eps = problem.eps;
+
+  CLI::App app{
+      "Checks LayerNorm chapters against a double-precision CPU reference and times them.\n"
+      "Exit status: 0 all checks passed, 1 a check or a launch failed, 2 the request was wrong."};
+  app.get_formatter()->column_width(28);
+  const auto positive = number("a whole number of at least 1",
+                               [](double v) { return v >= 1 && v == std::floor(v) && v < 9e18; });
+  const auto natural = number("a whole number of at least 0",
+                              [](double v) { return v >= 0 && v == std::floor(v) && v < 9e18; });
+  app.add_option("--rows", problem.rows, "rows to normalise, M")
+      ->check(natural)
+      ->type_name("M")
+      ->capture_default_str()
+      ->group("Problem");
+  app.add_option("--cols", problem.cols, "columns that each row is normalised over, N")
+      ->check(positive)
+      ->type_name("N")
+      ->capture_default_str()
+      ->group("Problem");
+  app.add_option("--dtype", problem.dtype,
+                 "f32, f16 or bf16: the type of x, y, dy, dx, weight, bias")
+      ->transform(
+          one_of<DType>("dtype", {{"f32", DType::F32}, {"f16", DType::F16}, {"bf16", DType::BF16}}))
+      ->type_name("TYPE")
+      ->default_str("f32")
+      ->group("Problem");
+  app.add_option("--kind", problem.kind, "layer (mean and deviation) or rms (root mean square)")
+      ->transform(one_of<Kind>("kind", {{"layer", Kind::Layer}, {"rms", Kind::Rms}}))
+      ->type_name("KIND")
+      ->default_str("layer")
+      ->group("Problem");
+  app.add_flag("--no-affine", no_affine, "without weight and bias")->group("Problem");
+  app.add_option("--eps", eps, "added to the variance")
+      ->check(number("a number above 0 that a float can hold",
+                     [](double v) {
+                       return static_cast<float>(v) > 0 && std::isfinite(static_cast<float>(v));
+                     }))
+      ->type_name("EPS")
+      ->capture_default_str()
+      ->group("Problem");
+  app.add_option("--seed", problem.seed, "of the random inputs")
+      ->check(natural)
+      ->type_name("SEED")
+      ->capture_default_str()
+      ->group("Problem");
+  app.add_option("--set", sets,
+                 "benchmark problem sets instead of one problem: progression (f32 1024x2048), "
+                 "sweep (f16, 4096 rows, 512*i columns for i = 2..31), large (bf16, 131072 rows, "
+                 "1024 to 8192 columns)")
+      ->delimiter(',')
+      ->check(CLI::Validator(
+          [](std::string& input) {
+            return problem_set(input, {}).empty()
+                       ? "there is no set '" + input + "'; choose from progression, sweep, large"
+                       : std::string();
+          },
+          ""))
+      ->type_name("SET,...")
+      ->group("Problem");
+  app.add_option("--samples", options.sampling.samples, "timing samples at most; 0 only checks")
+      ->check(natural)
+      ->type_name("COUNT")
+      ->capture_default_str()
+      ->group("Measuring");
+  app.add_option("--budget-ms", options.sampling.budget_ms,
+                 "time to spend on samples, each chapter")
+      ->check(number("a number of at least 0", [](double v) { return v >= 0; }))
+      ->type_name("MS")
+      ->capture_default_str()
+      ->group("Measuring");
+  app.add_flag("--warm", warm, "leave L2 as the sample before left it")->group("Measuring");
+  app.add_option("--json", options.json, "append the results to FILE, one JSON record a line")
+      ->type_name("FILE")
+      ->group("Output");
+  app.add_flag("--list", options.list, "list the chapters of this program and stop")
+      ->group("Output");
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    std::cout << app.help();
+    std::exit(0);
+  } catch (const CLI::ParseError& error) {
+    std::cerr << error.what() << '\n';
+    std::exit(2);
+  }
+  problem.eps = static_cast<float>(eps);
+  problem.affine = !no_affine;
+  options.sampling.cold = !warm;
+  for (const auto& set : sets)
+    for (const auto& each : problem_set(set, problem)) options.problems.push_back(each);
+  options.sweep = !sets.empty();
+  if (sets.empty()) options.problems = {problem};
+  return options;
+}
+
+}  // namespace lnc

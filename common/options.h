@@ -1,0 +1,24 @@
+// The command line of every chapter program.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "common/chapter.h"
+#include "common/timing.h"
+
+namespace lnc {
+
+struct Options {
+  std::vector<Problem> problems;  ///< one, or those of the --set
+  bool sweep = false;             ///< from --set: a line for each result instead of a page
+  Sampling sampling;
+  std::string json;   ///< append results to this file; empty for none
+  bool list = false;  ///< list the chapters and stop
+};
+
+/// Parses the command line. Prints help, or one sentence about what is wrong, and exits (0, or 2)
+/// where there is nothing to run.
+Options parse_options(int argc, char** argv);
+
+}  // namespace lnc

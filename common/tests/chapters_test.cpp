@@ -1,0 +1,283 @@
+// Every chapter against the reference: dtypes, kinds, awkward shapes, schedules; and the check
+// itself, which must be able to fail. Runs on either backend.
+#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <limits>
+#include <sstream>
+
+#include "common/report.h"
+#include "common/run.h"
+#if defined(LNC_CPU_BACKEND)
+#include "common/simt/machine.h"
+#endif
+
+using namespace lnc;
+
+void launch_too_many_threads();  // bad_launch.cu
+
+namespace {
+
+constexpr DType kDTypes[] = {DType::F32, DType::F16, DType::BF16};
+
+/// Calls `body(what)` once for each order in which the backend can run threads and blocks.
+template <typename Body>
+void for_each_schedule(const Body& body) {
+#if defined(LNC_CPU_BACKEND)
+  const simt::Schedule before = simt::schedule();
+  for (const simt::Schedule schedule :
+       {simt::Schedule{simt::Order::Forward, 0}, simt::Schedule{simt::Order::Reverse, 0},
+        simt::Schedule{simt::Order::Random, 7}}) {
+    simt::set_schedule(schedule);
+    body("schedule " + std::to_string(static_cast<int>(schedule.order)));
+  }
+  simt::set_schedule(before);
+#else
+  for (int i = 1; i <= 3; ++i) body("run " + std::to_string(i));  // the GPU picks its own
+#endif
+}
+
+void require_right(const std::vector<OutputCheck>& checks) {
+  for (const auto& check : checks) {
+    CAPTURE(check.output);
+    CAPTURE(check.max_abs_error);
+    CAPTURE(check.worst_index);
+    CHECK(check.relative_error <= check.limit);
+    CHECK(check.worst_of_bound <= 1.0);
+  }
+}
+
+/// Checks `chapter` on `problem` in several schedules. Without atomics the bits must not depend on
+/// the schedule; dx and y never do.
+void check_problem(const Chapter& chapter, const Problem& problem) {
+  INFO(chapter.id << ": " << describe(problem));
+  with_element_type(problem.dtype, [&]<typename T>() {
+    const Instance<T> instance(problem, chapter.direction());
+    std::vector<std::vector<std::byte>> first;
+    for_each_schedule([&](const std::string& schedule) {
+      CAPTURE(schedule);
+      const Run<T> run(chapter, instance);
+      run.launch();
+      const auto outputs = instance.outputs();
+      if (first.empty()) {
+        require_right(run.check());
+        first = outputs;
+        return;
+      }
+      for (std::size_t i = 0; i < outputs.size(); ++i)
+        if (chapter.deterministic || i == 0) CHECK(outputs[i] == first[i]);
+      if (!chapter.deterministic) require_right(run.check());
+    });
+  });
+}
+
+/// Every problem of the shape that `chapter` takes.
+template <typename Body>
+void for_each_variant(const Chapter& chapter, std::int64_t rows, std::int64_t cols,
+                      const Body& body) {
+  for (const DType dtype : kDTypes)
+    for (const Kind kind : {Kind::Layer, Kind::Rms})
+      for (const bool affine : {true, false}) {
+        Problem problem;
+        problem.dtype = dtype;
+        problem.kind = kind;
+        problem.affine = affine;
+        problem.rows = rows;
+        problem.cols = cols;
+        if (refusal(chapter, problem).empty()) body(problem);
+      }
+}
+
+struct Shape {
+  std::int64_t rows, cols;
+};
+
+}  // namespace
+
+TEST_CASE("at least one chapter of each direction is registered") {
+  int forward = 0, backward = 0;
+  for (const Chapter& chapter : chapters())
+    ++(chapter.direction() == Direction::Forward ? forward : backward);
+  CHECK(forward > 0);
+  CHECK(backward > 0);
+}
+
+TEST_CASE("every chapter is right in every dtype, on shapes that fit no tile") {
+  for (const Chapter& chapter : chapters())
+    for (const auto [rows, cols] :
+         {Shape{1, 1}, Shape{1, 2}, Shape{1, 5000}, Shape{1000, 1}, Shape{3, 31}, Shape{5, 32},
+          Shape{4, 33}, Shape{3, 1023}, Shape{37, 1025}, Shape{257, 2048}})
+      for_each_variant(chapter, rows, cols,
+                       [&](const Problem& problem) { check_problem(chapter, problem); });
+}
+
+TEST_CASE("every chapter is right past 65 535 rows") {
+  for (const Chapter& chapter : chapters()) {
+    Problem problem;
+    problem.rows = 70000;
+    problem.cols = 33;
+    for (const DType dtype : kDTypes) {
+      problem.dtype = dtype;
+      if (device().emulated && dtype != DType::F32) continue;  // a minute a dtype on two cores
+      INFO(chapter.id << ": " << describe(problem));
+      with_element_type(dtype, [&]<typename T>() {
+        const Instance<T> instance(problem, chapter.direction());
+        const Run<T> run(chapter, instance);
+        run.launch();
+        require_right(run.check());
+      });
+    }
+  }
+}
+
+TEST_CASE("every chapter is right where offsets pass 2^31") {
+  Problem problem;
+  problem.dtype = DType::BF16;
+  problem.rows = (std::int64_t{1} << 31) / 4096 + 3;
+  problem.cols = 4096;
+  if (device().emulated) {
+    MESSAGE("skipped: 2^31 elements take minutes a chapter on the SIMT machine; a GPU runs this");
+    return;
+  }
+  for (const Direction direction : {Direction::Forward, Direction::Backward}) {
+    const auto of_direction = [&](const Chapter& c) { return c.direction() == direction; };
+    const auto first = std::find_if(chapters().begin(), chapters().end(), of_direction);
+    if (needed_device_bytes(*first, problem) > static_cast<double>(free_device_bytes())) {
+      MESSAGE("skipped: this GPU has too little free memory for 2^31 elements a tensor");
+      return;
+    }
+    const Instance<__nv_bfloat16> instance(problem, direction);
+    for (const Chapter& chapter : chapters()) {
+      if (!of_direction(chapter)) continue;
+      INFO(chapter.id << ": " << describe(problem));
+      const Run<__nv_bfloat16> run(chapter, instance);
+      run.launch();
+      require_right(run.check());
+    }
+  }
+}
+
+TEST_CASE("without rows the gradients of the parameters are zero, and nothing else is touched") {
+  for (const Chapter& chapter : chapters())
+    for_each_variant(chapter, 0, 77, [&](const Problem& problem) {
+      INFO(chapter.id << ": " << describe(problem));
+      with_element_type(problem.dtype, [&]<typename T>() {
+        const Instance<T> instance(problem, chapter.direction());
+        const Run<T> run(chapter, instance);
+        run.launch();
+        require_right(run.check());
+        if (chapter.direction() == Direction::Backward)
+          for (const auto& output : instance.outputs())
+            for (const std::byte byte : output) REQUIRE(byte == std::byte{0});
+      });
+    });
+}
+
+TEST_CASE("eps is used: large and small ones give right results") {
+  for (const Chapter& chapter : chapters())
+    for (const float eps : {1e-12f, 1.0f}) {
+      Problem problem;
+      problem.rows = 5;
+      problem.cols = 100;
+      problem.eps = eps;
+      if (refusal(chapter, problem).empty()) check_problem(chapter, problem);
+    }
+}
+
+TEST_CASE("a chapter refuses what it does not take, in a sentence with its id") {
+  for (const Chapter& chapter : chapters())
+    for (const Kind kind : {Kind::Layer, Kind::Rms}) {
+      Problem problem;
+      problem.kind = kind;
+      const bool takes =
+          std::find(chapter.kinds.begin(), chapter.kinds.end(), kind) != chapter.kinds.end();
+      const std::string why = refusal(chapter, problem);
+      CHECK(why.empty() == takes);
+      if (!takes) CHECK(why.starts_with(chapter.id));
+    }
+}
+
+TEST_CASE("the check sees one wrong element, one unwritten element and one wrong statistic") {
+  const Chapter& chapter = chapters().front();
+  REQUIRE(chapter.direction() == Direction::Forward);
+  for (const DType dtype : kDTypes) {
+    Problem problem;
+    problem.dtype = dtype;
+    problem.rows = 3;
+    problem.cols = 1000;
+    with_element_type(dtype, [&]<typename T>() {
+      const Instance<T> instance(problem, Direction::Forward);
+      const Run<T> run(chapter, instance);
+      const auto args = instance.forward_args({});
+      const auto passes_with = [&](auto* at, auto value) {
+        run.launch();
+        synchronize();
+        upload(at, &value, sizeof value);
+        for (const auto& check : run.check())
+          if (!check.passed()) return false;
+        return true;
+      };
+      run.launch();
+      synchronize();
+      T right{};
+      download(&right, args.y + 1234, sizeof right);
+      CHECK(passes_with(args.y + 1234, right));
+      // Four units in the last place, far below what the norm of 3000 elements shows.
+      const double ulp = dtype == DType::F32 ? 0x1p-22 : dtype == DType::F16 ? 0x1p-9 : 0x1p-6;
+      const T wrong(static_cast<float>(static_cast<double>(static_cast<float>(right)) *
+                                       (1.0 + (dtype == DType::F32 ? 400 : 2) * ulp)));
+      CHECK_FALSE(passes_with(args.y + 1234, wrong));
+      const T unwritten(std::numeric_limits<float>::quiet_NaN());
+      CHECK_FALSE(passes_with(args.y + 2999, unwritten));
+      CHECK_FALSE(passes_with(args.rstd + 2, 1.01f));
+    });
+  }
+}
+
+TEST_CASE("the check sees a wrong gradient of a parameter") {
+  for (const Chapter& chapter : chapters()) {
+    if (chapter.direction() != Direction::Backward) continue;
+    Problem problem;
+    problem.rows = 10;
+    problem.cols = 50;
+    const Instance<float> instance(problem, Direction::Backward);
+    const Run<float> run(chapter, instance);
+    run.launch();
+    run.launch();  // accumulating instead of overwriting would double dweight and dbias
+    require_right(run.check());
+    const float wrong = 123.0f;
+    upload(instance.backward_args({}).dweight + 49, &wrong, sizeof wrong);
+    CHECK_FALSE(run.check()[1].passed());
+  }
+}
+
+TEST_CASE("random inputs are a function of seed and index, whatever piece is asked for") {
+  Problem problem;
+  const auto whole = random_elements<float>(problem, Input::X, 0, 1000);
+  const auto piece = random_elements<float>(problem, Input::X, 700, 100);
+  CHECK(std::memcmp(whole.data() + 700, piece.data(), 100 * sizeof(float)) == 0);
+  problem.seed = 2;
+  CHECK(random_elements<float>(problem, Input::X, 0, 1000) != whole);
+  double sum = 0.0, squares = 0.0;
+  const auto many = random_elements<float>(problem, Input::Dy, 0, 1'000'000);
+  for (const float value : many) {
+    sum += value;
+    squares += value * value;
+  }
+  CHECK(std::abs(sum / 1e6) < 0.005);
+  CHECK(std::abs(squares / 1e6 - 1.0) < 0.005);
+}
+
+TEST_CASE("a launch that the device cannot do names the kernel and its configuration") {
+  // 2000 threads a block: over the limit of every GPU and of the SIMT machine.
+
+  std::string message;
+  try {
+    launch_too_many_threads();
+  } catch (const std::exception& error) {
+    message = error.what();
+  }
+  CHECK(message.find("does_nothing") != std::string::npos);
+  CHECK(message.find("2000") != std::string::npos);
+}

@@ -1,0 +1,40 @@
+# The tests of every part, for ctest.
+add_executable(reference_test reference_cpu/tests/layer_norm_test.cpp)
+target_link_libraries(reference_test PRIVATE reference_cpu)
+add_test(NAME reference COMMAND reference_test)
+
+if(BACKEND STREQUAL "cpu")
+  set_source_files_properties(common/tests/bad_launch.cu PROPERTIES LANGUAGE CXX
+                                                                    COMPILE_OPTIONS "-xc++")
+  target_compile_definitions(chapters_test PRIVATE LNC_CPU_BACKEND)
+  target_compile_definitions(common PUBLIC LNC_CPU_BACKEND)
+
+  add_executable(simt_machine_test common/simt/tests/machine_test.cpp common/simt/machine.cpp)
+  target_link_libraries(simt_machine_test PRIVATE project_options)
+  add_test(NAME simt_machine COMMAND simt_machine_test)
+
+  # Out-of-bounds accesses of a kernel are the sanitizers' to see.
+  set(sanitizers -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  add_executable(simt_memory_test common/simt/tests/memory_test.cpp common/simt/machine.cpp)
+  target_link_libraries(simt_memory_test PRIVATE project_options)
+  target_compile_options(simt_memory_test PRIVATE ${sanitizers})
+  target_link_options(simt_memory_test PRIVATE ${sanitizers})
+  add_test(NAME simt_memory COMMAND simt_memory_test)
+endif()
+
+target_sources(chapters_test PRIVATE common/tests/bad_launch.cu)
+add_test(NAME chapters COMMAND chapters_test)
+
+find_package(Python3 REQUIRED COMPONENTS Interpreter)
+function(add_python_test name)
+  add_test(NAME ${name} COMMAND ${Python3_EXECUTABLE} -B ${ARGN})
+  set_tests_properties(${name} PROPERTIES WORKING_DIRECTORY ${CMAKE_SOURCE_DIR}
+                                          SKIP_RETURN_CODE 77)
+endfunction()
+add_python_test(command_line common/tests/command_line_test.py $<TARGET_FILE_DIR:chapters>)
+add_python_test(chapter_files common/tests/chapter_files_test.py)
+add_python_test(tables notebooks/tests/tables_test.py)
+add_python_test(setup -m unittest discover -s common/setup/tests)
+if(BACKEND STREQUAL "cuda")
+  add_python_test(cycles common/tests/cycles_test.py $<TARGET_FILE_DIR:chapters>)
+endif()
