@@ -19,7 +19,7 @@ program = build/$$backend/bin/$$program
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test bench sanitize tables compile-cuda format format-check clean
+.PHONY: help run test bench profile sanitize tables compile-cuda format format-check clean
 
 help:
 	@$(setup)/help.sh
@@ -29,6 +29,9 @@ run:
 
 bench:
 	@$(prepare) && $(program) --set progression,sweep,large --json '$(JSON)' $(ARGS)
+
+profile:
+	@$(call prepare,profile) && $(PYTHON) notebooks/profile_chapter.py $(program) -- $(ARGS)
 
 sanitize:
 	@$(call prepare,sanitize) && $(setup)/sanitize.sh $(program) $(ARGS)

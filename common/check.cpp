@@ -115,6 +115,14 @@ std::vector<double> row_means(std::int64_t rows, std::int64_t cols, const Term& 
 
 }  // namespace
 
+std::string OutputCheck::place(std::int64_t cols) const {
+  if (output == "mean" || output == "rstd") return "row " + std::to_string(worst_index);
+  if (output.starts_with("dw") || output.starts_with("db"))
+    return "column " + std::to_string(worst_index);
+  return "row " + std::to_string(worst_index / cols) + ", column " +
+         std::to_string(worst_index % cols);
+}
+
 template <typename T>
 std::vector<OutputCheck> check_forward(const Problem& problem, const ForwardArgs<T>& args) {
   const std::int64_t cols = problem.cols;

@@ -23,10 +23,11 @@ namespace lnc {
 struct OutputCheck {
   std::string output;  ///< "y", "mean", "rstd", "dx", "dweight", "dbias"
   double max_abs_error = 0.0;
-  double relative_error = 0.0;   ///< in the Euclidean norm, over the whole output
-  double limit = 0.0;            ///< of relative_error
-  double worst_of_bound = 0.0;   ///< largest |out - ref| / bound; at most 1 passes
-  std::int64_t worst_index = 0;  ///< the element where that is, row-major
+  double relative_error = 0.0;                 ///< in the Euclidean norm, over the whole output
+  double limit = 0.0;                          ///< of relative_error
+  double worst_of_bound = 0.0;                 ///< largest |out - ref| / bound; at most 1 passes
+  std::int64_t worst_index = 0;                ///< the element where that is, row-major
+  std::string place(std::int64_t cols) const;  ///< worst_index in words: "row 3, column 17"
 
   bool passed() const { return relative_error <= limit && worst_of_bound <= 1.0; }
 };

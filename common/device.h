@@ -26,7 +26,7 @@ struct Device {
 /// @throws std::runtime_error where the CUDA backend finds no usable GPU.
 const Device& device();
 
-/// Bytes of device memory that can be allocated now.
+/// Bytes of device memory that can be allocated now, after what timing itself needs.
 std::int64_t free_device_bytes();
 
 /// Device memory with an owner. Zero bytes are allowed.
@@ -81,7 +81,8 @@ std::optional<Clock> measure_clock();
 
 /// Microseconds that the device needs to stream tensors of `bytes` each: a copy (one read, one
 /// write) for forward, a triad (two reads, one write) for backward. Median of `count`, the best of
-/// a few launch shapes; none where the device is emulated or there is nothing to stream.
+/// a few launch shapes; none where the device is emulated, there is nothing to stream, or the
+/// tensors do not fit in device memory beside what is there.
 std::optional<double> roof_us(Direction direction, std::int64_t bytes, bool cold, int count);
 
 }  // namespace lnc

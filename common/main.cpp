@@ -25,10 +25,16 @@ std::string gigabytes(double bytes) {
 std::string obstacle(const Chapter& chapter, const Problem& problem, double free_bytes) {
   if (std::string why = refusal(chapter, problem); !why.empty()) return why;
   const double needed = needed_device_bytes(chapter, problem);
-  if (needed <= free_bytes) return {};
-  return std::string(chapter.id) + " needs " + gigabytes(needed) + " of device memory for " +
-         std::to_string(problem.rows) + " x " + std::to_string(problem.cols) + " " +
-         std::string(name(problem.dtype)) + ", and " + gigabytes(free_bytes) + " are free";
+  const double host_needed = needed_host_bytes(problem) + (device().emulated ? needed : 0.0);
+  const auto host_free = static_cast<double>(free_host_bytes());
+  const auto sentence = [&](const char* memory, double bytes, double free) {
+    return std::string(chapter.id) + " needs " + gigabytes(bytes) + " of " + memory +
+           " memory for " + std::to_string(problem.rows) + " x " + std::to_string(problem.cols) +
+           " " + std::string(name(problem.dtype)) + ", and " + gigabytes(free) + " are free";
+  };
+  if (needed > free_bytes) return sentence("device", needed, free_bytes);
+  if (host_needed > host_free) return sentence("host", host_needed, host_free);
+  return {};
 }
 
 /// The roofs of this run, each measured once.
@@ -87,22 +93,6 @@ std::vector<Result> run_problem(const std::vector<const Chapter*>& chapters, con
   return results;
 }
 
-void print_line(const Result& r) {
-  std::printf("%-6s %-28s", std::string(r.chapter->id).c_str(),
-              (std::string(name(r.problem.kind)) + " " + std::string(name(r.problem.dtype)) + " " +
-               std::to_string(r.problem.rows) + " x " + std::to_string(r.problem.cols))
-                  .c_str());
-  if (r.timing && device().emulated) std::printf(" emulated %10.1f ms", r.timing->median_us / 1e3);
-  if (r.timing && !device().emulated) std::printf(" %12.2f us", r.timing->median_us);
-  if (r.timing && r.roof_us)
-    std::printf(" %6.1f %% of the roof", 100.0 * *r.roof_us / r.timing->median_us);
-  if (r.timing && r.timing->cut_short)
-    std::printf(", %d samples, cut short by the time budget", r.timing->samples);
-  std::printf("  %s%s%s\n", r.passed() ? "pass" : "FAIL", r.error.empty() ? "" : ": ",
-              r.error.c_str());
-  std::fflush(stdout);
-}
-
 int list_chapters() {
   for (const Chapter& chapter : chapters())
     std::printf("%-6s %-40s %s\n", std::string(chapter.id).c_str(),
@@ -112,17 +102,24 @@ int list_chapters() {
 
 int run(const Options& options) {
   if (options.list) return list_chapters();
+  device();  // without a usable one, nothing is written
   std::unique_ptr<JsonLines> json;
-  if (!options.json.empty()) json = std::make_unique<JsonLines>(options.json);
-  std::cout << describe(device()) << '\n';
-
+  if (options.json) json = std::make_unique<JsonLines>(*options.json);
   Progress progress(options.problems.size() * chapters().size());
   Roofs roofs;
   std::vector<std::string> obstacles;
   std::vector<Result> results;
   bool all_passed = true;
+  const auto report = [&](const Result& result) {
+    progress.clear();
+    if (json) json->record(result);
+    if (options.sweep)
+      print_line(result);
+    else
+      print_page(result);
+    all_passed = all_passed && result.passed();
+  };
   for (const Problem& problem : options.problems) {
-    if (!options.sweep) std::cout << describe(problem) << '\n';
     const auto free_bytes = static_cast<double>(free_device_bytes());
     for (const Direction direction : {Direction::Forward, Direction::Backward}) {
       std::vector<const Chapter*> runnable;
@@ -135,21 +132,20 @@ int run(const Options& options) {
           obstacles.push_back(why);
       }
       if (runnable.empty()) continue;
-      const auto report = [&](const Result& result) {
-        if (json) json->record(result);
-        if (options.sweep)
-          print_line(result);
-        else
-          print_page(result);
-        all_passed = all_passed && result.passed();
-      };
+      if (results.empty()) std::cout << describe(device()) << '\n';
+      if (results.empty() && !options.sweep) std::cout << describe(problem) << '\n';
       for (auto& result : run_problem(runnable, problem, options, roofs, progress, report))
         results.push_back(std::move(result));
     }
   }
   if (!options.sweep && results.size() > 1) print_progression(results);
-  for (const std::string& why : obstacles) (results.empty() ? std::cerr : std::cout) << why << '\n';
-  if (results.empty()) return kWrongRequest;
+  if (results.empty()) {
+    std::cerr << obstacles.front();
+    if (obstacles.size() > 1) std::cerr << "; the other chapters cannot run it either";
+    std::cerr << '\n';
+    return kWrongRequest;
+  }
+  for (const std::string& why : obstacles) std::cout << "not run: " << why << '\n';
   return all_passed ? 0 : kFailed;
 }
 

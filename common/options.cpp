@@ -1,6 +1,7 @@
 #include "common/options.h"
 
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <iostream>
@@ -30,6 +31,18 @@ CLI::Validator number(const char* rule, bool (*valid)(double)) {
             const double value = std::strtod(input.c_str(), &end);
             if (end != input.c_str() && *end == '\0' && valid(value)) return {};
             return "must be " + std::string(rule) + ", not '" + input + "'";
+          },
+          ""};
+}
+
+CLI::Validator whole_number(std::int64_t low, std::int64_t high) {
+  return {[low, high](std::string& input) -> std::string {
+            std::int64_t value = 0;
+            const char* const end = input.data() + input.size();
+            const auto [stop, error] = std::from_chars(input.data(), end, value);
+            if (error == std::errc{} && stop == end && value >= low && value <= high) return {};
+            return "must be a whole number of at least " + std::to_string(low) + " and at most " +
+                   std::to_string(high) + ", not '" + input + "'";
           },
           ""};
 }
@@ -66,27 +79,24 @@ Options parse_options(int argc, char** argv) {
       "Checks LayerNorm chapters against a double-precision CPU reference and times them.\n"
       "Exit status: 0 all checks passed, 1 a check or a launch failed, 2 the request was wrong."};
   app.get_formatter()->column_width(28);
-  const auto positive = number("a whole number of at least 1",
-                               [](double v) { return v >= 1 && v == std::floor(v) && v < 9e18; });
-  const auto natural = number("a whole number of at least 0",
-                              [](double v) { return v >= 0 && v == std::floor(v) && v < 9e18; });
-  app.add_option("--rows", problem.rows, "rows to normalise, M")
-      ->check(natural)
-      ->type_name("M")
-      ->capture_default_str()
-      ->group("Problem");
-  app.add_option("--cols", problem.cols, "columns that each row is normalised over, N")
-      ->check(positive)
-      ->type_name("N")
-      ->capture_default_str()
-      ->group("Problem");
-  app.add_option("--dtype", problem.dtype,
-                 "f32, f16 or bf16: the type of x, y, dy, dx, weight, bias")
-      ->transform(
-          one_of<DType>("dtype", {{"f32", DType::F32}, {"f16", DType::F16}, {"bf16", DType::BF16}}))
-      ->type_name("TYPE")
-      ->default_str("f32")
-      ->group("Problem");
+  constexpr std::int64_t kMost = std::int64_t{1} << 53;
+  auto* rows = app.add_option("--rows", problem.rows, "rows to normalise, M")
+                   ->check(whole_number(0, kMost))
+                   ->type_name("M")
+                   ->capture_default_str()
+                   ->group("Problem");
+  auto* cols = app.add_option("--cols", problem.cols, "columns that each row is normalised over, N")
+                   ->check(whole_number(1, kMost))
+                   ->type_name("N")
+                   ->capture_default_str()
+                   ->group("Problem");
+  auto* dtype = app.add_option("--dtype", problem.dtype,
+                               "f32, f16 or bf16: the type of x, y, dy, dx, weight, bias")
+                    ->transform(one_of<DType>(
+                        "dtype", {{"f32", DType::F32}, {"f16", DType::F16}, {"bf16", DType::BF16}}))
+                    ->type_name("TYPE")
+                    ->default_str("f32")
+                    ->group("Problem");
   app.add_option("--kind", problem.kind, "layer (mean and deviation) or rms (root mean square)")
       ->transform(one_of<Kind>("kind", {{"layer", Kind::Layer}, {"rms", Kind::Rms}}))
       ->type_name("KIND")
@@ -102,7 +112,7 @@ Options parse_options(int argc, char** argv) {
       ->capture_default_str()
       ->group("Problem");
   app.add_option("--seed", problem.seed, "of the random inputs")
-      ->check(natural)
+      ->check(whole_number(0, kMost))
       ->type_name("SEED")
       ->capture_default_str()
       ->group("Problem");
@@ -119,9 +129,12 @@ Options parse_options(int argc, char** argv) {
           },
           ""))
       ->type_name("SET,...")
+      ->excludes(rows)
+      ->excludes(cols)
+      ->excludes(dtype)
       ->group("Problem");
   app.add_option("--samples", options.sampling.samples, "timing samples at most; 0 only checks")
-      ->check(natural)
+      ->check(whole_number(0, 1000000))
       ->type_name("COUNT")
       ->capture_default_str()
       ->group("Measuring");

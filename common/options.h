@@ -1,6 +1,7 @@
 // The command line of every chapter program.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,8 +14,8 @@ struct Options {
   std::vector<Problem> problems;  ///< one, or those of the --set
   bool sweep = false;             ///< from --set: a line for each result instead of a page
   Sampling sampling;
-  std::string json;   ///< append results to this file; empty for none
-  bool list = false;  ///< list the chapters and stop
+  std::optional<std::string> json;  ///< append results to this file
+  bool list = false;                ///< list the chapters and stop
 };
 
 /// Parses the command line. Prints help, or one sentence about what is wrong, and exits (0, or 2)

@@ -1,6 +1,10 @@
 #include "common/problem.h"
 
+#include <omp.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <fstream>
 
 #include "reference_cpu/layer_norm.h"
 
@@ -76,6 +80,21 @@ double needed_device_bytes(const Chapter& chapter, const Problem& problem) {
                                ? 0.0
                                : static_cast<double>(chapter.workspace_bytes(problem));
   return tensors * rows * cols * element + 4 * cols * element + 8 * rows + workspace;
+}
+
+double needed_host_bytes(const Problem& problem) {
+  constexpr double kVectors = 12;  // of doubles, alive at once in check_backward
+  const auto chunk = static_cast<double>(std::max(kChunkElements, problem.cols));
+  const auto threads = std::min<std::int64_t>(omp_get_max_threads(), problem.rows);
+  return kVectors * 8 * chunk * static_cast<double>(threads);
+}
+
+std::int64_t free_host_bytes() {
+  std::ifstream meminfo("/proc/meminfo");
+  std::string key, rest;
+  for (std::int64_t kib = 0; meminfo >> key >> kib; std::getline(meminfo, rest))
+    if (key == "MemAvailable:") return kib * 1024;
+  return std::int64_t{sysconf(_SC_AVPHYS_PAGES)} * sysconf(_SC_PAGESIZE);
 }
 
 template <typename T>

@@ -16,19 +16,24 @@ namespace lnc {
 /// may need more than 2^63.
 double needed_device_bytes(const Chapter& chapter, const Problem& problem);
 
+/// Bytes of host memory that the reference and the check need: a few rows of doubles a thread.
+double needed_host_bytes(const Problem& problem);
+std::int64_t free_host_bytes();
+
 /// A range of whole rows, [begin, begin + count).
 struct RowRange {
   std::int64_t begin;
   std::int64_t count;
 };
 
+inline constexpr std::int64_t kChunkElements = 1 << 16;
+
 /// Calls `body(RowRange)` for every piece of the rows, on several threads at once. The pieces are
 /// small enough to stay in a core's cache, whatever the problem's size. What `body` throws, this
 /// throws, once all threads have ended.
 template <typename Body>
 void for_each_row_chunk(const Problem& problem, const Body& body) {
-  constexpr std::int64_t kElements = 1 << 16;
-  const std::int64_t per_chunk = std::max<std::int64_t>(1, kElements / problem.cols);
+  const std::int64_t per_chunk = std::max<std::int64_t>(1, kChunkElements / problem.cols);
   const std::int64_t chunks = (problem.rows + per_chunk - 1) / per_chunk;
   std::exception_ptr failure;
 #pragma omp parallel for schedule(dynamic)

@@ -61,6 +61,13 @@ std::string today() {
   return text.data();
 }
 
+bool ends_in_the_middle_of_a_line(const std::string& path) {
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  if (!file || file.tellg() == std::streampos(0)) return false;
+  file.seekg(-1, std::ios::end);
+  return file.get() != '\n';
+}
+
 double rounded(double value, int digits) {
   const double scale = std::pow(10.0, digits);
   return std::round(value * scale) / scale;
@@ -109,9 +116,7 @@ void print_page(const Result& result) {
                 check.max_abs_error, check.relative_error, check.limit,
                 100.0 * check.worst_of_bound, check.passed() ? "pass" : "FAIL");
     if (check.worst_of_bound > 1.0)
-      std::printf("           worst at row %lld, column %lld\n",
-                  static_cast<long long>(check.worst_index / result.problem.cols),
-                  static_cast<long long>(check.worst_index % result.problem.cols));
+      std::printf("           worst at %s\n", check.place(result.problem.cols).c_str());
   }
   const double predicted = static_cast<double>(result.predicted_bytes);
   if (!result.timing) {
@@ -138,6 +143,24 @@ void print_page(const Result& result) {
   if (result.roof_us && bytes > 0)
     std::printf(", %.2f us at the roof's speed", *result.roof_us * predicted / bytes);
   std::printf("\n");
+}
+
+void print_line(const Result& r) {
+  const Problem& p = r.problem;
+  const std::string shape =
+      format("%lld x %lld", static_cast<long long>(p.rows), static_cast<long long>(p.cols));
+  std::printf("%-6s %-5s %-4s %16s", std::string(r.chapter->id).c_str(),
+              std::string(name(p.kind)).c_str(), std::string(name(p.dtype)).c_str(), shape.c_str());
+  if (r.timing && device().emulated) std::printf(" %10.1f ms emulated", r.timing->median_us / 1e3);
+  if (r.timing && !device().emulated) std::printf(" %12.2f us", r.timing->median_us);
+  if (r.timing && r.roof_us)
+    std::printf(" %6.1f %% of the roof", 100.0 * *r.roof_us / r.timing->median_us);
+  std::printf("  %s%s%s", r.passed() ? "pass" : "FAIL", r.error.empty() ? "" : ": ",
+              r.error.c_str());
+  if (r.timing && r.timing->cut_short)
+    std::printf("  (%d samples: the time budget ended the sampling)", r.timing->samples);
+  std::printf("\n");
+  std::fflush(stdout);
 }
 
 void print_progression(const std::vector<Result>& results) {
@@ -200,6 +223,7 @@ void JsonLines::record(const Result& r) {
   const Device& d = device();
   using Json = nlohmann::ordered_json;
   if (!header_written_) {
+    if (ends_in_the_middle_of_a_line(path_)) write_line("");  // of a run that was killed
     write_line(Json{
         {"device", d.name},
         {"driver", d.driver},
@@ -225,8 +249,8 @@ void JsonLines::record(const Result& r) {
               {"device", d.name},
               {"backend", d.backend},
               {"passed", r.passed()},
-              {"max_abs_err", significant(max_abs_error)},
-              {"rel_err", significant(relative_error)},
+              {"max_abs_err", r.error.empty() ? Json(significant(max_abs_error)) : Json()},
+              {"rel_err", r.error.empty() ? Json(significant(relative_error)) : Json()},
               {"predicted_bytes", r.predicted_bytes}};
   if (!r.error.empty()) record["error"] = r.error;
   if (r.timing) {
@@ -246,7 +270,9 @@ void JsonLines::record(const Result& r) {
 
 Progress::Progress(std::size_t total) : total_(total), terminal_(isatty(STDERR_FILENO) != 0) {}
 
-Progress::~Progress() {
+Progress::~Progress() { clear(); }
+
+void Progress::clear() {
   if (terminal_) std::fprintf(stderr, "\r\033[K");
 }
 

@@ -4,8 +4,8 @@
 // warp walk one row side by side: reads are coalesced, c1 and c2 meet in shuffles, and the 32
 // atomics of a request go to 32 neighbouring columns instead of one.
 //
-// It should be an order of magnitude faster. What stays: 2·M·N atomics, and too few warps to hide
-// their way to L2 and back when the rows are few.
+// It should be an order of magnitude faster. What stays: 2·M·N atomics, which all rows send to the
+// same few columns at the same time, and too few warps to hide the loads when the rows are few.
 #include "common/kernel.h"
 
 namespace bwd02 {

@@ -1,11 +1,12 @@
 // bwd04 · One block of 1024 threads per row
 //
 // bwd02 has one warp a row: with 1024 rows an H100 holds 8 warps a multiprocessor where 64 fit, and
-// each warp waits for its loads and atomics 64 times in a row. Here 1024 threads share a row of
-// 2048: two elements a thread, 64 warps a multiprocessor, all waiting at the same time.
+// in its second walk each warp waits for loads 64 times, one after the other. Here 1024 threads
+// share a row of 2048: two elements a thread, 64 warps a multiprocessor, all waiting at once. Only
+// two rows a multiprocessor are under way, so their second walk finds x and dy in cache.
 //
-// It should be a few times faster on few rows and gain little on many. The 2·M·N atomics stay: they
-// are what bounds it now, and what bwd05 removes.
+// It should be faster on few rows, which it fills the GPU with, and on many, where bwd02 reads x
+// and dy twice. The 2·M·N atomics stay, and so do two barriers a sum: bwd05 attacks the first.
 #include "common/kernel.h"
 
 namespace bwd04 {
@@ -56,7 +57,7 @@ void run(const BackwardArgs<T>& a) {
 const Registration registration{{
     .id = "bwd04",
     .title = "One block of 1024 threads per row",
-    .teaches = "enough warps to hide latency; atomics become the bound",
+    .teaches = "enough warps to hide latency; few rows under way at a time",
     .source = "CUDA layer-norm backward progression, v4",
     .kinds = {Kind::Layer},
     .needs_affine = true,

@@ -4,8 +4,8 @@
 // a request where 4 would do for float. Here the 32 lanes walk one row together, side by side, and
 // their partial sums meet in five shuffles.
 //
-// It should move an eighth of fwd01's sectors between L1 and L2. Device memory still serves x up to
-// three times, and a short problem leaves most of the GPU idle: fwd03 puts more threads on a row.
+// A request for x should take an eighth of fwd01's sectors, and 32 times as many threads share the
+// work. Few rows still leave most of the GPU idle: fwd03 puts more threads on a row.
 #include "common/kernel.h"
 
 namespace fwd02 {

@@ -1,7 +1,7 @@
 // fwd03 · One block per row
 //
-// fwd02 put 32 threads on a row: 1024 rows are 1024 warps, a tenth of what an H100 can hold, and
-// each waits for its own loads. Here 256 threads share a row, so the same problem keeps every
+// fwd02 put 32 threads on a row: 1024 rows are 1024 warps, an eighth of what an H100 can hold,
+// and each waits for its own loads. Here 256 threads share a row, so the same problem keeps every
 // multiprocessor full of loads in flight. The price: sums now cross warps, through shared memory
 // and two block-wide barriers each.
 //

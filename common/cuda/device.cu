@@ -67,9 +67,12 @@ class Event {
 
 /// Overwrites more than L2 holds. The write takes about 0.1 ms, in which the host runs ahead: the
 /// launches that follow it are in the queue before the device gets to them.
-void flush_l2() {
+const Buffer& flush_buffer() {
   static const Buffer buffer(kFlushBytes);
-  check_cuda(cudaMemsetAsync(buffer.as<void>(), 0, buffer.bytes()), "flushing L2");
+  return buffer;
+}
+void flush_l2() {
+  check_cuda(cudaMemsetAsync(flush_buffer().as<void>(), 0, kFlushBytes), "flushing L2");
 }
 
 /// An idle GPU runs at a fraction of its clock; keep it busy until that has risen.
@@ -130,6 +133,7 @@ const Device& device() {
 }
 
 std::int64_t free_device_bytes() {
+  flush_buffer();
   std::size_t free = 0, total = 0;
   check_cuda(cudaMemGetInfo(&free, &total), "asking for free device memory");
   return static_cast<std::int64_t>(free);
@@ -184,7 +188,8 @@ std::optional<Clock> measure_clock() {
 
 std::optional<double> roof_us(Direction direction, std::int64_t bytes, bool cold, int count) {
   const std::int64_t vectors = bytes / static_cast<std::int64_t>(sizeof(float4));
-  if (vectors == 0) return std::nullopt;
+  const int tensors = direction == Direction::Forward ? 2 : 3;
+  if (vectors == 0 || tensors * bytes > free_device_bytes()) return std::nullopt;
   const Buffer a(bytes), b(direction == Direction::Backward ? bytes : 0), c(bytes);
   const auto time = [&](auto&& launch) { return median(time_launches(launch, count, cold)); };
   if (direction == Direction::Forward)

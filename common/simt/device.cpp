@@ -1,18 +1,19 @@
 // The CPU backend's device: host memory, and wall time that is only ever called emulated.
 #include "common/device.h"
 
-#include <unistd.h>
-
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <new>
 #include <thread>
+
+#include "common/problem.h"
+#include "common/simt/machine.h"
 
 namespace lnc {
 
 const Device& device() {
+  (void)simt::schedule();  // a bad SIMT_SCHEDULE ends the program before anything runs
   static const Device cpu{
       .name = "CPU, " + std::to_string(std::thread::hardware_concurrency()) + " cores",
       .backend = "cpu",
@@ -24,15 +25,7 @@ const Device& device() {
   return cpu;
 }
 
-std::int64_t free_device_bytes() {
-  std::ifstream meminfo("/proc/meminfo");
-  std::string key, unit;
-  for (std::int64_t kib = 0; meminfo >> key >> kib;) {
-    if (key == "MemAvailable:") return kib * 1024;
-    std::getline(meminfo, unit);
-  }
-  return std::int64_t{sysconf(_SC_AVPHYS_PAGES)} * sysconf(_SC_PAGESIZE);
-}
+std::int64_t free_device_bytes() { return free_host_bytes(); }
 
 Buffer::Buffer(std::size_t bytes) : bytes_(bytes) {
   if (bytes == 0) return;

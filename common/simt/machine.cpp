@@ -78,16 +78,29 @@ class Block {
     std::iota(turns.begin(), turns.end(), 0u);
     if (schedule.order == Order::Reverse) std::reverse(turns.begin(), turns.end());
 
+    // A random order also lets half of the warps sleep, for 8 rounds on average, so that the others
+    // get far ahead of them: a barrier that only a fast warp would need is missed otherwise.
+    constexpr unsigned kRoundsOfSleep = 8;
+    std::uint64_t awake = ~std::uint64_t{0};  // a bit for each warp
+    bool nobody_ran = false;
+
     auto last_progress = std::chrono::steady_clock::now();
     while (exited_ < threads_.size() && !error_ && !failed.load(std::memory_order_relaxed)) {
-      if (schedule.order == Order::Random) std::shuffle(turns.begin(), turns.end(), random);
+      if (schedule.order == Order::Random) {
+        std::shuffle(turns.begin(), turns.end(), random);
+        if (nobody_ran || random() % kRoundsOfSleep == 0) awake = random();
+      }
       bool stuck = true, spinning = true;
+      nobody_ran = true;
       for (std::size_t i = 0; i < turns.size() && !error_; ++i) {
-        if (threads_[turns[i]].state != State::Runnable) continue;
-        yielded_ = false;
-        resume(threads_[turns[i]]);
-        spinning = spinning && yielded_;
+        Thread& thread = threads_[turns[i]];
+        if (thread.state != State::Runnable) continue;
         stuck = false;
+        if ((awake >> thread.number / kWarpSize & 1) == 0) continue;
+        nobody_ran = false;
+        yielded_ = false;
+        resume(thread);
+        spinning = spinning && yielded_;
       }
       const auto now = std::chrono::steady_clock::now();
       if (!spinning) last_progress = now;

@@ -43,7 +43,7 @@ class Fault : public std::runtime_error {
 
 /// The order in which blocks start and in which a block's threads take turns. CUDA promises none,
 /// so a kernel free of races gives the same bits under each. Random draws a new permutation every
-/// round.
+/// round, and the warps that take part in it: some get far ahead of others.
 enum class Order { Forward, Reverse, Random };
 
 struct Schedule {

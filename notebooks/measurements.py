@@ -1,0 +1,167 @@
+"""Reads the measurements that the chapters' programs write with --json.
+
+A file holds one JSON object a line. A header (device, driver, cuda, backend, date, commit) opens a
+run, the records of that run follow, and a file may hold several runs:
+
+    results = load("notebooks/data/h100.jsonl")
+    record = results.find("bwd02", *PROGRESSION)
+    record["median_us"], record["device"], record["commit"]
+
+A record is a plain dict, so `pandas.DataFrame(results.records)` is a table of everything. Its units:
+
+    median_us, p10_us, p90_us   microseconds of one launch with a cold L2
+    samples, cut_short          launches timed; true where the time budget ended the sampling
+    cycles                      elapsed SM cycles of one launch, median
+    gbps, roof_gbps             1e9 bytes per second: the operator's bytes (forward 2·M·N, backward
+                                3·M·N elements) over its median, and over that of a copy or a triad
+    predicted_bytes             bytes to and from device memory that the chapter predicts
+    max_abs_err, rel_err        of the worst output, against the double-precision reference
+"""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+NARROW_SPACE = "\u202f"  # between groups of three digits; no line breaks there
+MISSING = "–"
+
+
+class DataError(Exception):
+    """Measurements that cannot be used; the message is a sentence for the reader."""
+
+
+class MissingData(DataError):
+    """There is no such file."""
+
+
+class MixedBackends(DataError):
+    """Emulated times and a GPU's in one file."""
+
+
+class Problem(NamedTuple):
+    """rows × cols elements of one type, normalised over the columns."""
+
+    dtype: str
+    rows: int
+    cols: int
+
+    def __str__(self):
+        return f"{self.dtype}, {self.rows} × {self.cols}"
+
+    @property
+    def tensor_bytes(self):
+        return self.rows * self.cols * (4 if self.dtype == "f32" else 2)
+
+
+# The problem sets of the programs' --set.
+PROGRESSION = Problem("f32", 16 * 64, 2048)
+SWEEP = tuple(Problem("f16", 4096, 512 * i) for i in range(2, 32))
+LARGE = tuple(Problem("bf16", 131072, cols) for cols in (1024, 2048, 4096, 8192))
+
+NUMBERS = ("median_us", "p10_us", "p90_us", "samples", "cycles", "gbps", "roof_gbps",
+           "predicted_bytes", "max_abs_err", "rel_err")
+
+
+@dataclass
+class Measurements:
+    path: Path
+    runs: list  # the header of each run
+    records: list  # the newest record of each problem, with its run's header fields
+    skipped: int  # lines that could not be read
+
+    def find(self, name, dtype, rows, cols, kind="layer", affine=True, direction=None):
+        """The record of a chapter on one problem, or None. A peer is found by its provider's name
+        and the direction, which a chapter's id tells anyway."""
+        for record in self.records:
+            if direction in (None, record.get("direction")) and (
+                    identity(record)[1:] == (name, kind, dtype, rows, cols, affine)):
+                return record
+        return None
+
+
+def identity(record):
+    """What a later record must share with an earlier one to replace it."""
+    return (record.get("direction"), record.get("chapter") or record["provider"],
+            record.get("kind", "layer"), record["dtype"], record["rows"], record["cols"],
+            record.get("affine", True))
+
+
+def load(path, backend=None):
+    """Reads a file of measurements, of one backend ("cuda" or "cpu") only if one is named.
+
+    Skips lines that are no record, such as the last of an interrupted run, and counts them on
+    stderr. Raises MissingData, MixedBackends, or DataError where the file cannot be read.
+    """
+    path = Path(path)
+    runs, newest, skipped = [], {}, 0
+    try:
+        lines = read_lines(path)
+    except MissingData as error:
+        raise MissingData(f"{error}; `make bench JSON={path}` measures it") from None
+    for line in lines:
+        entry = parse(line)
+        if entry is None:
+            skipped += 1
+        elif is_header(entry):
+            runs.append(entry)
+        else:
+            record = {**(runs[-1] if runs else {}), **entry}
+            if backend is None or record.get("backend", backend) == backend:
+                newest[identity(record)] = record
+    if skipped:
+        print(f"{path}: skipped {skipped} {'line' if skipped == 1 else 'lines'} that could not be "
+              "read as a record (cut short?)", file=sys.stderr)
+    records = list(newest.values())
+    if len({record.get("backend") == "cpu" for record in records}) > 1:
+        raise MixedBackends(
+            f"{path} holds emulated times (backend cpu) and a GPU's; the two must not stand side by "
+            'side. Load one of them with backend="cuda" or backend="cpu"')
+    return Measurements(path, runs, records, skipped)
+
+
+def read_lines(path):
+    """The lines of a text file that are not empty."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        raise MissingData(f"{path} is not there yet") from None
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from error
+    return [line for line in text.split("\n") if line.strip()]
+
+
+def is_header(entry):
+    return "device" in entry and "chapter" not in entry and "provider" not in entry
+
+
+def parse(line):
+    """The header or the record that a line holds, or None."""
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(entry, dict):
+        return None
+    if is_header(entry):
+        return entry
+    named = isinstance(entry.get("chapter") or entry.get("provider"), str)
+    shaped = isinstance(entry.get("dtype"), str) and all(
+        type(entry.get(size)) is int for size in ("rows", "cols"))
+    numeric = all(type(entry[key]) in (int, float) for key in NUMBERS if key in entry)
+    return entry if named and shaped and numeric else None
+
+
+def number(value, digits=4):
+    """Three or four significant digits: 1330.69 -> '1 331', 12.861 -> '12.86', 0 -> '0'."""
+    if value is None:
+        return MISSING
+    whole = len(str(int(abs(value)))) if abs(value) >= 1 else 1
+    decimals = 0 if float(value).is_integer() and abs(value) < 1 else max(0, digits - whole)
+    return f"{value:,.{decimals}f}".replace(",", NARROW_SPACE)
+
+
+def count(value):
+    """Whole numbers in full: 7482424 -> '7 482 424'."""
+    return MISSING if value is None else f"{value:,.0f}".replace(",", NARROW_SPACE)

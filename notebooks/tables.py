@@ -1,0 +1,381 @@
+#!/usr/bin/env python3
+"""Writes the tables in README.md and chapters/*/notes.md from the committed measurements.
+
+    python3 notebooks/tables.py            # rewrites the tables in place, and draws the plot
+    python3 notebooks/tables.py --check    # writes nothing; exit status 1 where something disagrees
+
+A table stands between two markers, each alone on its line; nothing else is touched:
+
+    <!-- table: progression -->            every chapter on the progression's problem
+    <!-- table: measured bwd02 -->         one chapter on the progression's, the sweep's, the large problems
+    <!-- table: profile bwd02 -->          what the hardware counted while the chapter ran
+    <!-- end table -->
+
+The numbers are those of notebooks/data/: h100.jsonl (`make bench JSON=…`), h100_profile.jsonl
+(notebooks/profile_chapter.py), source_a100.jsonl. What is not measured yet is shown as '–'. Exit
+status 2, with a sentence: an unknown table, a marker that is not closed, data that cannot be used.
+"""
+
+import argparse
+import difflib
+import os
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import measurements
+import plots
+from measurements import (LARGE, MISSING, PROGRESSION, SWEEP, DataError, Measurements, MissingData,
+                          count, number)
+from profile_chapter import load_profiles, profile_rows
+
+ROOT = Path(__file__).resolve().parents[1]
+DATA = Path("notebooks/data/h100.jsonl")
+PROFILES = Path("notebooks/data/h100_profile.jsonl")
+SOURCE = Path("notebooks/data/source_a100.jsonl")
+PLOT = Path("notebooks/figures/progression.svg")
+TEXTS = ("*.md", "chapters/*/*.md", "notebooks/*.md")
+
+SHOWN_WIDTHS = (1024, 2048, 4096, 8192, 12288, 15872)  # of the sweep's thirty
+DIRECTIONS = {"fwd": "forward", "bwd": "backward"}
+ROOFS = {"fwd": "a copy (one read, one write)", "bwd": "a triad (two reads, one write)"}
+
+
+class MarkerError(Exception):
+    """A marker that means nothing; the message names file and line."""
+
+
+class Chapter(NamedTuple):
+    id: str  # "bwd02"
+    directory: Path  # chapters/bwd02_warp_per_row
+    title: str  # "One warp per row"
+
+    @property
+    def direction(self):
+        return self.id[:3]  # "fwd" or "bwd"
+
+
+@dataclass
+class Book:
+    """Everything that the tables are made from."""
+
+    root: Path
+    chapters: dict  # Chapter by id, in reading order
+    measured: Measurements
+    profiles: dict  # as load_profiles returns them
+    source: Measurements
+
+    def find(self, chapter, problem):
+        """The record of a chapter on a problem; None where there is none with a right result."""
+        record = self.measured.find(chapter.id, *problem)
+        return record if record and record.get("passed", True) and "median_us" in record else None
+
+    def predicted_mb(self, chapter, problem):
+        record = self.measured.find(chapter.id, *problem) or {}
+        return number(record["predicted_bytes"] / 1e6) if "predicted_bytes" in record else MISSING
+
+
+def open_book(root):
+    return Book(root, find_chapters(root), load_measured(root / DATA),
+                load_if_there(load_profiles, root / PROFILES, {}),
+                load_if_there(measurements.load, root / SOURCE, Measurements(SOURCE, [], [], 0)))
+
+
+def load_if_there(load, path, otherwise):
+    try:
+        return load(path)
+    except MissingData:
+        return otherwise
+
+
+def load_measured(path):
+    try:
+        measured = measurements.load(path)
+    except MissingData as error:
+        print(f"{error}. Until then the tables show '{MISSING}'.", file=sys.stderr)
+        return Measurements(path, [], [], 0)
+    if any(record.get("backend") == "cpu" for record in measured.records):
+        raise DataError(f"{path} holds emulated times (backend cpu); the tables are of a GPU's")
+    devices = sorted({record.get("device", "an unknown device") for record in measured.records})
+    if len(devices) > 1:
+        raise DataError(f"{path} holds times of {' and '.join(devices)}; a table is of one device")
+    return measured
+
+
+def find_chapters(root):
+    chapters = {}
+    for kernel in sorted(root.glob("chapters/*/kernel.cu"),
+                         key=lambda path: (not path.parent.name.startswith("fwd"), path.parent.name)):
+        identifier = kernel.parent.name.split("_")[0]
+        text = kernel.read_text(encoding="utf-8")
+        title = re.search(r'\.title\s*=\s*"([^"]*)"', text) or re.match(r"// \w+ · (.*)", text)
+        chapters[identifier] = Chapter(identifier, kernel.parent.relative_to(root),
+                                       title[1] if title else identifier)
+    return chapters
+
+
+# --- The tables ---
+
+
+def markdown(headers, rows, left=(0,)):
+    """A table's lines; the columns numbered in `left` are left-aligned, the others right."""
+    rule = [":--" if i in left else "--:" for i in range(len(headers))]
+    return ["| " + " | ".join(cells) + " |" for cells in (headers, rule, *rows)]
+
+
+def progression(book, file):
+    """Both directions on the progression's problem; the links are relative to `file`."""
+    lines, shown = [], []
+    for direction, name in DIRECTIONS.items():
+        headers = [f"{name} chapter", "the idea", "median µs", "speed-up", "SM cycles", "GB/s",
+                   "% of roof", "predicted MB"]
+        if direction == "bwd":
+            headers.append("A100 cycles (source)")
+        rows, before = [], None
+        for chapter in book.chapters.values():
+            if chapter.direction != direction:
+                continue
+            record = book.find(chapter, PROGRESSION)
+            notes = os.path.relpath(book.root / chapter.directory / "notes.md", file.parent)
+            row = [f"[{chapter.id}]({Path(notes).as_posix()})", chapter.title, median(record),
+                   speed_up(before, record), count(record.get("cycles")) if record else MISSING,
+                   gbps(record), of_roof(record), book.predicted_mb(chapter, PROGRESSION)]
+            if direction == "bwd":
+                row.append(count((book.source.find(chapter.id, *PROGRESSION) or {}).get("cycles")))
+            rows.append(row)
+            shown += [record] if record else []
+            before = record
+        if rows:
+            lines += [*markdown(headers, rows, left=(0, 1)), ""]
+    lines += [f"{PROGRESSION} (M × N), layer norm with weight and bias. Speed-up is over the chapter "
+              f"before. {caption(shown, with_speed=True)}"]
+    for run in book.source.runs:
+        if run.get("source"):
+            lines += ["", f"A100 cycles: {run['source']} ({run['device']})."]
+    return lines + failures(book, book.chapters.values(), [PROGRESSION])
+
+
+def measured(book, chapter):
+    problems = [PROGRESSION, *(p for p in SWEEP if p.cols in SHOWN_WIDTHS), *LARGE]
+    records = {problem: book.find(chapter, problem) for problem in problems}
+    headers = ["problem, M × N", "median µs", "p10–p90", "GB/s", "% of roof", "predicted MB", "samples"]
+    rows = [[str(problem), median(record), spread(record), gbps(record), of_roof(record),
+             book.predicted_mb(chapter, problem), samples(record)] for problem, record in records.items()]
+    shown = [record for record in records.values() if record]
+    lines = [*markdown(headers, rows), "", caption(shown)]
+    if any(record.get("cut_short") for record in shown):
+        lines += ["", "† cut short: the time budget ended the sampling before the median was stable."]
+    return lines + failures(book, [chapter], problems)
+
+
+def median(record):
+    return number(record["median_us"]) if record else MISSING
+
+
+def speed_up(before, record):
+    return f"× {number(before['median_us'] / record['median_us'], 3)}" if before and record else ""
+
+
+def spread(record):
+    return f"{number(record.get('p10_us'))}–{number(record.get('p90_us'))}" if record else MISSING
+
+
+def bytes_per_ns(record):
+    return operator_bytes(record) / record["median_us"] / 1e3
+
+
+def gbps(record):
+    return number(bytes_per_ns(record), 3) if record else MISSING
+
+
+def of_roof(record):
+    if not record or not record.get("roof_gbps"):
+        return MISSING
+    return f"{100 * bytes_per_ns(record) / record['roof_gbps']:.1f}"
+
+
+def samples(record):
+    return count(record.get("samples")) + (" †" if record.get("cut_short") else "") if record else MISSING
+
+
+def operator_bytes(record):
+    """The bytes that any implementation must move: forward 2·M·N elements, backward 3·M·N."""
+    tensor = measurements.Problem(record["dtype"], record["rows"], record["cols"]).tensor_bytes
+    return tensor * (2 if record["chapter"].startswith("fwd") else 3)
+
+
+def caption(records, with_speed=False):
+    """Where the numbers come from. `with_speed`: they share a size, so the roof is one number."""
+    if not records:
+        return "Not measured yet."
+    roofs = []
+    for direction, name in DIRECTIONS.items():
+        own = [record for record in records if record["chapter"].startswith(direction)]
+        speed = f" at {roof_speed(own)} GB/s" if with_speed else ""
+        roofs += [f"{name} {ROOFS[direction]}{speed}"] if own else []
+    return ("Times are the median of launches with a cold L2. The roof is measured in the same run, at the "
+            f"same size, likewise cold: {'; '.join(roofs)}. {provenance(records)}.")
+
+
+def roof_speed(records):
+    roofs = sorted({round(record["roof_gbps"]) for record in records if record.get("roof_gbps")})
+    return "–".join(count(roof) for roof in dict.fromkeys((roofs[0], roofs[-1]))) if roofs else MISSING
+
+
+def failures(book, chapters, problems):
+    """A line that names what is not shown because its result was wrong."""
+    failed = [f"{chapter.id} on {problem}" for chapter in chapters for problem in problems
+              if not (book.measured.find(chapter.id, *problem) or {}).get("passed", True)]
+    return ["", f"Without times, because the check failed: {'; '.join(failed)}."] if failed else []
+
+
+def provenance(records):
+    """'NVIDIA H100 80GB HBM3, driver 580.159.04, CUDA 13.0, 2026-11-21, commit 1a2b3c4'"""
+    parts = []
+    for key, words in (("device", ""), ("driver", "driver "), ("cuda", "CUDA "), ("date", ""),
+                       ("commit", "commit ")):
+        values = sorted({str(record[key]) for record in records if record.get(key)})
+        if values:
+            parts.append(words + " and ".join(values))
+    return ", ".join(parts)
+
+
+def profile(book, chapter):
+    launches = book.profiles.get((None, chapter.id, "layer", *PROGRESSION, True))
+    if not launches:
+        return ["Not profiled yet."]
+    predicted = launches[0].get("predicted_bytes") or (
+        book.measured.find(chapter.id, *PROGRESSION) or {}).get("predicted_bytes")
+    headers = ["", *(f"`{launch['kernel']}`" for launch in launches), ""]
+    lines = markdown(headers, profile_rows(launches, predicted), left=(0, len(headers) - 1))
+    return [*lines, "", f"{PROGRESSION}. Nsight Compute, with the caches emptied before each kernel. "
+            f"{provenance(launches)}."]
+
+
+# --- Markers ---
+
+BEGIN = re.compile(r"<!--\s*table:\s*(.*?)\s*-->")
+END = re.compile(r"<!--\s*end table\s*-->")
+
+
+def find_tables(text, name):
+    """[(line, request, begin, end)] of a text: what is asked for and which lines it may replace."""
+    tables, opened, fenced = [], None, False
+    for at, line in enumerate(text.split("\n")):
+        stripped = line.strip()
+        if stripped.startswith("```"):
+            fenced = not fenced
+        begin, end = BEGIN.fullmatch(stripped), END.fullmatch(stripped)
+        if fenced or not (begin or end):
+            continue
+        if begin and opened:
+            break  # the table before it is not closed
+        if begin:
+            opened = (at, begin[1])
+        elif opened:
+            tables.append((opened[0] + 1, opened[1], opened[0] + 1, at))
+            opened = None
+        else:
+            raise MarkerError(f"{name}:{at + 1}: <!-- end table --> ends no table")
+    if opened:
+        raise MarkerError(f"{name}:{opened[0] + 1}: the table '{opened[1]}' is not closed; "
+                          "put <!-- end table --> below it")
+    return tables
+
+
+def make_table(book, file, request, where):
+    """The lines of the table that a marker asks for."""
+    table, _, identifier = request.partition(" ")
+    if request == "progression":
+        return progression(book, file)
+    if table not in ("measured", "profile"):
+        raise MarkerError(f"{where}: there is no table '{request}'; choose from progression, "
+                          "measured <chapter>, profile <chapter>")
+    if identifier not in book.chapters:
+        raise MarkerError(f"{where}: the table '{request}' names no chapter; the chapters are "
+                          f"{' '.join(book.chapters) or 'none yet'}")
+    return {"measured": measured, "profile": profile}[table](book, book.chapters[identifier])
+
+
+def rewrite(book, file):
+    """A file's text with its tables made anew, and [(line, request, old, new)] where they differ."""
+    text = file.read_text(encoding="utf-8")
+    name = file.relative_to(book.root).as_posix()
+    lines, changes = text.split("\n"), []
+    for line, request, begin, end in reversed(find_tables(text, name)):
+        # Empty lines around it: without them GitHub takes a table for part of the comment.
+        table = ["", *make_table(book, file, request, f"{name}:{line}"), ""]
+        if lines[begin:end] != table:
+            changes.insert(0, (line, request, lines[begin:end], table))
+            lines[begin:end] = table
+    return "\n".join(lines), changes
+
+
+def show_change(name, change, most=8):
+    line, request, old, new = change
+    print(f"{name}:{line}: the table '{request}' disagrees with the data; `make tables` rewrites it")
+    difference = list(difflib.unified_diff(old, new, lineterm="", n=0))[2:]
+    difference = [text for text in difference if not text.startswith("@@")]
+    for text in difference[:most]:
+        print(f"    {text}")
+    if len(difference) > most:
+        print(f"    … and {len(difference) - most} lines more")
+
+
+# --- The program ---
+
+
+def plot_bars(book):
+    """What the plot shows: a plain structure, so that it can be compared without drawing."""
+    bars = []
+    for chapter in book.chapters.values():
+        record = book.find(chapter, PROGRESSION)
+        if record:
+            roof = record.get("roof_gbps")
+            bars.append({"chapter": chapter.id, "title": chapter.title, "median_us": record["median_us"],
+                         "p10_us": record.get("p10_us", record["median_us"]),
+                         "p90_us": record.get("p90_us", record["median_us"]),
+                         "roof_us": operator_bytes(record) / roof / 1e3 if roof else None,
+                         "device": record.get("device", "")})
+    return bars
+
+
+def main(argv, root=ROOT):
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; say what disagrees")
+    check = parser.parse_args(argv).check
+    try:
+        book = open_book(root)
+        files = sorted({file for pattern in TEXTS for file in root.glob(pattern)})
+        rewritten = [(file, *rewrite(book, file)) for file in files]
+    except (MarkerError, DataError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    agrees = True
+    for file, text, changes in rewritten:
+        name = file.relative_to(root).as_posix()
+        for change in changes:
+            agrees = False
+            if check:
+                show_change(name, change)
+        if changes and not check:
+            file.write_text(text, encoding="utf-8")
+            print(f"{name}: wrote {', '.join(request for _, request, _, _ in changes)}")
+    bars = plot_bars(book)
+    if not bars or plots.drawn_from(root / PLOT) == plots.digest(bars):
+        pass
+    elif check:
+        agrees = False
+        print(f"{PLOT} was not drawn from these data; `make tables` draws it")
+    elif plots.draw_progression(bars, str(PROGRESSION), root / PLOT):
+        print(f"{PLOT}: drawn")
+    else:
+        print(f"matplotlib is not installed, so {PLOT} stays as it is; "
+              "python3 -m pip install -r notebooks/requirements.txt")
+    return 1 if check and not agrees else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
