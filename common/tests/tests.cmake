@@ -37,4 +37,5 @@ add_python_test(tables notebooks/tests/tables_test.py)
 add_python_test(setup -m unittest discover -s common/setup/tests)
 if(BACKEND STREQUAL "cuda")
   add_python_test(cycles common/tests/cycles_test.py $<TARGET_FILE_DIR:chapters>)
+  set_tests_properties(cycles PROPERTIES RUN_SERIAL TRUE)  # the GPU to itself
 endif()
