@@ -28,13 +28,13 @@ run:
 	@$(prepare) && $(program) $(ARGS)
 
 bench:
-	@$(prepare) && $(program) --set progression,sweep,large --json '$(JSON)' $(ARGS)
+	@$(prepare) && $(program) --set progression,sweep,large,fused --json '$(JSON)' $(ARGS)
 
 profile:
-	@$(call prepare,profile) && $(PYTHON) notebooks/profile_chapter.py $(program) -- $(ARGS)
+	@$(prepare) && $(PYTHON) notebooks/profile_chapter.py $(program) -- $(ARGS)
 
 sanitize:
-	@$(call prepare,sanitize) && $(setup)/sanitize.sh $(program) $(ARGS)
+	@$(prepare) && $(setup)/sanitize.sh $$backend $$program $(ARGS)
 
 test:
 	@backends=$$($(setup)/backend.sh '$(BACKEND)' test) && $(setup)/setup.sh $$backends && \

@@ -1,6 +1,9 @@
 #include "common/chapter.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <tuple>
 
 namespace lnc {
 namespace {
@@ -10,20 +13,11 @@ std::vector<Chapter>& registry() {
   return chapters;
 }
 
-bool takes(const Chapter& chapter, DType dtype) {
-  return std::visit(
-      [dtype](const auto& run) {
-        switch (dtype) {
-          case DType::F32:
-            return std::get<0>(run) != nullptr;
-          case DType::F16:
-            return std::get<1>(run) != nullptr;
-          case DType::BF16:
-            return std::get<2>(run) != nullptr;
-        }
-        return false;
-      },
-      chapter.run);
+bool takes_types_of(const Chapter& chapter, const Problem& problem) {
+  return with_types(problem, [&]<typename T, typename W>() {
+    return std::visit([](const auto& run) { return run.template get<T, W>() != nullptr; },
+                      chapter.run);
+  });
 }
 
 }  // namespace
@@ -34,10 +28,18 @@ std::string refusal(const Chapter& chapter, const Problem& problem) {
   if (std::find(kinds.begin(), kinds.end(), problem.kind) == kinds.end())
     return id + " does not take --kind " + std::string(name(problem.kind)) + ", only --kind " +
            std::string(name(kinds.front()));
-  if (!takes(chapter, problem.dtype))
-    return id + " does not take --dtype " + std::string(name(problem.dtype));
+  if (!takes_types_of(chapter, problem))
+    return id + " does not take --dtype " + std::string(name(problem.dtype)) +
+           (problem.mixed ? " with --mixed" : "");
+  if (!chapter.fused && problem.fusion != Fusion{})
+    return id +
+           " is not a fused chapter: it takes none of --rowscale, --dropout, --parallel, "
+           "--residual and --prenorm";
   if (chapter.needs_affine && !problem.affine)
     return id + " needs weight and bias: it does not take --no-affine";
+  if (problem.cols > chapter.max_cols)
+    return id + " takes " + std::to_string(chapter.max_cols) + " columns at most, not " +
+           std::to_string(problem.cols) + ": its sums would lose digits";
   if (problem.rows > chapter.max_rows)
     return id + " takes " + std::to_string(chapter.max_rows) + " rows at most, not " +
            std::to_string(problem.rows);
@@ -46,7 +48,17 @@ std::string refusal(const Chapter& chapter, const Problem& problem) {
 
 const std::vector<Chapter>& chapters() { return registry(); }
 
-Registration::Registration(Chapter chapter) {
+Registration::Registration(Chapter chapter, std::string_view directory) {
+  const auto refuse = [](const std::string& why) {
+    std::fprintf(stderr, "%s\n", why.c_str());
+    std::exit(2);  // before main: there is nobody to catch an exception
+  };
+  const std::string id(chapter.id);
+  if (!directory.empty() && directory != chapter.id)
+    refuse("the chapter in chapters/" + std::string(directory) + "_* calls itself " + id +
+           ": rename its namespace and its .id");
+  for (const Chapter& other : registry())
+    if (other.id == chapter.id) refuse("two chapters call themselves " + id);
   const auto before = [](const Chapter& a, const Chapter& b) {
     return std::make_tuple(a.direction(), a.id) < std::make_tuple(b.direction(), b.id);
   };

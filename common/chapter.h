@@ -9,7 +9,7 @@
 #include <limits>
 #include <string>
 #include <string_view>
-#include <tuple>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
@@ -19,6 +19,23 @@ enum class Direction { Forward, Backward };
 enum class Kind { Layer, Rms };  ///< subtract the mean and divide by the deviation, or only scale
 enum class DType { F32, F16, BF16 };  ///< the type of x, y, dy, dx, weight, bias, dweight, dbias
 
+/// The type of the residual stream in a fused forward pass.
+enum class Residual { None, Same, F32 };
+
+/// What a fused forward pass does before and after the norm, in this order: x · rowscale, dropout,
+/// + x1 (with a rowscale and a dropout of its own), + residual; that sum is normalised.
+struct Fusion {
+  bool rowscale = false;      ///< a float for each row of x, and of x1 where that is there
+  float dropout = 0.0f;       ///< probability of dropping an element, 0 <= p < 1
+  bool second_input = false;  ///< x1
+  Residual residual = Residual::None;
+  bool prenorm = false;        ///< the sum itself is an output too, in the residual's type
+  bool second_affine = false;  ///< y1 from weight1 and bias1
+  bool masks = false;          ///< the dropout masks are outputs too
+
+  friend bool operator==(const Fusion&, const Fusion&) = default;
+};
+
 /// One problem: `rows x cols`, row-major and contiguous, normalised over the columns.
 struct Problem {
   Kind kind = Kind::Layer;
@@ -27,18 +44,43 @@ struct Problem {
   std::int64_t cols = 2048;
   float eps = 1e-5f;
   bool affine = true;      ///< weight and (layer) bias are there; without, they are null
+  bool mixed = false;      ///< weight, bias (and their gradients) are float, whatever dtype is
+  float offset = 0.5f;     ///< the mean of x, whose deviation is 1
+  int misalign = 0;        ///< elements by which tensors start past a 16-byte boundary
   std::uint64_t seed = 1;  ///< of the random x, weight, bias, dy
+  Fusion fusion = {};
 
   std::int64_t element_bytes() const { return dtype == DType::F32 ? 4 : 2; }
+  std::int64_t parameter_element_bytes() const { return mixed ? 4 : element_bytes(); }
   std::int64_t tensor_bytes() const { return rows * cols * element_bytes(); }
 };
 
+/// The further arguments of a fused forward launch; all null where a part is absent. T is the type
+/// of x, W of the parameters.
+template <typename T, typename W>
+struct FusedForward {
+  const float* rowscale;        ///< [rows]
+  const std::uint32_t* seeds;   ///< [rows], the dropout's; null for none
+  const T* x1;                  ///< [rows, cols]
+  const float* rowscale1;       ///< [rows], of x1
+  const std::uint32_t* seeds1;  ///< [rows], of x1
+  const void* residual;         ///< [rows, cols] of float where residual_is_float, else of T
+  void* residual_out;           ///< [rows, cols], the normalised sum, likewise
+  const W* weight1;             ///< [cols]
+  const W* bias1;               ///< [cols]
+  T* y1;                        ///< [rows, cols], of weight1 and bias1
+  std::uint8_t* mask;           ///< [rows, cols], 1 where x was kept
+  std::uint8_t* mask1;          ///< [rows, cols], 1 where x1 was kept
+  float dropout;                ///< the probability of dropping an element
+  bool residual_is_float;
+};
+
 /// The arguments of a forward launch: device pointers, row-major and contiguous.
-template <typename T>
+template <typename T, typename W = T>
 struct ForwardArgs {
   const T* x;       ///< [rows, cols]
-  const T* weight;  ///< [cols], or null for 1
-  const T* bias;    ///< [cols], or null for 0; always null for Kind::Rms
+  const W* weight;  ///< [cols], or null for 1
+  const W* bias;    ///< [cols], or null for 0; always null for Kind::Rms
   T* y;             ///< [rows, cols]
   float* mean;      ///< [rows]; null for Kind::Rms
   float* rstd;      ///< [rows]; 1 / sqrt(variance + eps), for Kind::Rms 1 / sqrt(mean square + eps)
@@ -48,19 +90,20 @@ struct ForwardArgs {
   Kind kind;
   void* workspace;  ///< Chapter::workspace_bytes of it, uninitialised
   cudaStream_t stream;
+  FusedForward<T, W> fused;
 };
 
 /// The arguments of a backward launch. Every output is overwritten, never accumulated into.
-template <typename T>
+template <typename T, typename W = T>
 struct BackwardArgs {
   const T* dy;        ///< [rows, cols]
   const T* x;         ///< [rows, cols]
-  const T* weight;    ///< [cols], or null for 1
+  const W* weight;    ///< [cols], or null for 1
   const float* mean;  ///< [rows], as the forward pass wrote it; null for Kind::Rms
   const float* rstd;  ///< [rows], as the forward pass wrote it
   T* dx;              ///< [rows, cols]
-  T* dweight;         ///< [cols]; summed over the rows in float, rounded once
-  T* dbias;           ///< [cols], likewise; null for Kind::Rms
+  W* dweight;         ///< [cols]; summed over the rows in float, rounded once
+  W* dbias;           ///< [cols], likewise; null for Kind::Rms
   std::int64_t rows;
   std::int64_t cols;
   Kind kind;
@@ -68,12 +111,49 @@ struct BackwardArgs {
   cudaStream_t stream;
 };
 
-/// A chapter's host function for each dtype; null for one that it does not take.
-template <template <typename> typename Args>
-using Launchers = std::tuple<void (*)(const Args<float>&), void (*)(const Args<__half>&),
-                             void (*)(const Args<__nv_bfloat16>&)>;
+/// A chapter's host function for each type of x and of the parameters; null for one that it does
+/// not take. In a registration: {run<float>, run<__half>, run<__nv_bfloat16>}, and behind these
+/// run<__half, float>, run<__nv_bfloat16, float> where it takes mixed types.
+template <template <typename, typename> typename Args>
+struct Launchers {
+  void (*f32)(const Args<float, float>&) = nullptr;
+  void (*f16)(const Args<__half, __half>&) = nullptr;
+  void (*bf16)(const Args<__nv_bfloat16, __nv_bfloat16>&) = nullptr;
+  void (*f16_mixed)(const Args<__half, float>&) = nullptr;
+  void (*bf16_mixed)(const Args<__nv_bfloat16, float>&) = nullptr;
+
+  template <typename T, typename W>
+  auto get() const {
+    if constexpr (std::is_same_v<T, float>)
+      return f32;
+    else if constexpr (std::is_same_v<T, __half> && std::is_same_v<W, float>)
+      return f16_mixed;
+    else if constexpr (std::is_same_v<T, __half>)
+      return f16;
+    else if constexpr (std::is_same_v<W, float>)
+      return bf16_mixed;
+    else
+      return bf16;
+  }
+};
 using ForwardLaunchers = Launchers<ForwardArgs>;
 using BackwardLaunchers = Launchers<BackwardArgs>;
+
+/// Calls `body.template operator()<T, W>()` with the types of x and of the parameters.
+template <typename Body>
+auto with_types(const Problem& problem, Body&& body) {
+  switch (problem.dtype) {
+    case DType::F16:
+      return problem.mixed ? body.template operator()<__half, float>()
+                           : body.template operator()<__half, __half>();
+    case DType::BF16:
+      return problem.mixed ? body.template operator()<__nv_bfloat16, float>()
+                           : body.template operator()<__nv_bfloat16, __nv_bfloat16>();
+    case DType::F32:
+      break;
+  }
+  return body.template operator()<float, float>();
+}
 
 /// The facts about a GPU that a prediction of bytes needs.
 struct Gpu {
@@ -93,8 +173,10 @@ struct Chapter {
   std::string_view teaches;  ///< the one idea, in a line
   std::string_view source;   ///< the public system that it follows
   std::vector<Kind> kinds = {Kind::Layer, Kind::Rms};
-  bool needs_affine = false;          ///< refuses null weight and bias
-  bool deterministic = true;          ///< the same bits from run to run
+  bool needs_affine = false;  ///< refuses null weight and bias
+  bool fused = false;         ///< takes a Problem::fusion
+  bool deterministic = true;  ///< the same bits from run to run
+  std::int64_t max_cols = std::numeric_limits<std::int64_t>::max();  ///< where its sums lose digits
   std::int64_t max_rows = kMaxGridX;  ///< where a grid of one block or warp a row ends
   std::variant<ForwardLaunchers, BackwardLaunchers> run;  ///< says the direction too
 
@@ -114,9 +196,14 @@ std::string refusal(const Chapter& chapter, const Problem& problem);
 /// All registered chapters: forward before backward, each in the order of its ids.
 const std::vector<Chapter>& chapters();
 
-/// Enters a chapter into `chapters()`; a static object of a kernel.cu.
+/// Enters a chapter into `chapters()`; a static object of a kernel.cu. `directory` is the id in the
+/// name of the kernel's directory, from the build: a copied chapter that still calls itself by its
+/// neighbour's id, or two of one id, end the program with a sentence.
 struct Registration {
-  explicit Registration(Chapter chapter);
+#if !defined(LNC_CHAPTER_ID)
+#define LNC_CHAPTER_ID ""
+#endif
+  explicit Registration(Chapter chapter, std::string_view directory = LNC_CHAPTER_ID);
 };
 
 std::string_view name(Direction direction);  // "forward", "backward"
@@ -140,7 +227,17 @@ inline std::int64_t rows_in_flight(const Problem& problem, int threads_per_row, 
 /// The bytes beside the tensors of M x N elements: weight, bias, mean and rstd read or written
 /// once.
 inline std::int64_t parameter_bytes(const Problem& problem) {
-  return 2 * problem.cols * problem.element_bytes() + 2 * problem.rows * 4;
+  return 2 * problem.cols * problem.parameter_element_bytes() + 2 * problem.rows * 4;
+}
+
+/// The bytes of a chapter that walks its `inputs` tensors (x; dy and x) `walks` times with
+/// `threads_per_row` threads and writes one tensor.
+inline std::int64_t predict_bytes(const Problem& problem, const Gpu& gpu, int threads_per_row,
+                                  int inputs, int walks) {
+  const std::int64_t in_flight = rows_in_flight(problem, threads_per_row, gpu) * inputs *
+                                 problem.cols * problem.element_bytes();
+  return (inputs * device_reads(walks, in_flight, gpu) + 1) * problem.tensor_bytes() +
+         parameter_bytes(problem);
 }
 
 }  // namespace lnc

@@ -5,7 +5,7 @@
 #include <limits>
 #include <mutex>
 
-#include "reference_cpu/layer_norm.h"
+#include "reference_cpu/fused_layer_norm.h"
 
 namespace lnc {
 namespace {
@@ -93,10 +93,6 @@ class Comparison {
   double squared_error_ = 0.0, squared_reference_ = 0.0, squared_terms_ = 0.0;
 };
 
-reference::Norm norm(Kind kind) {
-  return kind == Kind::Layer ? reference::Norm::Layer : reference::Norm::Rms;
-}
-
 double value_or(const std::vector<double>& values, std::int64_t index, double otherwise) {
   return values.empty() ? otherwise : values[index];
 }
@@ -113,29 +109,20 @@ std::vector<double> row_means(std::int64_t rows, std::int64_t cols, const Term& 
   return means;
 }
 
-}  // namespace
-
-std::string OutputCheck::place(std::int64_t cols) const {
-  if (output == "mean" || output == "rstd") return "row " + std::to_string(worst_index);
-  if (output.starts_with("dw") || output.starts_with("db"))
-    return "column " + std::to_string(worst_index);
-  return "row " + std::to_string(worst_index / cols) + ", column " +
-         std::to_string(worst_index % cols);
-}
-
-template <typename T>
-std::vector<OutputCheck> check_forward(const Problem& problem, const ForwardArgs<T>& args) {
+template <typename T, typename W>
+std::vector<OutputCheck> check_plain_forward(const Problem& problem,
+                                             const ForwardArgs<T, W>& args) {
   const std::int64_t cols = problem.cols;
   const bool layer = problem.kind == Kind::Layer;
-  const auto weight = reference_elements<T>(problem, Input::Weight, 0, cols);
-  const auto bias = reference_elements<T>(problem, Input::Bias, 0, cols);
+  const auto weight = reference_elements<W>(problem, Input::Weight, 0, cols);
+  const auto bias = reference_elements<W>(problem, Input::Bias, 0, cols);
   Comparison y("y", kRounding<T>, cols);
   Comparison mean("mean", kRounding<float>, cols), rstd("rstd", kRounding<float>, cols);
   for_each_row_chunk(problem, [&](RowRange rows) {
     const std::int64_t begin = rows.begin * cols;
     const auto x = reference_elements<T>(problem, Input::X, begin, rows.count * cols);
-    const auto want =
-        reference::forward(norm(problem.kind), rows.count, cols, x, weight, bias, problem.eps);
+    const auto want = reference::forward(reference_norm(problem.kind), rows.count, cols, x, weight,
+                                         bias, problem.eps);
     const auto mean_abs =
         row_means(rows.count, cols, [&](std::int64_t i) { return std::abs(x[i]); });
     // y = (x - mean) rstd w + b: an error of mean weighs as much as mean|x|, one of rstd as xhat.
@@ -150,21 +137,164 @@ std::vector<OutputCheck> check_forward(const Problem& problem, const ForwardArgs
     if (layer)
       mean.add(args.mean + rows.begin, want.mean, rows.begin,
                [&](std::int64_t row) { return mean_abs[row]; });
-    // The variance is about the computed mean, whose error enters relative to the deviation.
+    // With kappa = mean|x| / deviation: a one-pass variance errs with kappa, one about a computed
+    // mean with the square of that mean's own error; E[x^2] - E[x]^2, which errs with kappa^2,
+    // fails.
     rstd.add(args.rstd + rows.begin, want.rstd, rows.begin, [&](std::int64_t row) {
-      const double offset = layer ? mean_abs[row] * want.rstd[row] : 0.0;
-      return want.rstd[row] * (1.0 + arithmetic_error(cols) * offset * offset);
+      const double kappa = layer ? mean_abs[row] * want.rstd[row] : 0.0;
+      return want.rstd[row] * (1.0 + kappa + arithmetic_error(cols) * kappa * kappa);
     });
   });
   if (layer) return {y.result(), mean.result(), rstd.result()};
   return {y.result(), rstd.result()};
 }
 
-template <typename T>
-std::vector<OutputCheck> check_backward(const Problem& problem, const BackwardArgs<T>& args) {
+/// A dropout mask has no rounding: every byte must be the reference's.
+class MaskComparison {
+ public:
+  explicit MaskComparison(std::string output) { result_.output = std::move(output); }
+
+  void add(const std::uint8_t* out, const std::vector<std::uint8_t>& reference,
+           std::int64_t begin) {
+    std::vector<std::uint8_t> host(reference.size());
+    download(host.data(), out, host.size());
+    const std::lock_guard lock(mutex_);
+    for (std::size_t i = 0; i < host.size(); ++i) {
+      if (host[i] == reference[i]) continue;
+      result_.max_abs_error = result_.relative_error = 1.0;
+      result_.worst_of_bound = std::numeric_limits<double>::infinity();
+      result_.worst_index = begin + static_cast<std::int64_t>(i);
+    }
+  }
+  OutputCheck result() const { return result_; }
+
+ private:
+  std::mutex mutex_;
+  OutputCheck result_;
+};
+
+/// The fused forward pass: the plain one's bounds, about a sum that has an error of its own.
+template <typename T, typename W>
+std::vector<OutputCheck> check_fused_forward(const Problem& problem,
+                                             const ForwardArgs<T, W>& args) {
   const std::int64_t cols = problem.cols;
   const bool layer = problem.kind == Kind::Layer;
-  const auto weight = reference_elements<T>(problem, Input::Weight, 0, cols);
+  const Fusion& fusion = problem.fusion;
+  const auto parameter = [&](Input input) {
+    return reference_elements<W>(problem, input, 0, cols);
+  };
+  const auto weight = parameter(Input::Weight), bias = parameter(Input::Bias);
+  const auto weight1 = parameter(Input::Weight1), bias1 = parameter(Input::Bias1);
+  const bool residual_is_float = fusion.residual == Residual::F32;
+  Comparison y("y", kRounding<T>, cols), y1("y1", kRounding<T>, cols);
+  Comparison sum("sum", residual_is_float ? kRounding<float> : kRounding<T>, 4);
+  Comparison mean("mean", kRounding<float>, cols), rstd("rstd", kRounding<float>, cols);
+  MaskComparison mask("mask"), mask1("mask1");
+  for_each_row_chunk(problem, [&](RowRange rows) {
+    const std::int64_t begin = rows.begin * cols, count = rows.count * cols;
+    const auto tensor = [&](Input input) {
+      return reference_elements<T>(problem, input, begin, count);
+    };
+    const auto column = [&](Input input) {
+      return reference_elements<float>(problem, input, rows.begin, rows.count);
+    };
+    const auto x = tensor(Input::X), x1 = tensor(Input::X1);
+    const auto residual = residual_is_float
+                              ? reference_elements<float>(problem, Input::Residual, begin, count)
+                              : tensor(Input::Residual);
+    const auto rowscale = column(Input::Rowscale), rowscale1 = column(Input::Rowscale1);
+    const auto seeds = dropout_seeds(problem, Input::X, rows.begin, rows.count);
+    const auto seeds1 = dropout_seeds(problem, Input::X1, rows.begin, rows.count);
+    const auto want = reference::fused_forward({.norm = reference_norm(problem.kind),
+                                                .rows = rows.count,
+                                                .cols = cols,
+                                                .x = x,
+                                                .rowscale = rowscale,
+                                                .x1 = x1,
+                                                .rowscale1 = rowscale1,
+                                                .residual = residual,
+                                                .weight = weight,
+                                                .bias = bias,
+                                                .weight1 = weight1,
+                                                .bias1 = bias1,
+                                                .eps = problem.eps,
+                                                .dropout = fusion.dropout,
+                                                .seeds = seeds,
+                                                .seeds1 = seeds1});
+    // The absolute values of what is added up to the sum.
+    const double keep = 1.0 / (1.0 - static_cast<double>(fusion.dropout));
+    std::vector<double> terms(count);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int64_t row = i / cols;
+      terms[i] = std::abs(x[i] * value_or(rowscale, row, 1.0)) * (seeds.empty() ? 1.0 : keep) +
+                 std::abs(value_or(x1, i, 0.0) * value_or(rowscale1, row, 1.0)) *
+                     (seeds1.empty() ? 1.0 : keep) +
+                 std::abs(value_or(residual, i, 0.0));
+    }
+    const auto mean_terms = row_means(rows.count, cols, [&](std::int64_t i) { return terms[i]; });
+    const auto magnitude = [&](const std::vector<double>& w, const std::vector<double>& b) {
+      return [&](std::int64_t i) {
+        const std::int64_t row = i / cols, col = i % cols;
+        return std::abs(value_or(w, col, 1.0)) * want.rstd[row] *
+                   (2.0 * mean_terms[row] + terms[i] + std::abs(want.sum[i])) +
+               std::abs(value_or(b, col, 0.0));
+      };
+    };
+    y.add(args.y + begin, want.y, begin, magnitude(weight, bias));
+    if (fusion.second_affine)
+      y1.add(args.fused.y1 + begin, want.y1, begin, magnitude(weight1, bias1));
+    if (fusion.prenorm) {
+      const auto of_element = [&](std::int64_t i) { return terms[i]; };
+      if (residual_is_float)
+        sum.add(static_cast<const float*>(args.fused.residual_out) + begin, want.sum, begin,
+                of_element);
+      else
+        sum.add(static_cast<const T*>(args.fused.residual_out) + begin, want.sum, begin,
+                of_element);
+    }
+    if (layer)
+      mean.add(args.mean + rows.begin, want.mean, rows.begin,
+               [&](std::int64_t row) { return mean_terms[row]; });
+    rstd.add(args.rstd + rows.begin, want.rstd, rows.begin, [&](std::int64_t row) {
+      const double offset = mean_terms[row] * want.rstd[row];
+      return want.rstd[row] * (1.0 + offset + arithmetic_error(cols) * offset * offset);
+    });
+    if (fusion.masks && !seeds.empty()) mask.add(args.fused.mask + begin, want.mask, begin);
+    if (fusion.masks && !seeds1.empty()) mask1.add(args.fused.mask1 + begin, want.mask1, begin);
+  });
+  std::vector<OutputCheck> checks{y.result()};
+  if (fusion.second_affine) checks.push_back(y1.result());
+  if (fusion.prenorm) checks.push_back(sum.result());
+  if (layer) checks.push_back(mean.result());
+  checks.push_back(rstd.result());
+  if (fusion.masks && fusion.dropout > 0.0f) {
+    checks.push_back(mask.result());
+    if (fusion.second_input) checks.push_back(mask1.result());
+  }
+  return checks;
+}
+
+}  // namespace
+
+std::string OutputCheck::place(std::int64_t cols) const {
+  if (output == "mean" || output == "rstd") return "row " + std::to_string(worst_index);
+  if (output.starts_with("dw") || output.starts_with("db"))
+    return "column " + std::to_string(worst_index);
+  return "row " + std::to_string(worst_index / cols) + ", column " +
+         std::to_string(worst_index % cols);
+}
+
+template <typename T, typename W>
+std::vector<OutputCheck> check_forward(const Problem& problem, const ForwardArgs<T, W>& args) {
+  if (problem.fusion != Fusion{}) return check_fused_forward(problem, args);
+  return check_plain_forward(problem, args);
+}
+
+template <typename T, typename W>
+std::vector<OutputCheck> check_backward(const Problem& problem, const BackwardArgs<T, W>& args) {
+  const std::int64_t cols = problem.cols;
+  const bool layer = problem.kind == Kind::Layer;
+  const auto weight = reference_elements<W>(problem, Input::Weight, 0, cols);
   Comparison dx("dx", kRounding<T>, cols);
   std::vector<double> dweight(cols), dbias(cols), abs_dweight(cols), abs_dbias(cols);
   std::mutex column_sums;
@@ -175,8 +305,8 @@ std::vector<OutputCheck> check_backward(const Problem& problem, const BackwardAr
     const RowStatistics given = row_statistics<T>(problem, rows);
     const std::vector<double> mean(given.mean.begin(), given.mean.end());
     const std::vector<double> rstd(given.rstd.begin(), given.rstd.end());
-    const auto want =
-        reference::backward(norm(problem.kind), rows.count, cols, dy, x, weight, mean, rstd);
+    const auto want = reference::backward(reference_norm(problem.kind), rows.count, cols, dy, x,
+                                          weight, mean, rstd);
     const auto xhat = [&](std::int64_t i) {
       const std::int64_t row = i / cols;
       return (x[i] - value_or(mean, row, 0.0)) * rstd[row];
@@ -206,19 +336,21 @@ std::vector<OutputCheck> check_backward(const Problem& problem, const BackwardAr
       abs_dbias[col] += abs_db[col];
     }
   });
-  Comparison dw("dweight", kRounding<T>, problem.rows), db("dbias", kRounding<T>, problem.rows);
+  Comparison dw("dweight", kRounding<W>, problem.rows), db("dbias", kRounding<W>, problem.rows);
   dw.add(args.dweight, dweight, 0, [&](std::int64_t col) { return abs_dweight[col]; });
   if (!layer) return {dx.result(), dw.result()};
   db.add(args.dbias, dbias, 0, [&](std::int64_t col) { return abs_dbias[col]; });
   return {dx.result(), dw.result(), db.result()};
 }
 
-#define LNC_INSTANTIATE(T)                                                                   \
-  template std::vector<OutputCheck> check_forward<T>(const Problem&, const ForwardArgs<T>&); \
-  template std::vector<OutputCheck> check_backward<T>(const Problem&, const BackwardArgs<T>&);
-LNC_INSTANTIATE(float)
-LNC_INSTANTIATE(__half)
-LNC_INSTANTIATE(__nv_bfloat16)
+#define LNC_INSTANTIATE(T, W)                                                                      \
+  template std::vector<OutputCheck> check_forward<T, W>(const Problem&, const ForwardArgs<T, W>&); \
+  template std::vector<OutputCheck> check_backward<T, W>(const Problem&, const BackwardArgs<T, W>&);
+LNC_INSTANTIATE(float, float)
+LNC_INSTANTIATE(__half, __half)
+LNC_INSTANTIATE(__nv_bfloat16, __nv_bfloat16)
+LNC_INSTANTIATE(__half, float)
+LNC_INSTANTIATE(__nv_bfloat16, float)
 #undef LNC_INSTANTIATE
 
 }  // namespace lnc

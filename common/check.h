@@ -34,9 +34,9 @@ struct OutputCheck {
 
 /// The problem's outputs as they are in device memory now, compared with the reference. An output
 /// without elements passes.
-template <typename T>
-std::vector<OutputCheck> check_forward(const Problem& problem, const ForwardArgs<T>& args);
-template <typename T>
-std::vector<OutputCheck> check_backward(const Problem& problem, const BackwardArgs<T>& args);
+template <typename T, typename W>
+std::vector<OutputCheck> check_forward(const Problem& problem, const ForwardArgs<T, W>& args);
+template <typename T, typename W>
+std::vector<OutputCheck> check_backward(const Problem& problem, const BackwardArgs<T, W>& args);
 
 }  // namespace lnc

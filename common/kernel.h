@@ -7,6 +7,7 @@
 //   warp_sum               five shuffles                   fwd02
 //   block_sum              shared memory between warps     fwd03
 //   GradientSums           dweight, dbias added in float   bwd01
+//   Vector, Columns        128-bit access                  fwd06
 #pragma once
 
 #if defined(__CUDACC__)
@@ -73,6 +74,84 @@ __device__ float block_sum(float value) {
   return value;
 }
 
+/// kCount neighbouring elements, moved at once: up to 16 bytes in one instruction, and as often as
+/// it takes for more. Their address must be a multiple of the alignment.
+template <typename T, int kCount>
+struct alignas(sizeof(T) * kCount < 16 ? sizeof(T) * kCount : 16) Vector {
+  T at[kCount];
+};
+
+/// The elements as floats. Halves and bfloat16s are converted in pairs: an instruction an element,
+/// where taking them apart first costs two.
+template <typename T, int kCount>
+__device__ inline void to_floats(const Vector<T, kCount>& vector, float (&values)[kCount]) {
+  if constexpr (sizeof(T) == 2 && kCount % 2 == 0) {
+    using Pair = std::conditional_t<std::is_same_v<T, __half>, __half2, __nv_bfloat162>;
+#pragma unroll
+    for (int i = 0; i < kCount; i += 2) {
+      float2 pair;
+      if constexpr (std::is_same_v<T, __half>)
+        pair = __half22float2(Pair(vector.at[i], vector.at[i + 1]));
+      else
+        pair = __bfloat1622float2(Pair(vector.at[i], vector.at[i + 1]));
+      values[i] = pair.x;
+      values[i + 1] = pair.y;
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) values[i] = to_float(vector.at[i]);
+  }
+}
+
+/// How many elements fit in 16 bytes, the widest access.
+template <typename T>
+inline constexpr int kVectorElements = 16 / static_cast<int>(sizeof(T));
+
+/// The columns of a row that one vector covers, for access in 16 bytes where that is possible and
+/// element by element at a row's ends. kAligned: every tensor's rows start and end at 16-byte
+/// boundaries, so that it always is.
+template <typename T, bool kAligned>
+struct Columns {
+  static constexpr int kLanes = kVectorElements<T>;
+  std::int64_t first;  // before the row's start, or past its end, for a vector that straddles
+  std::int64_t cols;
+
+  __device__ Columns(const T* row, std::int64_t vector, std::int64_t cols) : cols(cols) {
+    // Vectors start at 16-byte boundaries of memory, wherever the row starts.
+    const std::int64_t shift =
+        kAligned ? 0 : reinterpret_cast<std::uintptr_t>(row) % 16 / sizeof(T);
+    first = vector * kLanes - shift;
+  }
+  __device__ bool any() const { return first < cols; }
+  __device__ bool has(int lane) const {  // no test at all where rows are aligned
+    return kAligned || (first + lane >= 0 && first + lane < cols);
+  }
+  template <typename U>
+  __device__ bool in_one_access(const U* row) const {
+    return kAligned || (first >= 0 && first + kLanes <= cols &&
+                        reinterpret_cast<std::uintptr_t>(row + first) % 16 == 0);
+  }
+
+  template <typename U>
+  __device__ Vector<U, kLanes> load(const U* row) const {
+    Vector<U, kLanes> vector{};  // 0 outside of the row
+    if (!any()) return vector;
+    if (in_one_access(row)) return *reinterpret_cast<const Vector<U, kLanes>*>(row + first);
+    for (int lane = 0; lane < kLanes; ++lane)
+      if (has(lane)) vector.at[lane] = row[first + lane];
+    return vector;
+  }
+  __device__ void store(T* row, const Vector<T, kLanes>& vector) const {
+    if (!any()) return;
+    if (in_one_access(row)) {
+      *reinterpret_cast<Vector<T, kLanes>*>(row + first) = vector;
+      return;
+    }
+    for (int lane = 0; lane < kLanes; ++lane)
+      if (has(lane)) row[first + lane] = vector.at[lane];
+  }
+};
+
 /// Where dweight and dbias are added up in float by atomics. For float these are the outputs
 /// themselves; for half and bfloat16 a workspace of [2, cols], rounded once at the end.
 struct GradientSums {
@@ -81,46 +160,48 @@ struct GradientSums {
 };
 
 inline std::int64_t gradient_sums_bytes(const Problem& problem) {
-  return problem.dtype == DType::F32 ? 0 : 2 * problem.cols * std::int64_t{sizeof(float)};
+  return problem.parameter_element_bytes() == 4 ? 0
+                                                : 2 * problem.cols * std::int64_t{sizeof(float)};
 }
 
 inline constexpr int kColumnThreads = 256;  ///< a block, where a thread takes one column
 
-__global__ inline void zero_gradients_kernel(GradientSums sums, std::int64_t cols) {
-  const std::int64_t col = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+template <int kThreads>
+__global__ void zero_gradients_kernel(GradientSums sums, std::int64_t cols) {
+  const std::int64_t col = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (col >= cols) return;
   sums.dweight[col] = 0.0f;
   sums.dbias[col] = 0.0f;
 }
 
 /// Sums set to 0, for atomics to add to.
-template <typename T>
-GradientSums zero_gradient_sums(const BackwardArgs<T>& a) {
+template <typename T, typename W>
+GradientSums zero_gradient_sums(const BackwardArgs<T, W>& a) {
   GradientSums sums;
-  if constexpr (sizeof(T) == sizeof(float)) {
+  if constexpr (sizeof(W) == sizeof(float)) {
     sums = {a.dweight, a.dbias};
   } else {
     auto* workspace = static_cast<float*>(a.workspace);
     sums = {workspace, workspace + a.cols};
   }
-  launch(zero_gradients_kernel, {blocks_for(a.cols, kColumnThreads), kColumnThreads, 0, a.stream},
-         sums, a.cols);
+  launch(zero_gradients_kernel<kColumnThreads>,
+         {blocks_for(a.cols, kColumnThreads), kColumnThreads, 0, a.stream}, sums, a.cols);
   return sums;
 }
 
-template <typename T>
-__global__ void round_gradients_kernel(GradientSums sums, T* dweight, T* dbias, std::int64_t cols) {
+template <typename W>
+__global__ void round_gradients_kernel(GradientSums sums, W* dweight, W* dbias, std::int64_t cols) {
   const std::int64_t col = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (col >= cols) return;
-  dweight[col] = from_float<T>(sums.dweight[col]);
-  dbias[col] = from_float<T>(sums.dbias[col]);
+  dweight[col] = from_float<W>(sums.dweight[col]);
+  dbias[col] = from_float<W>(sums.dbias[col]);
 }
 
-/// The sums rounded to T, into dweight and dbias; nothing to do for float.
-template <typename T>
-void round_gradients(const BackwardArgs<T>& a, const GradientSums& sums) {
-  if constexpr (sizeof(T) != sizeof(float)) {
-    launch(round_gradients_kernel<T>,
+/// The sums rounded to W, into dweight and dbias; nothing to do for float.
+template <typename T, typename W>
+void round_gradients(const BackwardArgs<T, W>& a, const GradientSums& sums) {
+  if constexpr (sizeof(W) != sizeof(float)) {
+    launch(round_gradients_kernel<W>,
            {blocks_for(a.cols, kColumnThreads), kColumnThreads, 0, a.stream}, sums, a.dweight,
            a.dbias, a.cols);
   }

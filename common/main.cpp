@@ -52,8 +52,9 @@ class Roofs {
 };
 
 /// Runs one chapter on an instance of the problem: once for the check, then for the time.
-template <typename T>
-Result run_chapter(const Chapter& chapter, const Instance<T>& instance, const Sampling& sampling) {
+template <typename T, typename W>
+Result run_chapter(const Chapter& chapter, const Instance<T, W>& instance,
+                   const Sampling& sampling) {
   const Problem& problem = instance.problem();
   Result result{.chapter = &chapter,
                 .problem = problem,
@@ -63,7 +64,7 @@ Result run_chapter(const Chapter& chapter, const Instance<T>& instance, const Sa
                 .predicted_bytes = chapter.predicted_bytes(problem, device().gpu),
                 .error = {}};
   try {
-    const Run<T> run(chapter, instance);
+    const Run<T, W> run(chapter, instance);
     run.launch();
     result.checks = run.check();
     if (sampling.samples > 0 && problem.rows > 0)
@@ -80,13 +81,14 @@ std::vector<Result> run_problem(const std::vector<const Chapter*>& chapters, con
                                 const std::function<void(const Result&)>& report) {
   const Direction direction = chapters.front()->direction();
   std::vector<Result> results;
-  with_element_type(problem.dtype, [&]<typename T>() {
-    const Instance<T> instance(problem, direction);
+  with_types(problem, [&]<typename T, typename W>() {
+    const Instance<T, W> instance(problem, direction);
     for (const Chapter* chapter : chapters) {
       progress.step(std::string(chapter->id) + ": " + describe(problem));
-      Result result = run_chapter<T>(*chapter, instance, options.sampling);
+      Result result = run_chapter(*chapter, instance, options.sampling);
       if (result.timing) result.roof_us = roofs.us(direction, problem, options.sampling);
       report(result);
+      if (options.dump && result.error.empty()) instance.dump(*options.dump);
       results.push_back(std::move(result));
     }
   });
@@ -145,7 +147,10 @@ int run(const Options& options) {
     std::cerr << '\n';
     return kWrongRequest;
   }
-  for (const std::string& why : obstacles) std::cout << "not run: " << why << '\n';
+  for (std::size_t i = 0; i < obstacles.size(); ++i)
+    if (!options.sweep || i == 0) std::cout << "not run: " << obstacles[i] << '\n';
+  if (options.sweep && obstacles.size() > 1)
+    std::cout << "not run: " << obstacles.size() - 1 << " more that a chapter does not take\n";
   return all_passed ? 0 : kFailed;
 }
 

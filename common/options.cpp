@@ -63,6 +63,15 @@ std::vector<Problem> problem_set(const std::string& name, const Problem& like) {
   if (name == "large")
     for (const int cols : {1024, 2048, 4096, 8192})
       problems.push_back(with(DType::BF16, 131072, cols));
+  if (name == "fused")
+    for (const int cols : {1024, 2048, 4096, 8192})
+      for (const float dropout : {0.0f, 0.1f}) {
+        Problem problem = with(DType::BF16, 131072, cols);
+        problem.fusion.dropout = dropout;
+        problem.fusion.residual = Residual::Same;
+        problem.fusion.prenorm = true;
+        problems.push_back(problem);
+      }
   return problems;
 }
 
@@ -72,7 +81,7 @@ Options parse_options(int argc, char** argv) {
   Options options;
   Problem problem;
   std::vector<std::string> sets;
-  bool no_affine = false, warm = false;
+  bool no_affine = false, warm = false, parallel = false;
   double eps = problem.eps;
 
   CLI::App app{
@@ -102,6 +111,14 @@ Options parse_options(int argc, char** argv) {
       ->type_name("KIND")
       ->default_str("layer")
       ->group("Problem");
+  app.add_flag("--mixed", problem.mixed, "float weight and bias beside f16 or bf16 x")
+      ->group("Problem");
+  app.add_option("--offset", problem.offset, "mean of x, whose deviation is 1")
+      ->check(number("a number that a float can hold",
+                     [](double v) { return std::isfinite(static_cast<float>(v)); }))
+      ->type_name("MEAN")
+      ->capture_default_str()
+      ->group("Problem");
   app.add_flag("--no-affine", no_affine, "without weight and bias")->group("Problem");
   app.add_option("--eps", eps, "added to the variance")
       ->check(number("a number above 0 that a float can hold",
@@ -119,12 +136,13 @@ Options parse_options(int argc, char** argv) {
   app.add_option("--set", sets,
                  "benchmark problem sets instead of one problem: progression (f32 1024x2048), "
                  "sweep (f16, 4096 rows, 512*i columns for i = 2..31), large (bf16, 131072 rows, "
-                 "1024 to 8192 columns)")
+                 "1024 to 8192 columns), fused (large with residual, prenorm and dropout 0 or 0.1)")
       ->delimiter(',')
       ->check(CLI::Validator(
           [](std::string& input) {
             return problem_set(input, {}).empty()
-                       ? "there is no set '" + input + "'; choose from progression, sweep, large"
+                       ? "there is no set '" + input +
+                             "'; choose from progression, sweep, large, fused"
                        : std::string();
           },
           ""))
@@ -133,6 +151,24 @@ Options parse_options(int argc, char** argv) {
       ->excludes(cols)
       ->excludes(dtype)
       ->group("Problem");
+  app.add_flag("--rowscale", problem.fusion.rowscale, "x (and x1) times a number for each row")
+      ->group("Fused chapters");
+  app.add_option("--dropout", problem.fusion.dropout,
+                 "drop elements of x (and x1) with probability P, Philox by seed and column")
+      ->check(number("at least 0 and below 1", [](double v) { return v >= 0 && v < 1; }))
+      ->type_name("P")
+      ->group("Fused chapters");
+  app.add_flag("--parallel", parallel,
+               "a second input x1, and a second output y1 with weight1, bias1")
+      ->group("Fused chapters");
+  app.add_option("--residual", problem.fusion.residual,
+                 "add a residual of the type of x (same) or of float (f32)")
+      ->transform(
+          one_of<Residual>("residual type", {{"same", Residual::Same}, {"f32", Residual::F32}}))
+      ->type_name("TYPE")
+      ->group("Fused chapters");
+  app.add_flag("--prenorm", problem.fusion.prenorm, "write the sum that is normalised, too")
+      ->group("Fused chapters");
   app.add_option("--samples", options.sampling.samples, "timing samples at most; 0 only checks")
       ->check(whole_number(0, 1000000))
       ->type_name("COUNT")
@@ -148,6 +184,11 @@ Options parse_options(int argc, char** argv) {
   app.add_option("--json", options.json, "append the results to FILE, one JSON record a line")
       ->type_name("FILE")
       ->group("Output");
+  app.add_option("--dump", options.dump,
+                 "write inputs and outputs, dropout masks too, to DIR as .npy files, for NumPy")
+      ->check(CLI::ExistingDirectory)
+      ->type_name("DIR")
+      ->group("Output");
   app.add_flag("--list", options.list, "list the chapters of this program and stop")
       ->group("Output");
 
@@ -162,7 +203,9 @@ Options parse_options(int argc, char** argv) {
   }
   problem.eps = static_cast<float>(eps);
   problem.affine = !no_affine;
+  problem.fusion.second_input = problem.fusion.second_affine = parallel;
   options.sampling.cold = !warm;
+  problem.fusion.masks = options.dump && problem.fusion.dropout > 0.0f;
   for (const auto& set : sets)
     for (const auto& each : problem_set(set, problem)) options.problems.push_back(each);
   options.sweep = !sets.empty();

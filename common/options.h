@@ -14,6 +14,7 @@ struct Options {
   std::vector<Problem> problems;  ///< one, or those of the --set
   bool sweep = false;             ///< from --set: a line for each result instead of a page
   Sampling sampling;
+  std::optional<std::string> dump;  ///< write the tensors of the last chapter into this directory
   std::optional<std::string> json;  ///< append results to this file
   bool list = false;                ///< list the chapters and stop
 };

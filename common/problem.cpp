@@ -5,8 +5,7 @@
 
 #include <algorithm>
 #include <fstream>
-
-#include "reference_cpu/layer_norm.h"
+#include <stdexcept>
 
 namespace lnc {
 namespace {
@@ -27,17 +26,27 @@ float nearly_normal(std::uint64_t bits) {
   return (sum * (1.0f / 65536.0f) - 2.0f) * kSqrt3;
 }
 
+std::uint64_t random_bits(const Problem& problem, int stream, std::int64_t index) {
+  return splitmix64(splitmix64(problem.seed * 16 + static_cast<std::uint64_t>(stream)) ^
+                    static_cast<std::uint64_t>(index));
+}
+
 float random_value(const Problem& problem, Input input, std::int64_t index) {
-  const std::uint64_t stream = splitmix64(problem.seed * 4 + static_cast<std::uint64_t>(input));
-  const float z = nearly_normal(splitmix64(stream ^ static_cast<std::uint64_t>(index)));
+  const float z = nearly_normal(random_bits(problem, static_cast<int>(input), index));
   switch (input) {
     case Input::X:
-      return 0.5f + z;
+      return problem.offset + z;
     case Input::Weight:
+    case Input::Weight1:
+    case Input::Rowscale:
+    case Input::Rowscale1:
       return 1.0f + 0.25f * z;
     case Input::Bias:
+    case Input::Bias1:
       return 0.25f * z;
     case Input::Dy:
+    case Input::X1:
+    case Input::Residual:
       break;
   }
   return z;
@@ -53,24 +62,57 @@ T round_to(float value) {
     return value;
 }
 
-bool is_null(const Problem& problem, Input input) {
-  if (input == Input::Weight) return !problem.affine;
-  if (input == Input::Bias) return !problem.affine || problem.kind == Kind::Rms;
-  return false;
+std::int64_t residual_element_bytes(const Problem& problem) {
+  return problem.fusion.residual == Residual::F32 ? 4 : problem.element_bytes();
 }
 
-reference::Norm norm(Kind kind) {
-  return kind == Kind::Layer ? reference::Norm::Layer : reference::Norm::Rms;
-}
-
+/// `count` elements of an input from `begin` on, to the same place on the device.
 template <typename T>
-void upload_parameter(const Problem& problem, Input input, const Buffer& to) {
-  if (is_null(problem, input)) return;
-  const auto host = random_elements<T>(problem, input, 0, problem.cols);
-  upload(to.as<void>(), host.data(), host.size() * sizeof(T));
+void upload_random(const Problem& problem, Input input, std::int64_t begin, std::int64_t count,
+                   T* to) {
+  if (!has(problem, input)) return;
+  const auto host = random_elements<T>(problem, input, begin, count);
+  upload(to + begin, host.data(), host.size() * sizeof(T));
 }
 
 }  // namespace
+
+bool has(const Problem& problem, Input input) {
+  const Fusion& fusion = problem.fusion;
+  const bool layer = problem.kind == Kind::Layer;
+  switch (input) {
+    case Input::X:
+    case Input::Dy:
+      return true;
+    case Input::Weight:
+      return problem.affine;
+    case Input::Bias:
+      return problem.affine && layer;
+    case Input::X1:
+      return fusion.second_input;
+    case Input::Residual:
+      return fusion.residual != Residual::None;
+    case Input::Rowscale:
+      return fusion.rowscale;
+    case Input::Rowscale1:
+      return fusion.rowscale && fusion.second_input;
+    case Input::Weight1:
+      return fusion.second_affine;
+    case Input::Bias1:
+      return fusion.second_affine && layer;
+  }
+  return false;
+}
+
+std::vector<std::uint32_t> dropout_seeds(const Problem& problem, Input input, std::int64_t begin,
+                                         std::int64_t count) {
+  if (problem.fusion.dropout == 0.0f || !has(problem, input)) return {};
+  std::vector<std::uint32_t> seeds(count);
+  const int stream = input == Input::X ? 14 : 15;
+  for (std::int64_t row = 0; row < count; ++row)
+    seeds[row] = static_cast<std::uint32_t>(random_bits(problem, stream, begin + row));
+  return seeds;
+}
 
 double needed_device_bytes(const Chapter& chapter, const Problem& problem) {
   const double rows = static_cast<double>(problem.rows), cols = static_cast<double>(problem.cols);
@@ -79,7 +121,13 @@ double needed_device_bytes(const Chapter& chapter, const Problem& problem) {
   const double workspace = chapter.workspace_bytes == nullptr
                                ? 0.0
                                : static_cast<double>(chapter.workspace_bytes(problem));
-  return tensors * rows * cols * element + 4 * cols * element + 8 * rows + workspace;
+  const Fusion& fusion = problem.fusion;
+  const double residual = static_cast<double>(residual_element_bytes(problem));
+  const double fused = element * (fusion.second_input + fusion.second_affine) +
+                       residual * (has(problem, Input::Residual) + fusion.prenorm) +
+                       (fusion.masks ? 2.0 : 0.0);
+  return rows * cols * (tensors * element + fused) +
+         8 * cols * static_cast<double>(problem.parameter_element_bytes()) + 24 * rows + workspace;
 }
 
 double needed_host_bytes(const Problem& problem) {
@@ -109,7 +157,7 @@ std::vector<T> random_elements(const Problem& problem, Input input, std::int64_t
 template <typename T>
 std::vector<double> reference_elements(const Problem& problem, Input input, std::int64_t begin,
                                        std::int64_t count) {
-  if (is_null(problem, input)) return {};
+  if (!has(problem, input)) return {};
   std::vector<double> elements(count);
   for (std::int64_t i = 0; i < count; ++i)
     elements[i] = static_cast<float>(round_to<T>(random_value(problem, input, begin + i)));
@@ -120,74 +168,157 @@ template <typename T>
 RowStatistics row_statistics(const Problem& problem, RowRange rows) {
   const auto x = reference_elements<T>(problem, Input::X, rows.begin * problem.cols,
                                        rows.count * problem.cols);
-  const auto exact =
-      reference::forward(norm(problem.kind), rows.count, problem.cols, x, {}, {}, problem.eps);
+  const auto exact = reference::forward(reference_norm(problem.kind), rows.count, problem.cols, x,
+                                        {}, {}, problem.eps);
   return {{exact.mean.begin(), exact.mean.end()}, {exact.rstd.begin(), exact.rstd.end()}};
 }
 
-template <typename T>
-Instance<T>::Instance(const Problem& problem, Direction direction)
+template <typename T, typename W>
+Instance<T, W>::Instance(const Problem& problem, Direction direction)
     : problem_(problem), direction_(direction) {
-  const bool forward = direction == Direction::Forward, layer = problem.kind == Kind::Layer;
-  const std::size_t tensor = problem.tensor_bytes();
-  const std::size_t vector = problem.cols * sizeof(T);
-  const std::size_t column = problem.rows * sizeof(float);
-  x_ = Buffer(tensor);
-  tensor_ = Buffer(tensor);
-  mean_ = Buffer(layer ? column : 0);
-  rstd_ = Buffer(column);
-  weight_ = Buffer(problem.affine ? vector : 0);
-  upload_parameter<T>(problem, Input::Weight, weight_);
-  if (forward) {
-    bias_ = Buffer(problem.affine && layer ? vector : 0);
-    upload_parameter<T>(problem, Input::Bias, bias_);
+  const std::int64_t rows = problem.rows, cols = problem.cols, all = rows * cols;
+  const bool layer = problem.kind == Kind::Layer, backward = direction == Direction::Backward;
+  const int misalign = problem.misalign;
+  x_ = Tensor<T>(all, misalign);
+  y_ = Tensor<T>(all, misalign);
+  mean_ = Tensor<float>(layer ? rows : 0, 0);
+  rstd_ = Tensor<float>(rows, 0);
+  weight_ = Tensor<W>(problem.affine ? cols : 0, misalign);
+  upload_random(problem, Input::Weight, 0, cols, weight_.data());
+  if (backward) {
+    dy_ = Tensor<T>(all, misalign);
+    dweight_ = Tensor<W>(cols, misalign);
+    dbias_ = Tensor<W>(layer ? cols : 0, misalign);
   } else {
-    dy_ = Buffer(tensor);
-    dweight_ = Buffer(vector);
-    dbias_ = Buffer(layer ? vector : 0);
+    bias_ = Tensor<W>(problem.affine && layer ? cols : 0, misalign);
+    upload_random(problem, Input::Bias, 0, cols, bias_.data());
+    allocate_fusion();
   }
-  for_each_row_chunk(problem, [&](RowRange rows) {
-    const std::int64_t begin = rows.begin * problem.cols, count = rows.count * problem.cols;
-    const auto x = random_elements<T>(problem, Input::X, begin, count);
-    upload(x_.as<T>() + begin, x.data(), count * sizeof(T));
-    if (forward) return;
-    const auto dy = random_elements<T>(problem, Input::Dy, begin, count);
-    upload(dy_.as<T>() + begin, dy.data(), count * sizeof(T));
-    const RowStatistics statistics = row_statistics<T>(problem, rows);
-    upload(rstd_.as<float>() + rows.begin, statistics.rstd.data(), rows.count * sizeof(float));
-    if (layer)
-      upload(mean_.as<float>() + rows.begin, statistics.mean.data(), rows.count * sizeof(float));
-  });
+  for_each_row_chunk(problem, [&](RowRange chunk) { upload_rows(chunk); });
 }
 
-template <typename T>
-ForwardArgs<T> Instance<T>::forward_args(const Buffer& workspace) const {
-  return {x_.as<T>(),        weight_.as<T>(),   bias_.as<T>(),        tensor_.as<T>(),
-          mean_.as<float>(), rstd_.as<float>(), problem_.rows,        problem_.cols,
-          problem_.eps,      problem_.kind,     workspace.as<void>(), nullptr};
+template <typename T, typename W>
+void Instance<T, W>::allocate_fusion() {
+  const Fusion& fusion = problem_.fusion;
+  const std::int64_t rows = problem_.rows, cols = problem_.cols, all = rows * cols;
+  const int misalign = problem_.misalign;
+  const auto elements = [&](Input input, std::int64_t count) {
+    return has(problem_, input) ? count : 0;
+  };
+  const std::int64_t residual_element = residual_element_bytes(problem_);
+  const int residual_misalign = misalign * static_cast<int>(residual_element);
+  x1_ = Tensor<T>(elements(Input::X1, all), misalign);
+  residual_ =
+      Tensor<std::byte>(elements(Input::Residual, all * residual_element), residual_misalign);
+  residual_out_ = Tensor<std::byte>(fusion.prenorm ? all * residual_element : 0, residual_misalign);
+  rowscale_ = Tensor<float>(elements(Input::Rowscale, rows), 0);
+  rowscale1_ = Tensor<float>(elements(Input::Rowscale1, rows), 0);
+  weight1_ = Tensor<W>(elements(Input::Weight1, cols), misalign);
+  bias1_ = Tensor<W>(elements(Input::Bias1, cols), misalign);
+  upload_random(problem_, Input::Weight1, 0, cols, weight1_.data());
+  upload_random(problem_, Input::Bias1, 0, cols, bias1_.data());
+  y1_ = Tensor<T>(fusion.second_affine ? all : 0, misalign);
+  const bool dropout = fusion.dropout > 0.0f;
+  seeds_ = Tensor<std::uint32_t>(dropout ? rows : 0, 0);
+  seeds1_ = Tensor<std::uint32_t>(dropout && fusion.second_input ? rows : 0, 0);
+  mask_ = Tensor<std::uint8_t>(dropout && fusion.masks ? all : 0, misalign);
+  mask1_ = Tensor<std::uint8_t>(dropout && fusion.masks && fusion.second_input ? all : 0, misalign);
 }
 
-template <typename T>
-BackwardArgs<T> Instance<T>::backward_args(const Buffer& workspace) const {
+template <typename T, typename W>
+void Instance<T, W>::upload_rows(RowRange rows) {
+  const std::int64_t begin = rows.begin * problem_.cols, count = rows.count * problem_.cols;
+  upload_random(problem_, Input::X, begin, count, x_.data());
+  if (direction_ == Direction::Backward) {
+    upload_random(problem_, Input::Dy, begin, count, dy_.data());
+    const RowStatistics statistics = row_statistics<T>(problem_, rows);
+    upload(rstd_.data() + rows.begin, statistics.rstd.data(), rows.count * sizeof(float));
+    if (problem_.kind == Kind::Layer)
+      upload(mean_.data() + rows.begin, statistics.mean.data(), rows.count * sizeof(float));
+    return;
+  }
+  upload_random(problem_, Input::X1, begin, count, x1_.data());
+  if (problem_.fusion.residual == Residual::F32)
+    upload_random(problem_, Input::Residual, begin, count,
+                  reinterpret_cast<float*>(residual_.data()));
+  else
+    upload_random(problem_, Input::Residual, begin, count, reinterpret_cast<T*>(residual_.data()));
+  upload_random(problem_, Input::Rowscale, rows.begin, rows.count, rowscale_.data());
+  upload_random(problem_, Input::Rowscale1, rows.begin, rows.count, rowscale1_.data());
+  const auto seeds = dropout_seeds(problem_, Input::X, rows.begin, rows.count);
+  const auto seeds1 = dropout_seeds(problem_, Input::X1, rows.begin, rows.count);
+  if (!seeds.empty())
+    upload(seeds_.data() + rows.begin, seeds.data(), seeds.size() * sizeof(std::uint32_t));
+  if (!seeds1.empty())
+    upload(seeds1_.data() + rows.begin, seeds1.data(), seeds1.size() * sizeof(std::uint32_t));
+}
+
+template <typename T, typename W>
+ForwardArgs<T, W> Instance<T, W>::forward_args(const Buffer& workspace) const {
   return {
-      dy_.as<T>(),     x_.as<T>(),           weight_.as<T>(), mean_.as<float>(), rstd_.as<float>(),
-      tensor_.as<T>(), dweight_.as<T>(),     dbias_.as<T>(),  problem_.rows,     problem_.cols,
-      problem_.kind,   workspace.as<void>(), nullptr};
+      .x = x_.data(),
+      .weight = weight_.data(),
+      .bias = bias_.data(),
+      .y = y_.data(),
+      .mean = mean_.data(),
+      .rstd = rstd_.data(),
+      .rows = problem_.rows,
+      .cols = problem_.cols,
+      .eps = problem_.eps,
+      .kind = problem_.kind,
+      .workspace = workspace.as<void>(),
+      .stream = nullptr,
+      .fused = {.rowscale = rowscale_.data(),
+                .seeds = seeds_.data(),
+                .x1 = x1_.data(),
+                .rowscale1 = rowscale1_.data(),
+                .seeds1 = seeds1_.data(),
+                .residual = residual_.data(),
+                .residual_out = residual_out_.data(),
+                .weight1 = weight1_.data(),
+                .bias1 = bias1_.data(),
+                .y1 = y1_.data(),
+                .mask = mask_.data(),
+                .mask1 = mask1_.data(),
+                .dropout = problem_.fusion.dropout,
+                .residual_is_float = residual_element_bytes(problem_) == 4},
+  };
 }
 
-template <typename T>
-std::vector<const Buffer*> Instance<T>::output_buffers() const {
-  if (direction_ == Direction::Forward) return {&tensor_, &mean_, &rstd_};
-  return {&tensor_, &dweight_, &dbias_};
+template <typename T, typename W>
+BackwardArgs<T, W> Instance<T, W>::backward_args(const Buffer& workspace) const {
+  return {
+      .dy = dy_.data(),
+      .x = x_.data(),
+      .weight = weight_.data(),
+      .mean = mean_.data(),
+      .rstd = rstd_.data(),
+      .dx = y_.data(),
+      .dweight = dweight_.data(),
+      .dbias = dbias_.data(),
+      .rows = problem_.rows,
+      .cols = problem_.cols,
+      .kind = problem_.kind,
+      .workspace = workspace.as<void>(),
+      .stream = nullptr,
+  };
 }
 
-template <typename T>
-void Instance<T>::poison_outputs() const {
+template <typename T, typename W>
+std::vector<const Buffer*> Instance<T, W>::output_buffers() const {
+  if (direction_ == Direction::Backward)
+    return {&y_.buffer(), &dweight_.buffer(), &dbias_.buffer()};
+  return {&y_.buffer(),    &mean_.buffer(), &rstd_.buffer(), &y1_.buffer(), &residual_out_.buffer(),
+          &mask_.buffer(), &mask1_.buffer()};
+}
+
+template <typename T, typename W>
+void Instance<T, W>::poison_outputs() const {
   for (const Buffer* buffer : output_buffers()) poison(*buffer);
 }
 
-template <typename T>
-std::vector<std::vector<std::byte>> Instance<T>::outputs() const {
+template <typename T, typename W>
+std::vector<std::vector<std::byte>> Instance<T, W>::outputs() const {
   synchronize();
   std::vector<std::vector<std::byte>> outputs;
   for (const Buffer* buffer : output_buffers()) {
@@ -195,6 +326,78 @@ std::vector<std::vector<std::byte>> Instance<T>::outputs() const {
     download(host.data(), buffer->as<void>(), host.size());
   }
   return outputs;
+}
+
+namespace {
+
+template <typename T>
+constexpr const char* kNumpyType = "<f4";
+template <>
+constexpr const char* kNumpyType<__half> = "<f2";
+template <>
+constexpr const char* kNumpyType<__nv_bfloat16> = "<u2";
+template <>
+constexpr const char* kNumpyType<std::uint32_t> = "<u4";
+template <>
+constexpr const char* kNumpyType<std::uint8_t> = "|u1";
+
+/// NumPy's file format, version 1.0; nothing for an absent tensor.
+template <typename T>
+void write_npy(const std::string& path, const T* data, std::int64_t rows, std::int64_t cols) {
+  if (data == nullptr) return;
+  const std::string shape =
+      cols == 0 ? std::to_string(rows) + "," : std::to_string(rows) + ", " + std::to_string(cols);
+  std::string header = std::string("{'descr': '") + kNumpyType<T> +
+                       "', 'fortran_order': False, 'shape': (" + shape + "), }";
+  constexpr std::size_t kPreamble = 10, kAlignment = 64;
+  header.append(kAlignment - (kPreamble + header.size() + 1) % kAlignment, ' ');
+  header += '\n';
+  std::vector<T> host(rows * std::max<std::int64_t>(cols, 1));
+  download(host.data(), data, host.size() * sizeof(T));
+  std::ofstream file(path, std::ios::binary);
+  file << "\x93NUMPY\x01" << '\0' << static_cast<char>(header.size() & 0xff)
+       << static_cast<char>(header.size() >> 8) << header;
+  file.write(reinterpret_cast<const char*>(host.data()),
+             static_cast<std::streamsize>(host.size() * sizeof(T)));
+  if (!file) throw std::runtime_error("cannot write '" + path + "': does its directory exist?");
+}
+
+}  // namespace
+
+template <typename T, typename W>
+void Instance<T, W>::dump(const std::string& directory) const {
+  const std::int64_t rows = problem_.rows, cols = problem_.cols;
+  const auto write = [&](const char* name, const auto* data, std::int64_t m, std::int64_t n) {
+    write_npy(directory + "/" + name + ".npy", data, m, n);
+  };
+  const bool forward = direction_ == Direction::Forward;
+  write("x", x_.data(), rows, cols);
+  write("dy", dy_.data(), rows, cols);
+  write("weight", weight_.data(), cols, 0);
+  write("bias", bias_.data(), cols, 0);
+  write("mean", mean_.data(), rows, 0);
+  write("rstd", rstd_.data(), rows, 0);
+  write(forward ? "y" : "dx", y_.data(), rows, cols);
+  write("dweight", dweight_.data(), cols, 0);
+  write("dbias", dbias_.data(), cols, 0);
+  write("x1", x1_.data(), rows, cols);
+  write("y1", y1_.data(), rows, cols);
+  write("weight1", weight1_.data(), cols, 0);
+  write("bias1", bias1_.data(), cols, 0);
+  write("rowscale", rowscale_.data(), rows, 0);
+  write("rowscale1", rowscale1_.data(), rows, 0);
+  write("seeds", seeds_.data(), rows, 0);
+  write("seeds1", seeds1_.data(), rows, 0);
+  write("mask", mask_.data(), rows, cols);
+  write("mask1", mask1_.data(), rows, cols);
+  const auto write_residual = [&](const char* name, const Tensor<std::byte>& residual) {
+    if (residual_element_bytes(problem_) == 4)
+      write(name, reinterpret_cast<const float*>(residual.data()), rows, cols);
+    else
+      write(name, reinterpret_cast<const T*>(residual.data()), rows, cols);
+  };
+  write_residual("residual", residual_);
+  write_residual("residual_out", residual_out_);
 }
 
 #define LNC_INSTANTIATE(T)                                                                       \
@@ -207,5 +410,7 @@ LNC_INSTANTIATE(float)
 LNC_INSTANTIATE(__half)
 LNC_INSTANTIATE(__nv_bfloat16)
 #undef LNC_INSTANTIATE
+template class Instance<__half, float>;
+template class Instance<__nv_bfloat16, float>;
 
 }  // namespace lnc

@@ -5,10 +5,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <string>
 #include <vector>
 
 #include "common/chapter.h"
 #include "common/device.h"
+#include "reference_cpu/layer_norm.h"
 
 namespace lnc {
 
@@ -19,6 +21,11 @@ double needed_device_bytes(const Chapter& chapter, const Problem& problem);
 /// Bytes of host memory that the reference and the check need: a few rows of doubles a thread.
 double needed_host_bytes(const Problem& problem);
 std::int64_t free_host_bytes();
+
+/// The reference's name for a kind.
+inline reference::Norm reference_norm(Kind kind) {
+  return kind == Kind::Layer ? reference::Norm::Layer : reference::Norm::Rms;
+}
 
 /// A range of whole rows, [begin, begin + count).
 struct RowRange {
@@ -49,20 +56,26 @@ void for_each_row_chunk(const Problem& problem, const Body& body) {
   if (failure) std::rethrow_exception(failure);
 }
 
-enum class Input { X, Weight, Bias, Dy };
+enum class Input { X, Weight, Bias, Dy, X1, Residual, Rowscale, Rowscale1, Weight1, Bias1 };
+
+/// Whether the problem has this input.
+bool has(const Problem& problem, Input input);
 
 /// Elements [begin, begin + count) of an input, rounded to T. Each is a function of the seed and
-/// its index alone, near to normally distributed: x around 0.5, weight around 1, bias and dy around
-/// 0.
+/// its index alone, near to normally distributed: x around Problem::offset, weights and rowscales
+/// around 1, all others around 0.
 template <typename T>
 std::vector<T> random_elements(const Problem& problem, Input input, std::int64_t begin,
                                std::int64_t count);
 
-/// The same as doubles, for the reference. Empty for weight without affine, for bias without affine
-/// and for Kind::Rms, which has none.
+/// The same as doubles, for the reference; empty where the problem does not have the input.
 template <typename T>
 std::vector<double> reference_elements(const Problem& problem, Input input, std::int64_t begin,
                                        std::int64_t count);
+
+/// The dropout seeds of rows [begin, begin + count) of x (or x1); empty without dropout (or x1).
+std::vector<std::uint32_t> dropout_seeds(const Problem& problem, Input input, std::int64_t begin,
+                                         std::int64_t count);
 
 /// mean and rstd of some rows, as a perfect forward pass would store them: rounded to float.
 /// mean is empty for Kind::Rms.
@@ -72,42 +85,61 @@ struct RowStatistics {
 template <typename T>
 RowStatistics row_statistics(const Problem& problem, RowRange rows);
 
-/// A problem's inputs and outputs in device memory, for all chapters of one direction.
+/// An array in device memory that may start past a 16-byte boundary, as Problem::misalign says.
 template <typename T>
+class Tensor {
+ public:
+  Tensor() = default;
+  Tensor(std::int64_t count, int misalign)
+      : buffer_(count == 0 ? 0 : (count + misalign) * sizeof(T)),
+        count_(count),
+        misalign_(misalign) {}
+
+  T* data() const { return count_ == 0 ? nullptr : buffer_.template as<T>() + misalign_; }
+  std::int64_t count() const { return count_; }
+  const Buffer& buffer() const { return buffer_; }
+
+ private:
+  Buffer buffer_;
+  std::int64_t count_ = 0;
+  int misalign_ = 0;
+};
+
+/// A problem's inputs and outputs in device memory, for all chapters of one direction. T is the
+/// type of x, W that of the parameters.
+template <typename T, typename W = T>
 class Instance {
  public:
   Instance(const Problem& problem, Direction direction);
 
   const Problem& problem() const { return problem_; }
-  ForwardArgs<T> forward_args(const Buffer& workspace) const;
-  BackwardArgs<T> backward_args(const Buffer& workspace) const;
+  ForwardArgs<T, W> forward_args(const Buffer& workspace) const;
+  BackwardArgs<T, W> backward_args(const Buffer& workspace) const;
   void poison_outputs() const;
-  /// The outputs as they are in device memory now: y, mean, rstd, or dx, dweight, dbias.
+  /// The outputs as they are in device memory now: y, mean, rstd and those of a fusion, or dx,
+  /// dweight, dbias.
   std::vector<std::vector<std::byte>> outputs() const;
+  /// Writes every input and output as DIRECTORY/<name>.npy, for NumPy; bfloat16 as its 16 bits.
+  /// @throws std::runtime_error where a file cannot be written
+  void dump(const std::string& directory) const;
 
  private:
   std::vector<const Buffer*> output_buffers() const;
+  void allocate_fusion();
+  void upload_rows(RowRange rows);
 
   Problem problem_;
   Direction direction_;
-  Buffer x_, weight_, bias_, dy_;  // bias_: forward only; dy_: backward only
-  Buffer mean_, rstd_;             // forward: outputs; backward: inputs
-  Buffer tensor_;                  // y or dx
-  Buffer dweight_, dbias_;
+  Tensor<T> x_, dy_, x1_;
+  Tensor<W> weight_, bias_, weight1_, bias1_;
+  Tensor<std::byte> residual_;
+  Tensor<float> rowscale_, rowscale1_;
+  Tensor<std::uint32_t> seeds_, seeds1_;
+  Tensor<float> mean_, rstd_;  // forward: outputs; backward: inputs
+  Tensor<T> y_, y1_;           // y, or dx
+  Tensor<W> dweight_, dbias_;
+  Tensor<std::byte> residual_out_;
+  Tensor<std::uint8_t> mask_, mask1_;
 };
-
-/// Calls `body.template operator()<T>()` with the element type of `dtype`.
-template <typename Body>
-auto with_element_type(DType dtype, Body&& body) {
-  switch (dtype) {
-    case DType::F16:
-      return body.template operator()<__half>();
-    case DType::BF16:
-      return body.template operator()<__nv_bfloat16>();
-    case DType::F32:
-      break;
-  }
-  return body.template operator()<float>();
-}
 
 }  // namespace lnc

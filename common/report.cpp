@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cmath>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -82,18 +83,53 @@ bool Result::passed() const {
                                       [](const OutputCheck& check) { return check.passed(); });
 }
 
-std::int64_t Result::operator_bytes() const {
+std::int64_t Result::roof_bytes() const {
   return (chapter->direction() == Direction::Forward ? 2 : 3) * problem.tensor_bytes();
 }
 
+std::int64_t Result::operator_bytes() const {
+  const Fusion& fusion = problem.fusion;
+  const std::int64_t residual =
+      fusion.residual == Residual::F32 ? 4 * problem.rows * problem.cols : problem.tensor_bytes();
+  return roof_bytes() + (fusion.second_input + fusion.second_affine) * problem.tensor_bytes() +
+         ((fusion.residual != Residual::None) + fusion.prenorm) * residual;
+}
+
+std::optional<double> Result::roof_gbps() const {
+  if (!roof_us) return std::nullopt;
+  return gigabytes_per_second(static_cast<double>(roof_bytes()), *roof_us);
+}
+
+std::optional<double> Result::percent_of_roof() const {
+  if (!roof_us || !timing) return std::nullopt;
+  return 100.0 * gigabytes_per_second(static_cast<double>(operator_bytes()), timing->median_us) /
+         *roof_gbps();
+}
+
+std::string variant(const Problem& p) {
+  const Fusion& f = p.fusion;
+  std::string text;
+  const auto add = [&text](const std::string& word) { text += (text.empty() ? "" : ", ") + word; };
+  if (p.mixed) add("mixed");
+  if (p.offset != Problem{}.offset) add(format("offset %g", p.offset));
+  if (f.rowscale) add("rowscale");
+  if (f.dropout > 0.0f) add(format("dropout %g", f.dropout));
+  if (f.second_input || f.second_affine) add("parallel");
+  if (f.residual != Residual::None) add(f.residual == Residual::F32 ? "residual f32" : "residual");
+  if (f.prenorm) add("prenorm");
+  return text;
+}
+
 std::string describe(const Problem& p) {
-  return format("%s %s, %lld x %lld, %s, eps %g, seed %llu", std::string(name(p.kind)).c_str(),
+  const std::string more = variant(p);
+  return format("%s %s, %lld x %lld, %s, eps %g, seed %llu%s%s", std::string(name(p.kind)).c_str(),
                 std::string(name(p.dtype)).c_str(), static_cast<long long>(p.rows),
                 static_cast<long long>(p.cols),
                 !p.affine               ? "no weight or bias"
                 : p.kind == Kind::Layer ? "weight and bias"
                                         : "weight",
-                p.eps, static_cast<unsigned long long>(p.seed));
+                p.eps, static_cast<unsigned long long>(p.seed), more.empty() ? "" : ", ",
+                more.c_str());
 }
 
 std::string describe(const Device& d) {
@@ -103,8 +139,9 @@ std::string describe(const Device& d) {
 
 void print_page(const Result& result) {
   const Chapter& chapter = *result.chapter;
-  std::printf("\n%s · %s — %s\n", std::string(chapter.id).c_str(),
-              std::string(chapter.title).c_str(), std::string(chapter.teaches).c_str());
+  std::printf("\n%s · %s — %s (after %s)\n", std::string(chapter.id).c_str(),
+              std::string(chapter.title).c_str(), std::string(chapter.teaches).c_str(),
+              std::string(chapter.source).c_str());
   if (!result.error.empty()) {
     std::printf("  FAILED: %s\n", result.error.c_str());
     return;
@@ -135,13 +172,12 @@ void print_page(const Result& result) {
   std::printf("  time: %.2f us median (p10 %.2f, p90 %.2f, %d samples%s), %s cycles\n", t.median_us,
               t.p10_us, t.p90_us, t.samples, capped, grouped(t.cycles.value_or(0)).c_str());
   if (result.roof_us)
-    std::printf("  %.0f GB/s, %.1f %% of the roof (a %s: %.2f us, %.0f GB/s)\n",
-                gigabytes_per_second(bytes, t.median_us), 100.0 * *result.roof_us / t.median_us,
-                roof_name(chapter.direction()), *result.roof_us,
-                gigabytes_per_second(bytes, *result.roof_us));
+    std::printf("  %.0f GB/s, %.1f %% of the roof (a %s of the same size: %.2f us, %.0f GB/s)\n",
+                gigabytes_per_second(bytes, t.median_us), *result.percent_of_roof(),
+                roof_name(chapter.direction()), *result.roof_us, *result.roof_gbps());
   std::printf("  predicted: %.2f MB to and from device memory", predicted / 1e6);
   if (result.roof_us && bytes > 0)
-    std::printf(", %.2f us at the roof's speed", *result.roof_us * predicted / bytes);
+    std::printf(", %.2f us at the roof's speed", predicted / *result.roof_gbps() / 1e3);
   std::printf("\n");
 }
 
@@ -153,8 +189,7 @@ void print_line(const Result& r) {
               std::string(name(p.kind)).c_str(), std::string(name(p.dtype)).c_str(), shape.c_str());
   if (r.timing && device().emulated) std::printf(" %10.1f ms emulated", r.timing->median_us / 1e3);
   if (r.timing && !device().emulated) std::printf(" %12.2f us", r.timing->median_us);
-  if (r.timing && r.roof_us)
-    std::printf(" %6.1f %% of the roof", 100.0 * *r.roof_us / r.timing->median_us);
+  if (r.timing && r.roof_us) std::printf(" %6.1f %% of the roof", *r.percent_of_roof());
   std::printf("  %s%s%s", r.passed() ? "pass" : "FAIL", r.error.empty() ? "" : ": ",
               r.error.c_str());
   if (r.timing && r.timing->cut_short)
@@ -188,8 +223,7 @@ void print_progression(const std::vector<Result>& results) {
                   follows ? format("x %.2f", before->timing->median_us / t.median_us).c_str() : "",
                   grouped(t.cycles.value_or(0)).c_str(),
                   gigabytes_per_second(static_cast<double>(r.operator_bytes()), t.median_us),
-                  r.roof_us ? format("%.1f", 100.0 * *r.roof_us / t.median_us).c_str() : "-",
-                  predicted_mb);
+                  r.roof_us ? format("%.1f", *r.percent_of_roof()).c_str() : "-", predicted_mb);
       before = &r;
     } else {
       std::printf(" %10s %9s %11s %6s %7s %12.2f", "-", "", "-", "-", "-", predicted_mb);
@@ -252,6 +286,7 @@ void JsonLines::record(const Result& r) {
               {"max_abs_err", r.error.empty() ? Json(significant(max_abs_error)) : Json()},
               {"rel_err", r.error.empty() ? Json(significant(relative_error)) : Json()},
               {"predicted_bytes", r.predicted_bytes}};
+  if (const std::string more = variant(r.problem); !more.empty()) record["variant"] = more;
   if (!r.error.empty()) record["error"] = r.error;
   if (r.timing) {
     const Timing& t = *r.timing;
@@ -263,7 +298,7 @@ void JsonLines::record(const Result& r) {
     record["cut_short"] = t.cut_short;
     if (t.cycles) record["cycles"] = std::llround(*t.cycles);
     if (!d.emulated) record["gbps"] = rounded(gigabytes_per_second(bytes, t.median_us), 1);
-    if (r.roof_us) record["roof_gbps"] = rounded(gigabytes_per_second(bytes, *r.roof_us), 1);
+    if (r.roof_us) record["roof_gbps"] = rounded(*r.roof_gbps(), 1);
   }
   write_line(record.dump());
 }

@@ -21,8 +21,12 @@ struct Result {
   std::string error;  ///< a launch or a kernel failed: what it said
 
   bool passed() const;
-  /// The bytes that the operator must move, whatever the kernel: forward 2, backward 3 tensors.
+  /// The bytes that the operator must move, whatever the kernel: forward 2, backward 3 tensors, and
+  /// those of a fusion.
   std::int64_t operator_bytes() const;
+  std::int64_t roof_bytes() const;  ///< that the roof's copy or triad moves
+  std::optional<double> roof_gbps() const;
+  std::optional<double> percent_of_roof() const;  ///< of its bytes per second
 };
 
 std::string describe(const Problem& problem);

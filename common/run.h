@@ -10,26 +10,25 @@ namespace lnc {
 
 /// Poisons the outputs of `instance` and is then ready to launch `chapter` on it. The instance must
 /// have been made for the chapter's direction, and the chapter must take its problem.
-template <typename T>
+template <typename T, typename W = T>
 class Run {
  public:
-  Run(const Chapter& chapter, const Instance<T>& instance)
+  Run(const Chapter& chapter, const Instance<T, W>& instance)
       : workspace_(
             chapter.workspace_bytes == nullptr ? 0 : chapter.workspace_bytes(instance.problem())) {
     poison(workspace_);
     instance.poison_outputs();
     const Problem problem = instance.problem();
     if (const auto* forward = std::get_if<ForwardLaunchers>(&chapter.run)) {
-      const auto run = std::get<void (*)(const ForwardArgs<T>&)>(*forward);
+      const auto run = forward->get<T, W>();
       const auto args = instance.forward_args(workspace_);
       launch_ = [=] { run(args); };
-      check_ = [=] { return check_forward<T>(problem, args); };
+      check_ = [=] { return check_forward<T, W>(problem, args); };
     } else {
-      const auto run =
-          std::get<void (*)(const BackwardArgs<T>&)>(std::get<BackwardLaunchers>(chapter.run));
+      const auto run = std::get<BackwardLaunchers>(chapter.run).get<T, W>();
       const auto args = instance.backward_args(workspace_);
       launch_ = [=] { run(args); };
-      check_ = [=] { return check_backward<T>(problem, args); };
+      check_ = [=] { return check_backward<T, W>(problem, args); };
     }
   }
 

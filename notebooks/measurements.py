@@ -85,7 +85,7 @@ def identity(record):
     """What a later record must share with an earlier one to replace it."""
     return (record.get("direction"), record.get("chapter") or record["provider"],
             record.get("kind", "layer"), record["dtype"], record["rows"], record["cols"],
-            record.get("affine", True))
+            record.get("affine", True), record.get("variant", ""))
 
 
 def load(path, backend=None):

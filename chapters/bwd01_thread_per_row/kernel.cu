@@ -62,10 +62,8 @@ const Registration registration{{
     .needs_affine = true,
     .deterministic = false,
     .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>},
-    .predicted_bytes = [](const Problem& p, const Gpu& gpu) -> std::int64_t {
-      const std::int64_t in_flight = rows_in_flight(p, 1, gpu) * 2 * p.cols * p.element_bytes();
-      return (2 * device_reads(2, in_flight, gpu) + 1) * p.tensor_bytes() + parameter_bytes(p);
-    },
+    .predicted_bytes = [](const Problem& p,
+                          const Gpu& gpu) { return predict_bytes(p, gpu, 1, 2, 2); },
     .workspace_bytes = gradient_sums_bytes,
 }};
 

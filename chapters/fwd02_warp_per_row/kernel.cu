@@ -56,11 +56,10 @@ const Registration registration{{
     .source = "llm.c",
     .kinds = {Kind::Layer},
     .needs_affine = true,
+    .max_cols = 1 << 21,
     .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>},
-    .predicted_bytes = [](const Problem& p, const Gpu& gpu) -> std::int64_t {
-      const std::int64_t in_flight = rows_in_flight(p, kWarpSize, gpu) * p.cols * p.element_bytes();
-      return (device_reads(3, in_flight, gpu) + 1) * p.tensor_bytes() + parameter_bytes(p);
-    },
+    .predicted_bytes = [](const Problem& p,
+                          const Gpu& gpu) { return predict_bytes(p, gpu, kWarpSize, 1, 3); },
 }};
 
 }  // namespace fwd02

@@ -54,11 +54,8 @@ const Registration registration{{
     .kinds = {Kind::Layer},
     .needs_affine = true,
     .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>},
-    .predicted_bytes = [](const Problem& p, const Gpu& gpu) -> std::int64_t {
-      const std::int64_t in_flight =
-          rows_in_flight(p, kThreadsPerBlock, gpu) * p.cols * p.element_bytes();
-      return (device_reads(3, in_flight, gpu) + 1) * p.tensor_bytes() + parameter_bytes(p);
-    },
+    .predicted_bytes = [](const Problem& p,
+                          const Gpu& gpu) { return predict_bytes(p, gpu, kThreadsPerBlock, 1, 3); },
 }};
 
 }  // namespace fwd03

@@ -100,9 +100,9 @@ __global__ void stream(const float4* a, const float4* b, float4* c, std::int64_t
   for (int i = 0; i < kUnroll; ++i) {
     const std::int64_t at = first + i * std::int64_t{blockDim.x};
     if (at >= count) continue;
-    value[i] = __ldcs(&a[at]);
+    value[i] = a[at];
     if constexpr (kReads == 2) {
-      const float4 other = __ldcs(&b[at]);
+      const float4 other = b[at];
       value[i].x += other.x;
       value[i].y += other.y;
       value[i].z += other.z;
@@ -193,10 +193,12 @@ std::optional<double> roof_us(Direction direction, std::int64_t bytes, bool cold
   const Buffer a(bytes), b(direction == Direction::Backward ? bytes : 0), c(bytes);
   const auto time = [&](auto&& launch) { return median(time_launches(launch, count, cold)); };
   if (direction == Direction::Forward)
-    return std::min(time([&] { launch_stream<1, 1>(a, b, c, vectors); }),
-                    time([&] { launch_stream<1, 4>(a, b, c, vectors); }));
-  return std::min(time([&] { launch_stream<2, 1>(a, b, c, vectors); }),
-                  time([&] { launch_stream<2, 4>(a, b, c, vectors); }));
+    return std::min({time([&] { launch_stream<1, 1>(a, b, c, vectors); }),
+                     time([&] { launch_stream<1, 2>(a, b, c, vectors); }),
+                     time([&] { launch_stream<1, 4>(a, b, c, vectors); })});
+  return std::min({time([&] { launch_stream<2, 1>(a, b, c, vectors); }),
+                   time([&] { launch_stream<2, 2>(a, b, c, vectors); }),
+                   time([&] { launch_stream<2, 4>(a, b, c, vectors); })});
 }
 
 }  // namespace lnc

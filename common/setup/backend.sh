@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# backend.sh auto|cpu|cuda [test|sanitize]
+# backend.sh auto|cpu|cuda [test]
 #
 # Prints the backend to use (for 'test', where a GPU is: both) on stdout, and the reason on stderr.
 set -euo pipefail
@@ -25,15 +25,9 @@ case $asked in
   *) refuse "BACKEND=$asked is not a backend: choose cpu, cuda, or auto." ;;
 esac
 
-if [ "$purpose" = sanitize ]; then
-  [ "$asked" != cpu ] || refuse "make sanitize checks the kernels on a GPU: it has no BACKEND=cpu."
-  find_gpu >/dev/null || refuse "make sanitize needs an NVIDIA GPU, and this machine has none."
-  asked=cuda
-fi
-
 [ "$asked" != cpu ] || use cpu "BACKEND=cpu"
 
-no_nvcc='no nvcc 12.0 or newer in PATH, CUDA_HOME or /usr/local/cuda'
+no_nvcc='no nvcc 12.8 or newer in PATH, CUDA_HOME or /usr/local/cuda'
 if ! gpu=$(find_gpu); then
   [ "$asked" = auto ] || refuse "BACKEND=cuda needs an NVIDIA GPU, and this machine has none: BACKEND=cpu runs the same kernels."
   use cpu "no NVIDIA GPU found"

@@ -14,11 +14,11 @@ find_cuda_tool() {
   return 1
 }
 
-# nvcc's path. The kernels are C++20, which nvcc knows from 12.0 on.
+# nvcc's path. 12.8 is the first that knows every architecture up to Blackwell.
 find_nvcc() {
   local nvcc
   nvcc=$(find_cuda_tool nvcc) || return
-  "$nvcc" --version | grep -Eq 'release (1[2-9]|[2-9][0-9])\.' && echo "$nvcc"
+  "$nvcc" --version | grep -Eq 'release (12\.([89]|[1-9][0-9])|1[3-9]\.|[2-9][0-9]\.)' && echo "$nvcc"
 }
 
 # The name of the first NVIDIA GPU.

@@ -9,7 +9,7 @@ LayerNorm, chapter by chapter
   make test                    every test: on the CPU, and on the GPU where there is one
   make bench [CH=…]            the measurements behind the notebooks, into notebooks/data/local.jsonl
   make profile CH=bwd02        what Nsight Compute counts while a chapter runs, each row explained
-  make sanitize [CH=…]         compute-sanitizer's four tools over every kernel (needs a GPU)
+  make sanitize [CH=…]         compute-sanitizer's four tools over every kernel; without a GPU, g++'s
   make compile-cuda            compile every kernel for every GPU architecture (needs nvcc, no GPU)
   make tables                  write the measured tables into README.md and notes.md
   make format, format-check    clang-format; make clean removes build/

@@ -1,14 +1,33 @@
 #!/usr/bin/env bash
-# sanitize.sh PROGRAM [ARGUMENT…]
+# sanitize.sh BACKEND PROGRAM [ARGUMENT…]
 #
-# Runs PROGRAM under each of compute-sanitizer's tools. They slow a kernel down a hundredfold, so
-# the problem is small; its odd width exercises the tails.
+# On a GPU, runs PROGRAM under each of compute-sanitizer's tools. They slow a kernel down a
+# hundredfold, so the problem is small; its odd width exercises the tails. On the CPU, builds it with
+# the address and undefined-behaviour sanitizers and runs it on a few shapes and dtypes.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . common/setup/cuda.sh
 
-program=$1
-shift
+backend=$1
+name=$2
+shift 2
+
+if [ "$backend" = cpu ]; then
+  bash common/setup/build.sh cpu-asan "$name" -DSANITIZE=ON
+  if [ $# -gt 0 ]; then
+    build/cpu-asan/bin/"$name" "$@"
+  else
+    for dtype in f32 f16 bf16; do
+      for cols in 1 33 1025 4096; do
+        build/cpu-asan/bin/"$name" --rows 5 --cols $cols --dtype $dtype --samples 0 >/dev/null
+      done
+    done
+  fi
+  echo "sanitize: the address and undefined-behaviour sanitizers found nothing"
+  exit
+fi
+
+program=build/$backend/bin/$name
 [ $# -gt 0 ] || set -- --rows 37 --cols 1025 --samples 0
 
 if ! sanitizer=$(find_cuda_tool compute-sanitizer); then

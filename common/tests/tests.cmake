@@ -1,7 +1,9 @@
 # The tests of every part, for ctest.
-add_executable(reference_test reference_cpu/tests/layer_norm_test.cpp)
-target_link_libraries(reference_test PRIVATE reference_cpu)
-add_test(NAME reference COMMAND reference_test)
+foreach(part layer_norm fused_layer_norm)
+  add_executable(${part}_test reference_cpu/tests/${part}_test.cpp)
+  target_link_libraries(${part}_test PRIVATE reference_cpu)
+  add_test(NAME reference_${part} COMMAND ${part}_test)
+endforeach()
 
 if(BACKEND STREQUAL "cpu")
   set_source_files_properties(common/tests/bad_launch.cu PROPERTIES LANGUAGE CXX
@@ -24,6 +26,8 @@ endif()
 
 target_sources(chapters_test PRIVATE common/tests/bad_launch.cu)
 add_test(NAME chapters COMMAND chapters_test)
+# More than one block at a time even on one core, so that a lost atomic shows.
+set_tests_properties(chapters PROPERTIES ENVIRONMENT "OMP_NUM_THREADS=$<IF:$<STREQUAL:${BACKEND},cpu>,4,16>")
 
 find_package(Python3 REQUIRED COMPONENTS Interpreter)
 function(add_python_test name)
@@ -37,5 +41,8 @@ add_python_test(tables notebooks/tests/tables_test.py)
 add_python_test(setup -m unittest discover -s common/setup/tests)
 if(BACKEND STREQUAL "cuda")
   add_python_test(cycles common/tests/cycles_test.py $<TARGET_FILE_DIR:chapters>)
+  add_executable(philox_words common/tests/philox_words.cpp)
+  target_link_libraries(philox_words PRIVATE project_options)
+  add_python_test(pytorch common/tests/pytorch_test.py $<TARGET_FILE_DIR:chapters>)
   set_tests_properties(cycles PROPERTIES RUN_SERIAL TRUE)  # the GPU to itself
 endif()

@@ -1,0 +1,220 @@
+// fwd07 · Residual, dropout and the norm in one kernel
+//
+// fwd06 runs the norm at the speed of a copy. But a transformer scales, drops and adds to the
+// residual stream before it normalises, and as kernels of their own these steps write each sum to
+// device memory for the next to read. Here they happen while an element is in a register: every
+// input is read once, every output written once. Dropout stores nothing: Philox makes its mask of
+// a seed and the column, here and again in the backward pass. That should hide behind memory.
+#include "common/kernel.h"
+
+namespace fwd07 {
+using namespace lnc;
+
+/// tl.rand(seed, column, n_rounds=7) of Triton, bit for bit: reference_cpu/philox.h explains it.
+__device__ inline float triton_uniform(uint32_t seed, uint32_t column) {
+  uint32_t c0 = column, c1 = 0, c2 = 0, c3 = 0, key0 = seed, key1 = 0;
+#pragma unroll
+  for (int round = 0; round < 7; ++round, key0 += 0x9E3779B9, key1 += 0xBB67AE85) {
+    const auto product0 = __builtin_bit_cast(uint2, uint64_t{0xD2511F53} * c0);  // [1] x: low word
+    const auto product1 = __builtin_bit_cast(uint2, uint64_t{0xCD9E8D57} * c2);
+    c0 = product1.y ^ c1 ^ key0;
+    c1 = product1.x;
+    c2 = product0.y ^ c3 ^ key1;
+    c3 = product0.x;
+  }
+  const int32_t word = static_cast<int32_t>(c0);
+  return static_cast<float>(word < 0 ? ~word : word) * 4.6566127342e-10f;
+}
+
+/// The columns that this thread has in a tile of kThreads · kLanes of them.
+template <int kLanes, int kThreads, bool kAligned>
+struct Place {
+  int64_t tile, cols;
+
+  __device__ int64_t column(int lane) const {  // [2]
+    return tile * kThreads * kLanes +
+           (kAligned ? threadIdx.x * kLanes + lane : lane * kThreads + threadIdx.x);
+  }
+  __device__ bool has(int lane) const { return column(kAligned ? 0 : lane) < cols; }
+  template <typename U>
+  __device__ Vector<U, kLanes> load(const U* row) const {
+    Vector<U, kLanes> values{};
+    if constexpr (kAligned) values = *reinterpret_cast<const Vector<U, kLanes>*>(row + column(0));
+    for (int lane = 0; lane < kLanes; ++lane)
+      if (!kAligned && has(lane)) values.at[lane] = row[column(lane)];
+    return values;
+  }
+  template <typename U>
+  __device__ void store(U* row, const Vector<U, kLanes>& values) const {
+    if constexpr (kAligned) *reinterpret_cast<Vector<U, kLanes>*>(row + column(0)) = values;
+    for (int lane = 0; lane < kLanes; ++lane)
+      if (!kAligned && has(lane)) row[column(lane)] = values.at[lane];
+  }
+};
+
+template <typename To, typename From, int kLanes>
+__device__ Vector<To, kLanes> convert(const Vector<From, kLanes>& from) {
+  Vector<To, kLanes> to;
+  for (int lane = 0; lane < kLanes; ++lane) to.at[lane] = from_float<To>(to_float(from.at[lane]));
+  return to;
+}
+
+/// What a row of x, or of x1, goes through on its way into the sum.
+struct Branch {
+  bool drops;
+  float p, rowscale = 1.0f;
+  uint32_t seed = 0;
+  uint8_t* mask;
+
+  __device__ Branch(const float* scales, const uint32_t* seeds, uint8_t* mask, float p, int64_t row)
+      : drops(seeds != nullptr), p(p), mask(mask) {
+    if (scales != nullptr) rowscale = scales[row];
+    if (drops) seed = seeds[row];
+  }
+  template <typename T, int kLanes, typename Place>
+  __device__ void add(const Vector<T, kLanes>& x, const Place& place, Vector<float, kLanes>& sum,
+                      int64_t start, bool store) const {
+    const float scale = drops ? rowscale * (1.0f / (1.0f - p)) : rowscale;  // [3]
+    Vector<uint8_t, kLanes> kept;
+    for (int lane = 0; lane < kLanes; ++lane) kept.at[lane] = 1;
+    if (drops)  // [4] the same for all threads, asked once a vector
+      for (int lane = 0; lane < kLanes; ++lane)
+        kept.at[lane] = triton_uniform(seed, uint32_t(place.column(lane))) > p;
+    for (int lane = 0; lane < kLanes; ++lane)
+      if (kept.at[lane]) sum.at[lane] += to_float(x.at[lane]) * scale;
+    if (store && mask != nullptr) place.store(mask + start, kept);
+  }
+};
+
+/// This thread's part of a tile of the sum, 0 beyond the row. store: residual_out and masks too.
+template <typename T, typename W, typename Place>
+__device__ auto load_sum(const ForwardArgs<T, W>& a, const Branch& branch, const Branch& branch1,
+                         const Place& place, int64_t start, bool store) {
+  const FusedForward<T, W>& f = a.fused;
+  Vector<float, kVectorElements<T>> sum{};
+  if (!place.has(0)) return sum;
+  const auto x = place.load(a.x + start);  // [5] all loads before the first sum
+  Vector<T, kVectorElements<T>> x1{};
+  if (f.x1 != nullptr) x1 = place.load(f.x1 + start);
+  if (f.residual != nullptr)
+    sum = f.residual_is_float
+              ? place.load(static_cast<const float*>(f.residual) + start)
+              : convert<float>(place.load(static_cast<const T*>(f.residual) + start));
+  branch.add(x, place, sum, start, store);
+  if (f.x1 != nullptr) branch1.add(x1, place, sum, start, store);
+  if (!store || f.residual_out == nullptr) return sum;
+  if (f.residual_is_float)
+    place.store(static_cast<float*>(f.residual_out) + start, sum);
+  else  // [6] rounded for the store only
+    place.store(static_cast<T*>(f.residual_out) + start, convert<T>(sum));
+  return sum;
+}
+
+/// y = xhat · weight + bias of a tile, with 1 and 0 for what is null.
+template <typename T, typename W, int kLanes, typename Place>
+__device__ void store_affine(T* y, const W* weight, const W* bias, const Place& place,
+                             Vector<float, kLanes> xhat) {
+  if (weight != nullptr)
+    for (int lane = 0; const W w : place.load(weight).at) xhat.at[lane++] *= to_float(w);
+  if (bias != nullptr)
+    for (int lane = 0; const W b : place.load(bias).at) xhat.at[lane++] += to_float(b);
+  place.store(y, convert<T>(xhat));
+}
+
+/// A block a row. Its sum stays in kVectors vectors a thread; with 0, each walk makes it again.
+template <typename T, typename W, int kThreads, int kVectors, bool kAligned>
+__global__ void __launch_bounds__(kThreads) fused_forward(ForwardArgs<T, W> a) {
+  constexpr int kLanes = kVectorElements<T>;
+  const FusedForward<T, W>& f = a.fused;
+  const int64_t row = blockIdx.x, start = row * a.cols;
+  const Branch branch(f.rowscale, f.seeds, f.mask, f.dropout, row);
+  const Branch branch1(f.rowscale1, f.seeds1, f.mask1, f.dropout, row);
+  Vector<float, kLanes> kept[kVectors > 0 ? kVectors : 1];
+  const auto walk = [&](auto body) {
+    const int64_t tiles = kVectors > 0 ? kVectors : (a.cols - 1) / (kThreads * kLanes) + 1;
+#pragma unroll(kVectors > 0 ? kVectors : 1)
+    for (int64_t tile = 0; tile < tiles; ++tile)
+      body(tile, Place<kLanes, kThreads, kAligned>{tile, a.cols});
+  };
+  const auto sum_again = [&](int64_t tile, const auto& place) {
+    if constexpr (kVectors > 0) return kept[tile];
+    return load_sum(a, branch, branch1, place, start, false);  // [7] same seed, same mask
+  };
+
+  const bool layer = a.kind == Kind::Layer;
+  float total = 0.0f;  // [8] of the elements, for Kind::Rms of their squares
+  walk([&](int64_t tile, const auto& place) {
+    const auto sum = load_sum(a, branch, branch1, place, start, true);
+    if constexpr (kVectors > 0) kept[tile] = sum;
+    for (const float value : sum.at) total += layer ? value : value * value;
+  });
+  const float inverse_cols = 1.0f / static_cast<float>(a.cols);
+  float mean = 0.0f, squares = 0.0f, variance = block_sum<kThreads>(total) * inverse_cols;
+  if (layer) {
+    mean = variance;
+    walk([&](int64_t tile, const auto& place) {
+      const auto sum = sum_again(tile, place);
+      for (int lane = 0; lane < kLanes; ++lane)
+        if (place.has(lane)) squares += (sum.at[lane] - mean) * (sum.at[lane] - mean);
+    });
+    variance = block_sum<kThreads>(squares) * inverse_cols;
+  }
+  const float rstd = rsqrtf(variance + a.eps);
+
+  walk([&](int64_t tile, const auto& place) {
+    if (!place.has(0)) return;
+    auto xhat = sum_again(tile, place);
+    for (float& value : xhat.at) value = (value - mean) * rstd;
+    store_affine(a.y + start, a.weight, a.bias, place, xhat);
+    if (f.y1 != nullptr) store_affine(f.y1 + start, f.weight1, f.bias1, place, xhat);
+  });
+  if (threadIdx.x == 0 && layer) a.mean[row] = mean;
+  if (threadIdx.x == 0) a.rstd[row] = rstd;
+}
+
+template <int kThreads, int kFloats, typename T, typename W>
+bool run_if_it_fits(const ForwardArgs<T, W>& a, bool aligned) {
+  if (kFloats > 0 && a.cols > kThreads * kFloats) return false;
+  constexpr int kVectors = kFloats / kVectorElements<T>;
+  launch(aligned ? fused_forward<T, W, kThreads, kVectors, true>
+                 : fused_forward<T, W, kThreads, kVectors, false>,
+         {blocks_for(a.rows, 1), kThreads, 0, a.stream}, a);
+  return true;
+}
+
+template <typename T, typename W>
+void run(const ForwardArgs<T, W>& a) {
+  const auto& f = a.fused;
+  const auto all_on_boundaries = [](const auto*... p) {
+    return ((reinterpret_cast<uintptr_t>(p) % 16 == 0) && ...);  // null is, too
+  };
+  const bool aligned = a.cols % kVectorElements<T> == 0 &&
+                       all_on_boundaries(a.x, a.y, a.weight, a.bias, f.x1, f.y1, f.weight1, f.bias1,
+                                         f.residual, f.residual_out, f.mask, f.mask1);
+  run_if_it_fits<32, 8>(a, aligned) || run_if_it_fits<128, 8>(a, aligned) ||  // [9]
+      run_if_it_fits<256, 16>(a, aligned) || run_if_it_fits<512, 16>(a, aligned) ||
+      run_if_it_fits<1024, 16>(a, aligned) || run_if_it_fits<1024, 0>(a, aligned);
+}
+
+const Registration registration{{
+    .id = "fwd07",
+    .title = "Residual, dropout and the norm in one kernel",
+    .teaches = "what comes before the norm costs nothing more than its own bytes",
+    .source = "FlashAttention",
+    .fused = true,
+    .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
+                            run<__nv_bfloat16, float>},
+    .predicted_bytes = [](const Problem& p, const Gpu& gpu) -> std::int64_t {
+      const Fusion& f = p.fusion;
+      const std::int64_t branches = 1 + f.second_input, drops = f.dropout > 0.0f;
+      const std::int64_t x = p.element_bytes(), sum = f.residual == Residual::F32 ? 4 : x;
+      const auto in = branches * x + (f.residual != Residual::None) * sum;  // for each element
+      const auto out = (1 + f.second_affine) * x + f.prenorm * sum + f.masks * drops * branches;
+      const int walks = p.cols <= 1024 * 16 ? 1 : p.kind == Kind::Layer ? 3 : 2;
+      const auto reads = device_reads(walks, rows_in_flight(p, 2048, gpu) * p.cols * in, gpu);
+      return p.rows * p.cols * (reads * in + out) + 4 * p.rows * branches * (f.rowscale + drops) +
+             parameter_bytes(p) + f.second_affine * 2 * p.cols * p.parameter_element_bytes();
+    },
+}};
+
+}  // namespace fwd07

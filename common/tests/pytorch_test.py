@@ -1,0 +1,151 @@
+"""The forward chapters against PyTorch and Triton, on a GPU.
+
+Usage: pytorch_test.py BIN_DIR      exit status 77: skipped, and why
+
+1. The reference's Philox words equal Triton's for 2048 x 2048 (seed, offset) pairs.
+2. fwd07's dropout masks equal Triton's, and its outputs those of PyTorch's operations one by one.
+3. The plain forward chapters agree with torch.nn.functional.layer_norm.
+"""
+
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+SKIPPED = 77
+SIDE, STRIDE, ROUNDS = 2048, 2097143, 7
+
+try:
+    import numpy
+    import torch
+    import triton
+    import triton.language as tl
+except ImportError as missing:
+    print(f"skipped: {missing}")
+    sys.exit(SKIPPED)
+if not torch.cuda.is_available():
+    print("skipped: PyTorch sees no GPU")
+    sys.exit(SKIPPED)
+
+
+@triton.jit
+def words_kernel(out, cols, stride, rounds: tl.constexpr, block: tl.constexpr):
+    row = tl.program_id(0)
+    col = tl.arange(0, block)
+    word = tl.randint((row * stride).to(tl.uint32), col, n_rounds=rounds)
+    tl.store(out + row * cols + col, word.to(tl.int32, bitcast=True), mask=col < cols)
+
+
+@triton.jit
+def mask_kernel(seeds, out, cols, p, rounds: tl.constexpr, block: tl.constexpr):
+    row = tl.program_id(0)
+    col = tl.arange(0, block)
+    keep = tl.rand(tl.load(seeds + row).to(tl.uint32), col, n_rounds=rounds) > p
+    tl.store(out + row * cols + col, keep.to(tl.uint8), mask=col < cols)
+
+
+def check(what, passed, detail=""):
+    print(f"{'pass' if passed else 'FAIL'}  {what}  {detail}")
+    return passed
+
+
+def compare_words(bin_dir):
+    ours = subprocess.run([bin_dir / "philox_words", str(SIDE), str(STRIDE)], check=True,
+                          capture_output=True).stdout
+    ours = torch.frombuffer(bytearray(ours), dtype=torch.int32).reshape(SIDE, SIDE)
+    theirs = torch.empty(SIDE, SIDE, dtype=torch.int32, device="cuda")
+    words_kernel[(SIDE,)](theirs, SIDE, STRIDE, ROUNDS, SIDE)
+    equal = int((theirs.cpu() == ours).sum())
+    return check("Philox words equal Triton's", equal == SIDE * SIDE, f"{equal} of {SIDE * SIDE}")
+
+
+def load(directory, name, bfloat16):
+    path = pathlib.Path(directory, name + ".npy")
+    if not path.exists():
+        return None
+    array = numpy.load(path)
+    if array.dtype == numpy.uint16 and bfloat16:
+        return torch.from_numpy(array.view(numpy.int16)).view(torch.bfloat16).cuda()
+    if array.dtype == numpy.uint32:
+        return torch.from_numpy(array.view(numpy.int32)).cuda()
+    return torch.from_numpy(array).cuda()
+
+
+def relative(ours, reference):
+    return float((ours.double() - reference.double()).norm() / reference.double().norm())
+
+
+def compare_chapter(bin_dir, chapter, dtype, options, dropout=0.0):
+    """One run of a chapter, its dumped inputs put through PyTorch's operations in double."""
+    limit = {"f32": 1e-5, "f16": 6e-4, "bf16": 4e-3}[dtype]
+    with tempfile.TemporaryDirectory() as directory:
+        arguments = ["--rows", "1031", "--cols", "1500", "--dtype", dtype, "--samples", "0",
+                     "--dump", directory, *options]
+        if dropout:
+            arguments += ["--dropout", str(dropout)]
+        subprocess.run([bin_dir / chapter, *arguments], check=True, capture_output=True)
+        t = {path.stem: load(directory, path.stem, dtype == "bf16")
+             for path in pathlib.Path(directory).glob("*.npy")}
+    passed, details = True, []
+
+    def branch(x, rowscale, seeds, mask):
+        nonlocal passed
+        total = t[x].double()
+        if rowscale in t:
+            total = total * t[rowscale].double()[:, None]
+        if seeds in t:
+            theirs = torch.empty_like(t[mask])
+            mask_kernel[(theirs.shape[0],)](t[seeds], theirs, theirs.shape[1], dropout, ROUNDS, 2048)
+            wrong = int((theirs != t[mask]).sum())
+            passed = passed and wrong == 0
+            details.append(f"{mask}: {wrong} of {theirs.numel()} differ from Triton's")
+            total = torch.where(theirs.bool(), total / (1.0 - float(numpy.float32(dropout))), 0.0)
+        return total
+
+    total = branch("x", "rowscale", "seeds", "mask")
+    if "x1" in t:
+        total = total + branch("x1", "rowscale1", "seeds1", "mask1")
+    if "residual" in t:
+        total = total + t["residual"].double()
+
+    def norm(weight, bias):
+        weight = t[weight].double() if weight in t else None
+        bias = t[bias].double() if bias in t else None
+        if "rms" in options:
+            y = total * torch.rsqrt((total * total).mean(1, keepdim=True) + 1e-5)
+            return y if weight is None else y * weight
+        return torch.nn.functional.layer_norm(total, total.shape[1:], weight, bias, 1e-5)
+
+    expected = {"y": norm("weight", "bias")}
+    if "y1" in t:
+        expected["y1"] = norm("weight1", "bias1")
+    if "residual_out" in t:
+        expected["residual_out"] = total
+    for name, reference in expected.items():
+        error = relative(t[name], reference)
+        passed = passed and error < limit
+        details.append(f"{name}: {error:.1e}")
+    return check(f"{chapter} {dtype} {' '.join(options)}", passed, ", ".join(details))
+
+
+def main(bin_dir):
+    passed = compare_words(bin_dir)
+    names = subprocess.run([bin_dir / "chapters", "--list"], check=True, capture_output=True,
+                           text=True).stdout
+    forward = [line.split()[0] for line in names.splitlines() if line.startswith("fwd")]
+    for chapter in forward:
+        for dtype in ("f32", "f16", "bf16"):
+            passed = compare_chapter(bin_dir, chapter, dtype, []) and passed
+    everything = ["--rowscale", "--parallel", "--prenorm"]
+    for dtype in ("f32", "f16", "bf16"):
+        for options in (["--residual", "same", "--prenorm"], [*everything, "--residual", "f32"],
+                        [*everything, "--residual", "same", "--kind", "rms"]):
+            for dropout in (0.0, 0.1, 0.5):
+                passed = compare_chapter(bin_dir, "fwd07", dtype, options, dropout) and passed
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    sys.exit(main(pathlib.Path(sys.argv[1]).resolve()))

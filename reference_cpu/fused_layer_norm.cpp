@@ -1,0 +1,123 @@
+#include "reference_cpu/fused_layer_norm.h"
+
+#include <cmath>
+#include <limits>
+#include <sstream>
+#include <stdexcept>
+#include <utility>
+
+#include "reference_cpu/philox.h"
+
+namespace reference {
+namespace {
+
+template <typename... Parts>
+[[noreturn]] void fail(const Parts&... parts) {
+  std::ostringstream sentence;
+  (sentence << ... << parts);
+  throw std::invalid_argument(sentence.str());
+}
+
+template <typename T>
+void require_size_or_empty(const char* name, std::span<const T> values, std::int64_t size,
+                           const char* size_name) {
+  if (values.empty() || std::ssize(values) == size) return;
+  fail(name, " has ", values.size(), " values, but it must have ", size_name, " = ", size,
+       ", or none.");
+}
+
+void require_valid(const FusedForwardInput& in) {
+  if (in.rows < 0) fail("rows is ", in.rows, ", but it must be 0 or more.");
+  if (in.cols < 1) fail("cols is ", in.cols, ", but it must be 1 or more.");
+  if (in.rows > std::numeric_limits<std::int64_t>::max() / in.cols) {
+    fail("rows is ", in.rows, ", but rows × cols with cols = ", in.cols, " must fit in 63 bits.");
+  }
+  constexpr std::int64_t kCounters = std::int64_t{1} << 32;
+  if (in.cols > kCounters && !(in.seeds.empty() && in.seeds1.empty())) {
+    fail("cols is ", in.cols, ", but with dropout it must be ", kCounters, " or less.");
+  }
+
+  const std::int64_t size = in.rows * in.cols;
+  if (std::ssize(in.x) != size) {
+    fail("x has ", in.x.size(), " values, but it must have rows × cols = ", size, ".");
+  }
+  require_size_or_empty("rowscale", in.rowscale, in.rows, "rows");
+  require_size_or_empty("seeds", in.seeds, in.rows, "rows");
+  require_size_or_empty("x1", in.x1, size, "rows × cols");
+  require_size_or_empty("rowscale1", in.rowscale1, in.rows, "rows");
+  require_size_or_empty("seeds1", in.seeds1, in.rows, "rows");
+  if (in.x1.empty() && !in.rowscale1.empty()) fail("rowscale1 is given, but x1 is not.");
+  if (in.x1.empty() && !in.seeds1.empty()) fail("seeds1 is given, but x1 is not.");
+  require_size_or_empty("residual", in.residual, size, "rows × cols");
+  require_size_or_empty("weight", in.weight, in.cols, "cols");
+  require_size_or_empty("bias", in.bias, in.cols, "cols");
+  require_size_or_empty("weight1", in.weight1, in.cols, "cols");
+  require_size_or_empty("bias1", in.bias1, in.cols, "cols");
+  if (!(in.eps > 0) || !std::isfinite(in.eps)) {
+    fail("eps is ", in.eps, ", but it must be a finite number above 0.");
+  }
+  if (!(in.dropout >= 0 && in.dropout < 1)) {
+    fail("dropout is ", in.dropout, ", but it must be at least 0 and below 1.");
+  }
+}
+
+void multiply(double* row, std::int64_t cols, double factor) {
+  for (std::int64_t j = 0; j < cols; ++j) row[j] *= factor;
+}
+
+void add(double* row, std::int64_t cols, const double* addend) {
+  for (std::int64_t j = 0; j < cols; ++j) row[j] += addend[j];
+}
+
+void drop(double* row, std::int64_t cols, std::uint32_t seed, float p, std::uint8_t* mask) {
+  const double scale = 1 / (1 - static_cast<double>(p));  // so that the expected value stays
+  for (std::int64_t j = 0; j < cols; ++j) {
+    const bool keep = triton_uniform(seed, static_cast<std::uint32_t>(j)) > p;
+    row[j] = keep ? row[j] * scale : 0;
+    mask[j] = keep;
+  }
+}
+
+}  // namespace
+
+// The parts come one after the other, each a walk over the row, as a network without fusion would
+// run them. A kernel does all of it to one element while it sits in a register.
+FusedForward fused_forward(const FusedForwardInput& in) {
+  require_valid(in);
+  const std::int64_t cols = in.cols;
+  const std::int64_t size = in.rows * cols;
+
+  FusedForward out;
+  out.sum.assign(in.x.begin(), in.x.end());
+  out.mask.resize(in.seeds.empty() ? 0 : size);
+  out.mask1.resize(in.seeds1.empty() ? 0 : size);
+  std::vector<double> second(in.x1.begin(), in.x1.end());
+
+#pragma omp parallel for schedule(static)
+  for (std::int64_t row = 0; row < in.rows; ++row) {
+    const std::int64_t start = row * cols;
+    double* const sum = out.sum.data() + start;
+    if (!in.rowscale.empty()) multiply(sum, cols, in.rowscale[row]);
+    if (!in.seeds.empty()) drop(sum, cols, in.seeds[row], in.dropout, out.mask.data() + start);
+
+    if (!in.x1.empty()) {
+      double* const x1 = second.data() + start;
+      if (!in.rowscale1.empty()) multiply(x1, cols, in.rowscale1[row]);
+      if (!in.seeds1.empty()) drop(x1, cols, in.seeds1[row], in.dropout, out.mask1.data() + start);
+      add(sum, cols, x1);
+    }
+
+    if (!in.residual.empty()) add(sum, cols, in.residual.data() + start);
+  }
+
+  Forward normed = forward(in.norm, in.rows, cols, out.sum, in.weight, in.bias, in.eps);
+  out.y = std::move(normed.y);
+  out.mean = std::move(normed.mean);
+  out.rstd = std::move(normed.rstd);
+  if (!in.weight1.empty() || !in.bias1.empty()) {
+    out.y1 = forward(in.norm, in.rows, cols, out.sum, in.weight1, in.bias1, in.eps).y;
+  }
+  return out;
+}
+
+}  // namespace reference

@@ -1,0 +1,69 @@
+// The norm and what a transformer block does just before it, in one function on the CPU, in double
+// precision: the truth for chapters that fuse these parts into one kernel.
+//
+// The order of the parts follows FlashAttention's Triton layer_norm. It differs in one point: there
+// a rowscale together with a second input is refused, here they work together.
+//
+// As in layer_norm.h: matrices are row-major and contiguous, rows = 0 is a valid, empty problem,
+// rows are independent, and the results are bitwise the same for any number of OpenMP threads.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "reference_cpu/layer_norm.h"
+
+namespace reference {
+
+// An empty span is an absent part. An absent part costs no operation, so with all of them absent
+// y, mean and rstd are those of forward(), bit for bit.
+struct FusedForwardInput {
+  Norm norm = Norm::Layer;
+  std::int64_t rows = 0;
+  std::int64_t cols = 1;
+
+  std::span<const double> x = {};          // [rows, cols]; never absent
+  std::span<const double> rowscale = {};   // [rows], a factor for each row of x
+  std::span<const double> x1 = {};         // [rows, cols], the second input
+  std::span<const double> rowscale1 = {};  // [rows], a factor for each row of x1
+  std::span<const double> residual = {};   // [rows, cols]
+  std::span<const double> weight = {};     // [cols]
+  std::span<const double> bias = {};       // [cols]
+  std::span<const double> weight1 = {};    // [cols], of the second output y1
+  std::span<const double> bias1 = {};      // [cols], of y1
+  double eps = 1e-5;                       // finite and > 0, in the units of sum²
+
+  float dropout = 0;                           // p, the probability of dropping, 0 <= p < 1
+  std::span<const std::uint32_t> seeds = {};   // [rows]; absent: x has no dropout, whatever p is
+  std::span<const std::uint32_t> seeds1 = {};  // [rows]; absent: x1 has none
+};
+
+struct FusedForward {
+  std::vector<double> y;            // [rows, cols], with weight and bias
+  std::vector<double> y1;           // [rows, cols], with weight1 and bias1; empty without both
+  std::vector<double> sum;          // [rows, cols], what was normalised
+  std::vector<double> mean;         // [rows], of sum; empty for Norm::Rms
+  std::vector<double> rstd;         // [rows], of sum
+  std::vector<std::uint8_t> mask;   // [rows, cols], 1 where x was kept, else 0; empty without seeds
+  std::vector<std::uint8_t> mask1;  // [rows, cols], likewise of x1; empty without seeds1
+};
+
+//   sum = dropout(x · rowscale) + dropout1(x1 · rowscale1) + residual
+//   y   = norm(sum) · weight  + bias
+//   y1  = norm(sum) · weight1 + bias1
+//
+// dropout keeps an element where u > p and then multiplies it by 1 / (1 - p); a dropped element is
+// 0, be it NaN or infinite. u is triton_uniform(seeds[row], column) of philox.h, 7 rounds, and both
+// sides of u > p are floats, so the masks are those of a kernel, bit for bit. p = 0 is no special
+// case: u itself can be 0, for two words in 2³².
+//
+// The statistics are those of sum in full precision. A kernel that also stores sum in a narrow type
+// (residual_out) rounds it for the store only: compare that output with sum after rounding.
+//
+// Throws std::invalid_argument, naming the argument, where rows < 0, cols < 1, cols > 2³² with
+// seeds (the column is a 32-bit counter), a span has another size than stated, rowscale1 or seeds1
+// come without x1, eps is not a finite number above zero, or dropout is outside [0, 1).
+FusedForward fused_forward(const FusedForwardInput& in);
+
+}  // namespace reference

@@ -1,0 +1,613 @@
+// Philox against its authors' vectors, and every part of the fused forward against the same part
+// written out here.
+#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include "reference_cpu/fused_layer_norm.h"
+
+#include <doctest/doctest.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <numeric>
+#include <random>
+#include <span>
+#include <stdexcept>
+#include <vector>
+
+#include "reference_cpu/philox.h"
+
+namespace {
+
+using reference::forward;
+using reference::fused_forward;
+using reference::FusedForward;
+using reference::FusedForwardInput;
+using reference::Norm;
+using reference::philox4x32;
+using reference::triton_uniform;
+using reference::triton_uniform_of_word;
+using Values = std::vector<double>;
+using Seeds = std::vector<std::uint32_t>;
+using Mask = std::vector<std::uint8_t>;
+
+constexpr Norm kNorms[] = {Norm::Layer, Norm::Rms};
+
+// All parts of a problem. Values are multiples of 1/8 and of size about 1, so that products and
+// sums of them are exact: where p is 1/2, and dropout multiplies by 2, sums are compared with ==.
+struct Parts {
+  std::int64_t rows, cols;
+  Values x, rowscale, x1, rowscale1, residual, weight, bias, weight1, bias1;
+  Seeds seeds, seeds1;
+
+  Parts(std::int64_t rows, std::int64_t cols) : rows(rows), cols(cols) {
+    std::mt19937_64 random(1);
+    const auto eighths = [&](std::int64_t size) {
+      std::uniform_int_distribution<int> draw(-12, 20);  // the mean is not 0, so that it matters
+      Values values(size);
+      std::generate(values.begin(), values.end(), [&] { return draw(random) / 8.0; });
+      return values;
+    };
+    const auto words = [&](std::int64_t size) {
+      Seeds seeds(size);
+      std::generate(seeds.begin(), seeds.end(),
+                    [&] { return static_cast<std::uint32_t>(random()); });
+      return seeds;
+    };
+    x = eighths(rows * cols);
+    rowscale = eighths(rows);
+    x1 = eighths(rows * cols);
+    rowscale1 = eighths(rows);
+    residual = eighths(rows * cols);
+    weight = eighths(cols);
+    bias = eighths(cols);
+    weight1 = eighths(cols);
+    bias1 = eighths(cols);
+    seeds = words(rows);
+    seeds1 = words(rows);
+  }
+
+  FusedForwardInput only_x(Norm norm = Norm::Layer) const {
+    FusedForwardInput in;
+    in.norm = norm;
+    in.rows = rows;
+    in.cols = cols;
+    in.x = x;
+    return in;
+  }
+
+  FusedForwardInput everything(Norm norm = Norm::Layer, float p = 0.5f) const {
+    FusedForwardInput in = only_x(norm);
+    in.rowscale = rowscale;
+    in.x1 = x1;
+    in.rowscale1 = rowscale1;
+    in.residual = residual;
+    in.weight = weight;
+    in.bias = bias;
+    in.weight1 = weight1;
+    in.bias1 = bias1;
+    in.dropout = p;
+    in.seeds = seeds;
+    in.seeds1 = seeds1;
+    return in;
+  }
+};
+
+// One value for each element: body(row, column, index).
+template <typename T = double, typename Body>
+std::vector<T> each_element(const Parts& p, Body body) {
+  std::vector<T> values;
+  for (std::int64_t row = 0; row < p.rows; ++row) {
+    for (std::int64_t j = 0; j < p.cols; ++j) values.push_back(body(row, j, row * p.cols + j));
+  }
+  return values;
+}
+
+Mask mask_of(const Parts& p, const Seeds& seeds, float dropout) {
+  return each_element<std::uint8_t>(p, [&](auto row, auto j, auto) {
+    return triton_uniform(seeds[row], static_cast<std::uint32_t>(j)) > dropout;
+  });
+}
+
+void check_same_bits(const FusedForward& a, const FusedForward& b) {
+  CHECK(a.y == b.y);
+  CHECK(a.y1 == b.y1);
+  CHECK(a.sum == b.sum);
+  CHECK(a.mean == b.mean);
+  CHECK(a.rstd == b.rstd);
+  CHECK(a.mask == b.mask);
+  CHECK(a.mask1 == b.mask1);
+}
+
+// The outputs of the norm are those of the plain forward of `sum`.
+void check_norm_of(const Values& sum, const FusedForwardInput& in, const FusedForward& out) {
+  CHECK(out.sum == sum);
+  const auto plain = forward(in.norm, in.rows, in.cols, sum, in.weight, in.bias, in.eps);
+  CHECK(out.y == plain.y);
+  CHECK(out.mean == plain.mean);
+  CHECK(out.rstd == plain.rstd);
+}
+
+double fraction_kept(std::span<const std::uint8_t> mask) {
+  return std::accumulate(mask.begin(), mask.end(), 0.0) / static_cast<double>(mask.size());
+}
+
+double fraction_equal(std::span<const std::uint8_t> a, std::span<const std::uint8_t> b) {
+  REQUIRE(a.size() == b.size());
+  double equal = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) equal += a[i] == b[i];
+  return equal / static_cast<double>(a.size());
+}
+
+// Five standard deviations of the fraction of n draws that come out true, each with probability q:
+// a fair generator fails such a check about once in two million.
+double five_deviations(double q, std::size_t n) {
+  return 5 * std::sqrt(q * (1 - q) / static_cast<double>(n));
+}
+
+}  // namespace
+
+// ----------------------------------------------------------------------------------- Philox
+
+TEST_CASE("philox4x32 gives the known answers of Random123") {
+  // DEShawResearch/random123, tests/kat_vectors, the lines "philox4x32 7" and "philox4x32 10".
+  using Counter = std::array<std::uint32_t, 4>;
+  using Key = std::array<std::uint32_t, 2>;
+  const Counter zeros{};
+  const Counter ones{0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff};
+  const Key key_ones{0xffffffff, 0xffffffff};
+  const Counter pi{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344};  // the digits of pi, and on
+  const Key key_pi{0xa4093822, 0x299f31d0};
+
+  CHECK(philox4x32(zeros, {}, 7) == Counter{0x5f6fb709, 0x0d893f64, 0x4f121f81, 0x4f730a48});
+  CHECK(philox4x32(ones, key_ones, 7) == Counter{0x5207ddc2, 0x45165e59, 0x4d8ee751, 0x8c52f662});
+  CHECK(philox4x32(pi, key_pi, 7) == Counter{0x4dfccaba, 0x190a87f0, 0xc47362ba, 0xb6b5242a});
+  CHECK(philox4x32(zeros, {}, 10) == Counter{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
+  CHECK(philox4x32(ones, key_ones, 10) == Counter{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
+  CHECK(philox4x32(pi, key_pi, 10) == Counter{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
+}
+
+TEST_CASE("a word becomes a float in [0, 1) as in Triton") {
+  CHECK(4.6566127342e-10f == 0x1.fffffep-32f);  // 2⁻³¹ (1 - 2⁻²⁴): one float below 2⁻³¹
+  CHECK(triton_uniform_of_word(0) == 0);
+  CHECK(triton_uniform_of_word(1) == 0x1.fffffep-32f);
+  CHECK(triton_uniform_of_word(0x40000000) == 0x1.fffffep-2f);  // 2³⁰ · scale: just below 1/2
+  CHECK(triton_uniform_of_word(0x7fffffff) == 0x1.fffffep-1f);  // the largest, and below 1
+  // Negative words are folded: -1 to 0, and -2³¹ to the largest.
+  CHECK(triton_uniform_of_word(0xffffffff) == 0);
+  CHECK(triton_uniform_of_word(0xfffffffe) == 0x1.fffffep-32f);
+  CHECK(triton_uniform_of_word(0x80000000) == 0x1.fffffep-1f);
+  // 2²⁴ + 1 and 2²⁴ + 3 lie half way between floats: to the even one, 2²⁴ and 2²⁴ + 4.
+  CHECK(triton_uniform_of_word(0x01000001) == triton_uniform_of_word(0x01000000));
+  CHECK(triton_uniform_of_word(0x01000003) == triton_uniform_of_word(0x01000004));
+}
+
+TEST_CASE("triton_uniform takes the first word for key (seed, 0) and counter (offset, 0, 0, 0)") {
+  // The known answers for zeros: 0x5f6fb709 = 1601156873, whose nearest float is 1601156864,
+  // and 1601156864 / 2³¹ = 0.745596...
+  CHECK(triton_uniform(0, 0) == 1601156864.0f * 4.6566127342e-10f);
+  CHECK(triton_uniform(0, 0) == doctest::Approx(0.745596).epsilon(1e-6));
+  CHECK(triton_uniform(0, 0, 10) == triton_uniform_of_word(0x6627e8d5));
+  for (const std::uint32_t seed : {1u, 42u, 0xdeadbeefu}) {
+    for (const std::uint32_t offset : {0u, 1u, 50256u, 0xffffffffu}) {
+      const auto words = philox4x32({offset, 0, 0, 0}, {seed, 0}, 7);
+      CHECK(triton_uniform(seed, offset) == triton_uniform_of_word(words[0]));
+    }
+  }
+}
+
+// ---------------------------------------------------------------------------------- by hand
+
+TEST_CASE("all parts together give the numbers worked out by hand") {
+  // u(seed, column): u(0, 0) = 0.746 follows from the known answer for zeros, as above.
+  CHECK(triton_uniform(0, 1) == doctest::Approx(0.810719).epsilon(1e-6));
+  CHECK(triton_uniform(1, 0) == doctest::Approx(0.092691).epsilon(1e-6));
+  CHECK(triton_uniform(1, 1) == doctest::Approx(0.837474).epsilon(1e-6));
+  // p = 1/2, so what is kept is doubled: both of x, under seed 0, and the second of x1, under
+  // seed 1.
+  //   x · rowscale    = [1 3] · 2   = [2 6]      dropout   -> [4 12]
+  //   x1 · rowscale1  = [5 7] · 1/2 = [5/2 7/2]  dropout1  -> [0  7]
+  //   sum             = [4 12] + [0 7] + [1 -1] = [5 18]
+  const Values x{1, 3}, rowscale{2}, x1{5, 7}, rowscale1{0.5}, residual{1, -1};
+  const Seeds seeds{0}, seeds1{1};
+  FusedForwardInput in;
+  in.rows = 1;
+  in.cols = 2;
+  in.x = x;
+  in.rowscale = rowscale;
+  in.x1 = x1;
+  in.rowscale1 = rowscale1;
+  in.residual = residual;
+  in.dropout = 0.5f;
+  in.seeds = seeds;
+  in.seeds1 = seeds1;
+  const auto out = fused_forward(in);
+  CHECK(out.mask == Mask{1, 1});
+  CHECK(out.mask1 == Mask{0, 1});
+  CHECK(out.sum == Values{5, 18});
+  CHECK(out.mean == Values{11.5});
+}
+
+TEST_CASE("the norm is of the sum, with two affine outputs, by hand") {
+  // sum = [1 1] · 2 + [3 1] · 1 + [-4 0] = [1 3]  mean 2  var 1  eps 3  rstd 1/2  xhat [-1/2 1/2]
+  // y = xhat · [2 4] + [10 20] = [9 22],  y1 = xhat · [-2 6] + [0 1] = [1 4]
+  const Values x{1, 1}, rowscale{2}, x1{3, 1}, rowscale1{1}, residual{-4, 0};
+  const Values weight{2, 4}, bias{10, 20}, weight1{-2, 6}, bias1{0, 1};
+  FusedForwardInput in;
+  in.rows = 1;
+  in.cols = 2;
+  in.x = x;
+  in.rowscale = rowscale;
+  in.x1 = x1;
+  in.rowscale1 = rowscale1;
+  in.residual = residual;
+  in.weight = weight;
+  in.bias = bias;
+  in.weight1 = weight1;
+  in.bias1 = bias1;
+  in.eps = 3;
+  const auto out = fused_forward(in);
+  CHECK(out.sum == Values{1, 3});
+  CHECK(out.mean == Values{2});
+  CHECK(out.rstd == Values{0.5});
+  CHECK(out.y == Values{9, 22});
+  CHECK(out.y1 == Values{1, 4});
+  CHECK(out.mask.empty());
+  CHECK(out.mask1.empty());
+}
+
+// ------------------------------------------------------------------------- each part, and all
+
+TEST_CASE("without any part the plain forward remains, bit for bit") {
+  for (const Norm norm : kNorms) {
+    for (const std::int64_t cols : {1, 2, 17, 64}) {
+      const Parts p(5, cols);
+      FusedForwardInput in = p.only_x(norm);
+      for (const bool affine : {false, true}) {
+        if (affine) in.weight = p.weight;
+        if (affine) in.bias = p.bias;
+        for (const float dropout : {0.0f, 0.5f}) {  // without seeds, p is not used
+          in.dropout = dropout;
+          const auto out = fused_forward(in);
+          check_norm_of(p.x, in, out);
+          CHECK(out.y1.empty());
+          CHECK(out.mask.empty());
+          CHECK(out.mask1.empty());
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("each part on its own does what it says") {
+  const Parts p(7, 33);
+  FusedForwardInput in = p.only_x();
+  Values sum;  // what is to be normalised
+  Mask mask, mask1;
+
+  SUBCASE("rowscale") {
+    in.rowscale = p.rowscale;
+    sum = each_element(p, [&](auto row, auto, auto i) { return p.x[i] * p.rowscale[row]; });
+  }
+  SUBCASE("dropout") {
+    in.seeds = p.seeds;
+    in.dropout = 0.5f;
+    mask = mask_of(p, p.seeds, 0.5f);
+    sum = each_element(p, [&](auto, auto, auto i) { return mask[i] ? 2 * p.x[i] : 0; });
+  }
+  SUBCASE("x1") {
+    in.x1 = p.x1;
+    sum = each_element(p, [&](auto, auto, auto i) { return p.x[i] + p.x1[i]; });
+  }
+  SUBCASE("x1 and its rowscale, x has none") {
+    in.x1 = p.x1;
+    in.rowscale1 = p.rowscale1;
+    sum = each_element(p,
+                       [&](auto row, auto, auto i) { return p.x[i] + p.x1[i] * p.rowscale1[row]; });
+  }
+  SUBCASE("rowscale and x1, which has none") {
+    in.rowscale = p.rowscale;
+    in.x1 = p.x1;
+    sum =
+        each_element(p, [&](auto row, auto, auto i) { return p.x[i] * p.rowscale[row] + p.x1[i]; });
+  }
+  SUBCASE("dropout and x1, which has none") {
+    in.x1 = p.x1;
+    in.seeds = p.seeds;
+    in.dropout = 0.5f;
+    mask = mask_of(p, p.seeds, 0.5f);
+    sum = each_element(p, [&](auto, auto, auto i) { return (mask[i] ? 2 * p.x[i] : 0) + p.x1[i]; });
+  }
+  SUBCASE("x1 and its dropout, x has none") {
+    in.x1 = p.x1;
+    in.seeds1 = p.seeds1;
+    in.dropout = 0.5f;
+    mask1 = mask_of(p, p.seeds1, 0.5f);
+    sum =
+        each_element(p, [&](auto, auto, auto i) { return p.x[i] + (mask1[i] ? 2 * p.x1[i] : 0); });
+  }
+  SUBCASE("residual") {
+    in.residual = p.residual;
+    sum = each_element(p, [&](auto, auto, auto i) { return p.x[i] + p.residual[i]; });
+  }
+
+  for (const Norm norm : kNorms) {
+    in.norm = norm;
+    const auto out = fused_forward(in);
+    CHECK(out.mask == mask);
+    CHECK(out.mask1 == mask1);
+    CHECK(out.y1.empty());
+    check_norm_of(sum, in, out);
+  }
+}
+
+TEST_CASE("weight1 or bias1 give a second output and leave the first alone") {
+  const Parts p(7, 33);
+  for (const Norm norm : kNorms) {
+    for (const bool has_weight1 : {false, true}) {
+      for (const bool has_bias1 : {false, true}) {
+        FusedForwardInput in = p.only_x(norm);
+        in.weight = p.weight;
+        if (has_weight1) in.weight1 = p.weight1;
+        if (has_bias1) in.bias1 = p.bias1;
+        const auto out = fused_forward(in);
+        check_norm_of(p.x, in, out);
+        if (has_weight1 || has_bias1) {
+          CHECK(out.y1 == forward(norm, p.rows, p.cols, p.x, in.weight1, in.bias1, in.eps).y);
+        } else {
+          CHECK(out.y1.empty());
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("all parts together are the parts one after the other") {
+  for (const Norm norm : kNorms) {
+    for (const std::int64_t cols : {1, 2, 33, 100}) {
+      const Parts p(7, cols);
+      const FusedForwardInput in = p.everything(norm);
+      const Mask mask = mask_of(p, p.seeds, 0.5f);
+      const Mask mask1 = mask_of(p, p.seeds1, 0.5f);
+      const auto sum = each_element(p, [&](auto row, auto, auto i) {
+        const double first = mask[i] ? p.x[i] * p.rowscale[row] * 2 : 0;
+        const double second = mask1[i] ? p.x1[i] * p.rowscale1[row] * 2 : 0;
+        return first + second + p.residual[i];
+      });
+      const auto out = fused_forward(in);
+      CHECK(out.mask == mask);
+      CHECK(out.mask1 == mask1);
+      check_norm_of(sum, in, out);
+      CHECK(out.y1 == forward(norm, p.rows, cols, sum, p.weight1, p.bias1, in.eps).y);
+    }
+  }
+}
+
+TEST_CASE("kept elements are scaled by 1 / (1 - p), with p the float") {
+  // 0.1f is 0.100000001490..., so 1 / (1 - p) is 1.7e-9 away from 1 / 0.9 - far more than the
+  // rounding of a double.
+  const Parts p(7, 33);
+  for (const float dropout : {0.1f, 0.3f, 0.9f}) {
+    FusedForwardInput in = p.only_x();
+    in.seeds = p.seeds;
+    in.dropout = dropout;
+    const auto out = fused_forward(in);
+    CHECK(out.mask == mask_of(p, p.seeds, dropout));
+    for (std::size_t i = 0; i < p.x.size(); ++i) {
+      const double expected = out.mask[i] ? p.x[i] / (1 - double{dropout}) : 0;
+      CHECK(std::abs(out.sum[i] - expected) <= 1e-15 * std::abs(expected));
+    }
+  }
+}
+
+TEST_CASE("an element is dropped where u equals p: the comparison is of floats, and strict") {
+  const float u = triton_uniform(7, 0);
+  const Values x{1}, rowscale{1};
+  const Seeds seeds{7};
+  FusedForwardInput in;
+  in.rows = 1;
+  in.cols = 1;
+  in.x = x;
+  in.seeds = seeds;
+  in.dropout = u;
+  CHECK(fused_forward(in).mask == Mask{0});
+  in.dropout = std::nextafter(u, 0.0f);
+  CHECK(fused_forward(in).mask == Mask{1});
+}
+
+TEST_CASE("what is dropped is gone, NaN and infinity too, and no other row sees them") {
+  const Parts clean(3, 64);
+  Parts p = clean;
+  FusedForwardInput in = p.only_x();
+  in.seeds = p.seeds;
+  in.dropout = 0.5f;
+  const auto before = fused_forward(in);
+  for (std::int64_t j = 0; j < 64; ++j) {
+    if (!before.mask[64 + j]) p.x[64 + j] = j % 2 ? NAN : HUGE_VAL;
+  }
+  check_same_bits(fused_forward(in), before);
+
+  const auto kept = std::find(before.mask.begin() + 64, before.mask.end(), 1);
+  p.x[kept - before.mask.begin()] = NAN;
+  const auto out = fused_forward(in);
+  for (std::int64_t i = 0; i < std::ssize(out.y); ++i) {
+    if (i / 64 == 1) CHECK(std::isnan(out.y[i]));
+    if (i / 64 != 1) CHECK(out.y[i] == before.y[i]);
+  }
+}
+
+// ------------------------------------------------------------------------------------ masks
+
+TEST_CASE("a mask keeps the fraction 1 - p, whole and in every row and column") {
+  const Parts p(500, 2000);
+  for (const float dropout : {0.0f, 0.1f, 0.5f, 0.9f}) {
+    CAPTURE(dropout);
+    FusedForwardInput in = p.only_x();
+    in.seeds = p.seeds;
+    in.dropout = dropout;
+    const Mask mask = fused_forward(in).mask;
+    const double kept = 1 - double{dropout};
+    CHECK(std::abs(fraction_kept(mask) - kept) <= five_deviations(kept, mask.size()));
+
+    std::vector<double> column(p.cols);
+    for (std::int64_t row = 0; row < p.rows; ++row) {
+      const auto mask_row = std::span(mask).subspan(row * p.cols, p.cols);
+      CHECK(std::abs(fraction_kept(mask_row) - kept) <= five_deviations(kept, mask_row.size()));
+      for (std::int64_t j = 0; j < p.cols; ++j) column[j] += mask_row[j];
+    }
+    for (const double sum : column) {
+      const double fraction = sum / static_cast<double>(p.rows);
+      CHECK(std::abs(fraction - kept) <= five_deviations(kept, p.rows));
+    }
+  }
+}
+
+TEST_CASE("masks of different seeds are independent, masks of one seed the same") {
+  // Two independent masks agree in (1 - p)² + p² of the elements: both keep or both drop.
+  constexpr std::int64_t kCols = 100000;
+  Parts p(3, kCols);
+  p.seeds = {1, 2, 1};
+  p.seeds1 = {3, 2, 4};
+  for (const float dropout : {0.1f, 0.5f}) {
+    const double agree = (1 - double{dropout}) * (1 - double{dropout}) + double{dropout} * dropout;
+    const auto independent = [&](std::span<const std::uint8_t> a, std::span<const std::uint8_t> b) {
+      return std::abs(fraction_equal(a, b) - agree) <= five_deviations(agree, a.size());
+    };
+    const auto out = fused_forward(p.everything(Norm::Layer, dropout));
+    const auto row = [](const Mask& mask, std::int64_t row) {
+      return std::span(mask).subspan(row * kCols, kCols);
+    };
+    CHECK(independent(row(out.mask, 0), row(out.mask, 1)));
+    CHECK(independent(row(out.mask1, 0), row(out.mask1, 2)));
+    CHECK(independent(row(out.mask, 0), row(out.mask1, 0)));
+    CHECK(fraction_equal(row(out.mask, 0), row(out.mask, 2)) == 1);   // seed 1, in another row
+    CHECK(fraction_equal(row(out.mask, 1), row(out.mask1, 1)) == 1);  // seed 2, of another input
+  }
+}
+
+TEST_CASE("the mask of x depends on seeds and p only, and that of x1 on seeds1 and p") {
+  const Parts p(7, 33);
+  const auto all = fused_forward(p.everything());
+
+  FusedForwardInput in = p.only_x(Norm::Rms);
+  in.seeds = p.seeds;
+  in.dropout = 0.5f;
+  CHECK(fused_forward(in).mask == all.mask);
+
+  FusedForwardInput other_seeds1 = p.everything();
+  other_seeds1.seeds1 = p.seeds;
+  CHECK(fused_forward(other_seeds1).mask == all.mask);
+  CHECK(fused_forward(other_seeds1).mask1 == all.mask);
+
+  FusedForwardInput other_seeds = p.everything();
+  other_seeds.seeds = p.seeds1;
+  CHECK(fused_forward(other_seeds).mask == all.mask1);
+  CHECK(fused_forward(other_seeds).mask1 == all.mask1);
+}
+
+// ------------------------------------------------------------------------------- properties
+
+TEST_CASE("no rows give empty outputs") {
+  for (const Norm norm : kNorms) {
+    const Parts p(0, 3);
+    check_same_bits(fused_forward(p.everything(norm)), FusedForward{});
+  }
+}
+
+TEST_CASE("chunks of rows give the results of the whole") {
+  const Parts p(10, 33);
+  for (const Norm norm : kNorms) {
+    const FusedForwardInput whole = p.everything(norm, 0.3f);
+    FusedForward joined;
+    for (std::int64_t first = 0; first < p.rows; first += 4) {
+      const std::int64_t rows = std::min<std::int64_t>(4, p.rows - first);
+      FusedForwardInput chunk = whole;
+      chunk.rows = rows;
+      for (auto* matrix : {&chunk.x, &chunk.x1, &chunk.residual}) {
+        *matrix = matrix->subspan(first * p.cols, rows * p.cols);
+      }
+      chunk.rowscale = chunk.rowscale.subspan(first, rows);
+      chunk.rowscale1 = chunk.rowscale1.subspan(first, rows);
+      chunk.seeds = chunk.seeds.subspan(first, rows);
+      chunk.seeds1 = chunk.seeds1.subspan(first, rows);
+      const auto part = fused_forward(chunk);
+      const auto append = [](auto& to, const auto& from) {
+        to.insert(to.end(), from.begin(), from.end());
+      };
+      append(joined.y, part.y);
+      append(joined.y1, part.y1);
+      append(joined.sum, part.sum);
+      append(joined.mean, part.mean);
+      append(joined.rstd, part.rstd);
+      append(joined.mask, part.mask);
+      append(joined.mask1, part.mask1);
+    }
+    check_same_bits(joined, fused_forward(whole));
+  }
+}
+
+TEST_CASE("any number of threads gives the same bits") {
+  const int threads_before = omp_get_max_threads();
+  const Parts p(301, 17);
+  for (const Norm norm : kNorms) {
+    omp_set_num_threads(1);
+    const auto one = fused_forward(p.everything(norm, 0.3f));
+    for (const int threads : {2, 3, 7}) {
+      omp_set_num_threads(threads);
+      check_same_bits(fused_forward(p.everything(norm, 0.3f)), one);
+    }
+  }
+  omp_set_num_threads(threads_before);
+}
+
+// -------------------------------------------------------------------------------- bad input
+
+TEST_CASE("fused_forward names the argument that it cannot take, what it got and what it needs") {
+  const Parts p(2, 3);
+  const Values four(4);
+  const Seeds four_seeds(4);
+  using In = FusedForwardInput;
+  const auto refuses = [&](const char* sentence, auto change) {
+    In in = p.everything();
+    change(in);
+    CHECK_THROWS_WITH_AS(fused_forward(in), sentence, std::invalid_argument);
+  };
+  refuses("rows is -1, but it must be 0 or more.", [](In& in) { in.rows = -1; });
+  refuses("cols is 0, but it must be 1 or more.", [](In& in) { in.cols = 0; });
+  refuses("rows is 4611686018427387904, but rows × cols with cols = 3 must fit in 63 bits.",
+          [](In& in) { in.rows = std::int64_t{1} << 62; });
+  refuses("cols is 4294967297, but with dropout it must be 4294967296 or less.",
+          [](In& in) { in.cols = 4294967297; });
+  refuses("x has 4 values, but it must have rows × cols = 6.", [&](In& in) { in.x = four; });
+  refuses("x has 0 values, but it must have rows × cols = 6.", [](In& in) { in.x = {}; });
+  refuses("rowscale has 4 values, but it must have rows = 2, or none.",
+          [&](In& in) { in.rowscale = four; });
+  refuses("seeds has 4 values, but it must have rows = 2, or none.",
+          [&](In& in) { in.seeds = four_seeds; });
+  refuses("x1 has 4 values, but it must have rows × cols = 6, or none.",
+          [&](In& in) { in.x1 = four; });
+  refuses("rowscale1 has 4 values, but it must have rows = 2, or none.",
+          [&](In& in) { in.rowscale1 = four; });
+  refuses("seeds1 has 4 values, but it must have rows = 2, or none.",
+          [&](In& in) { in.seeds1 = four_seeds; });
+  refuses("rowscale1 is given, but x1 is not.", [](In& in) { in.x1 = {}; });
+  refuses("seeds1 is given, but x1 is not.", [](In& in) { in.x1 = in.rowscale1 = {}; });
+  refuses("residual has 4 values, but it must have rows × cols = 6, or none.",
+          [&](In& in) { in.residual = four; });
+  refuses("weight has 4 values, but it must have cols = 3, or none.",
+          [&](In& in) { in.weight = four; });
+  refuses("bias has 4 values, but it must have cols = 3, or none.",
+          [&](In& in) { in.bias = four; });
+  refuses("weight1 has 4 values, but it must have cols = 3, or none.",
+          [&](In& in) { in.weight1 = four; });
+  refuses("bias1 has 4 values, but it must have cols = 3, or none.",
+          [&](In& in) { in.bias1 = four; });
+  refuses("eps is 0, but it must be a finite number above 0.", [](In& in) { in.eps = 0; });
+  refuses("eps is nan, but it must be a finite number above 0.", [](In& in) { in.eps = NAN; });
+  refuses("dropout is 1, but it must be at least 0 and below 1.", [](In& in) { in.dropout = 1; });
+  refuses("dropout is -0.5, but it must be at least 0 and below 1.",
+          [](In& in) { in.dropout = -0.5f; });
+  refuses("dropout is nan, but it must be at least 0 and below 1.",
+          [](In& in) { in.dropout = NAN; });
+}
