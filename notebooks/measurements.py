@@ -71,12 +71,12 @@ class Measurements:
     records: list  # the newest record of each problem, with its run's header fields
     skipped: int  # lines that could not be read
 
-    def find(self, name, dtype, rows, cols, kind="layer", affine=True, direction=None):
+    def find(self, name, dtype, rows, cols, kind="layer", affine=True, direction=None, variant=""):
         """The record of a chapter on one problem, or None. A peer is found by its provider's name
         and the direction, which a chapter's id tells anyway."""
         for record in self.records:
             if direction in (None, record.get("direction")) and (
-                    identity(record)[1:] == (name, kind, dtype, rows, cols, affine)):
+                    identity(record)[1:] == (name, kind, dtype, rows, cols, affine, variant)):
                 return record
         return None
 

@@ -72,6 +72,11 @@ class Book:
         record = self.measured.find(chapter.id, *problem)
         return record if record and record.get("passed", True) and "median_us" in record else None
 
+    def has_data_for(self, chapter):
+        """False only for a chapter that is newer than the data: it joins with the next run."""
+        records = self.measured.records
+        return not records or any(record.get("chapter") == chapter.id for record in records)
+
     def predicted_mb(self, chapter, problem):
         record = self.measured.find(chapter.id, *problem) or {}
         return number(record["predicted_bytes"] / 1e6) if "predicted_bytes" in record else MISSING
@@ -135,7 +140,7 @@ def progression(book, file):
             headers.append("A100 cycles (source)")
         rows, before = [], None
         for chapter in book.chapters.values():
-            if chapter.direction != direction:
+            if chapter.direction != direction or not book.has_data_for(chapter):
                 continue
             record = book.find(chapter, PROGRESSION)
             notes = os.path.relpath(book.root / chapter.directory / "notes.md", file.parent)
@@ -168,6 +173,21 @@ def measured(book, chapter):
     if any(record.get("cut_short") for record in shown):
         lines += ["", "† cut short: the time budget ended the sampling before the median was stable."]
     return lines + failures(book, [chapter], problems)
+
+
+def variants(book, chapter):
+    """The problems that a fused chapter was measured on with some of its parts."""
+    records = [record for record in book.measured.records
+               if record.get("chapter") == chapter.id and record.get("variant")
+               and record.get("passed", True) and "median_us" in record]
+    if not records:
+        return ["Not measured yet."]
+    headers = ["problem, M × N", "with", "median µs", "p10–p90", "GB/s", "% of roof", "predicted MB"]
+    rows = [[str(measurements.Problem(r["dtype"], r["rows"], r["cols"])), r["variant"], median(r),
+             spread(r), number(r["gbps"], 3), f"{100 * r['gbps'] / r['roof_gbps']:.1f}",
+             number(r["predicted_bytes"] / 1e6)] for r in records]
+    return [*markdown(headers, rows, left=(0, 1)), "",
+            "GB/s are of the bytes that the fused operator must move. " + caption(records)]
 
 
 def median(record):
@@ -243,7 +263,7 @@ def provenance(records):
 
 
 def profile(book, chapter):
-    launches = book.profiles.get((None, chapter.id, "layer", *PROGRESSION, True))
+    launches = book.profiles.get((None, chapter.id, "layer", *PROGRESSION, True, ""))
     if not launches:
         return ["Not profiled yet."]
     predicted = launches[0].get("predicted_bytes") or (
@@ -290,13 +310,13 @@ def make_table(book, file, request, where):
     table, _, identifier = request.partition(" ")
     if request == "progression":
         return progression(book, file)
-    if table not in ("measured", "profile"):
+    if table not in ("measured", "profile", "variants"):
         raise MarkerError(f"{where}: there is no table '{request}'; choose from progression, "
-                          "measured <chapter>, profile <chapter>")
+                          "measured <chapter>, profile <chapter>, variants <chapter>")
     if identifier not in book.chapters:
         raise MarkerError(f"{where}: the table '{request}' names no chapter; the chapters are "
                           f"{' '.join(book.chapters) or 'none yet'}")
-    return {"measured": measured, "profile": profile}[table](book, book.chapters[identifier])
+    return {"measured": measured, "profile": profile, "variants": variants}[table](book, book.chapters[identifier])
 
 
 def rewrite(book, file):
@@ -307,6 +327,10 @@ def rewrite(book, file):
     for line, request, begin, end in reversed(find_tables(text, name)):
         # Empty lines around it: without them GitHub takes a table for part of the comment.
         table = ["", *make_table(book, file, request, f"{name}:{line}"), ""]
+        chapter = book.chapters.get(request.partition(" ")[2])
+        new = chapter is not None and not book.has_data_for(chapter)
+        if new and not any(line.strip() for line in lines[begin:end]):
+            continue  # a new chapter's tables wait for its first measurement
         if lines[begin:end] != table:
             changes.insert(0, (line, request, lines[begin:end], table))
             lines[begin:end] = table
