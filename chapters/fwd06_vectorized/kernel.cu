@@ -78,31 +78,31 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>)
 #pragma unroll
   for (int i = 0; i < kVectors; ++i)
     if (kParametersEarly) parameters[i].load(a, columns(i));
-  float x[kVectors][kLanes];
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) to_floats(loaded[i], x[i]);
-
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
-  float mean = 0.0f;
+  float mean = 0.0f, x[kLanes];
   if (a.kind == Kind::Layer) {
     float sum = 0.0f;
 #pragma unroll
-    for (int i = 0; i < kVectors; ++i)
-      for (int lane = 0; lane < kLanes; ++lane) sum += x[i][lane];  // [4] 0 outside of the row
+    for (int i = 0; i < kVectors; ++i) {
+      to_floats(loaded[i], x);
+      for (int lane = 0; lane < kLanes; ++lane) sum += x[lane];  // [4] 0 outside of the row
+    }
     mean = row_sum<kRowThreads>(sum) * inverse_cols;
   }
   float squares = 0.0f;
 #pragma unroll
-  for (int i = 0; i < kVectors; ++i)
+  for (int i = 0; i < kVectors; ++i) {
+    to_floats(loaded[i], x);
     for (int lane = 0; lane < kLanes; ++lane)
-      if (columns(i).any() && columns(i).has(lane))
-        squares += (x[i][lane] - mean) * (x[i][lane] - mean);
+      if (columns(i).any() && columns(i).has(lane)) squares += (x[lane] - mean) * (x[lane] - mean);
+  }
   const float rstd = rsqrtf(row_sum<kRowThreads>(squares) * inverse_cols + a.eps);
 
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     if (!kParametersEarly) parameters[i].load(a, columns(i));
-    columns(i).store(a.y + row * a.cols, normalise(a, x[i], parameters[i], mean, rstd));
+    to_floats(loaded[i], x);
+    columns(i).store(a.y + row * a.cols, normalise(a, x, parameters[i], mean, rstd));
   }
   if (thread == 0) {
     if (a.kind == Kind::Layer) a.mean[row] = mean;
