@@ -37,6 +37,10 @@ std::string refusal(const Chapter& chapter, const Problem& problem) {
            "--residual and --prenorm";
   if (chapter.needs_affine && !problem.affine)
     return id + " needs weight and bias: it does not take --no-affine";
+  if (problem.group > 0 && chapter.group.empty())
+    return id + " groups nothing: it does not take --group";
+  if (problem.recompute_output && !chapter.recomputes_output)
+    return id + " does not take --recompute-output";
   if (problem.cols > chapter.max_cols)
     return id + " takes " + std::to_string(chapter.max_cols) + " columns at most, not " +
            std::to_string(problem.cols) + ": its sums would lose digits";

@@ -43,11 +43,14 @@ struct Problem {
   std::int64_t rows = 16 * 64;
   std::int64_t cols = 2048;
   float eps = 1e-5f;
-  bool affine = true;      ///< weight and (layer) bias are there; without, they are null
-  bool mixed = false;      ///< weight, bias (and their gradients) are float, whatever dtype is
-  float offset = 0.5f;     ///< the mean of x, whose deviation is 1
-  int misalign = 0;        ///< elements by which tensors start past a 16-byte boundary
-  std::uint64_t seed = 1;  ///< of the random x, weight, bias, dy
+  bool affine = true;         ///< weight and (layer) bias are there; without, they are null
+  bool mixed = false;         ///< weight, bias (and their gradients) are float, whatever dtype is
+  float offset = 0.5f;        ///< the mean of x, whose deviation is 1
+  float weight_scale = 1.0f;  ///< weights are random numbers about this
+  int misalign = 0;           ///< elements by which tensors start past a 16-byte boundary
+  int group = 0;  ///< rows a block, buffers, …: what Chapter::group says; 0 for its own choice
+  bool recompute_output = false;  ///< a backward pass writes y again
+  std::uint64_t seed = 1;         ///< of the random x, weight, bias, dy
   Fusion fusion = {};
 
   std::int64_t element_bytes() const { return dtype == DType::F32 ? 4 : 2; }
@@ -101,11 +104,14 @@ struct BackwardArgs {
   const W* weight;    ///< [cols], or null for 1
   const float* mean;  ///< [rows], as the forward pass wrote it; null for Kind::Rms
   const float* rstd;  ///< [rows], as the forward pass wrote it
+  const W* bias;      ///< [cols], or null for 0; only for what needs y
   T* dx;              ///< [rows, cols]
   W* dweight;         ///< [cols]; summed over the rows in float, rounded once
   W* dbias;           ///< [cols], likewise; null for Kind::Rms
+  T* y_again;         ///< [rows, cols], y recomputed; null where not asked for
   std::int64_t rows;
   std::int64_t cols;
+  int group;  ///< Problem::group
   Kind kind;
   void* workspace;
   cudaStream_t stream;
@@ -173,9 +179,11 @@ struct Chapter {
   std::string_view teaches;  ///< the one idea, in a line
   std::string_view source;   ///< the public system that it follows
   std::vector<Kind> kinds = {Kind::Layer, Kind::Rms};
-  bool needs_affine = false;  ///< refuses null weight and bias
-  bool fused = false;         ///< takes a Problem::fusion
-  bool deterministic = true;  ///< the same bits from run to run
+  bool needs_affine = false;       ///< refuses null weight and bias
+  bool fused = false;              ///< takes a Problem::fusion
+  bool recomputes_output = false;  ///< takes Problem::recompute_output
+  std::string_view group = {};  ///< what Problem::group counts, "rows a block"; empty: it has none
+  bool deterministic = true;    ///< the same bits from run to run
   std::int64_t max_cols = std::numeric_limits<std::int64_t>::max();  ///< where its sums lose digits
   std::int64_t max_rows = kMaxGridX;  ///< where a grid of one block or warp a row ends
   std::variant<ForwardLaunchers, BackwardLaunchers> run;  ///< says the direction too

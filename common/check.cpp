@@ -295,7 +295,8 @@ std::vector<OutputCheck> check_backward(const Problem& problem, const BackwardAr
   const std::int64_t cols = problem.cols;
   const bool layer = problem.kind == Kind::Layer;
   const auto weight = reference_elements<W>(problem, Input::Weight, 0, cols);
-  Comparison dx("dx", kRounding<T>, cols);
+  const auto bias = reference_elements<W>(problem, Input::Bias, 0, cols);
+  Comparison dx("dx", kRounding<T>, cols), y("y", kRounding<T>, 1);
   std::vector<double> dweight(cols), dbias(cols), abs_dweight(cols), abs_dbias(cols);
   std::mutex column_sums;
   for_each_row_chunk(problem, [&](RowRange rows) {
@@ -322,6 +323,17 @@ std::vector<OutputCheck> check_backward(const Problem& problem, const BackwardAr
       return rstd[row] *
              (std::abs(wdy(i)) + (layer ? abs_c2[row] : 0.0) + std::abs(xhat(i)) * abs_c1[row]);
     });
+    if (problem.recompute_output) {
+      std::vector<double> want_y(count);
+      for (std::int64_t i = 0; i < count; ++i)
+        want_y[i] = xhat(i) * value_or(weight, i % cols, 1.0) + value_or(bias, i % cols, 0.0);
+      y.add(args.y_again + begin, want_y, begin, [&](std::int64_t i) {
+        const double row_mean = value_or(mean, i / cols, 0.0);
+        return std::abs(value_or(weight, i % cols, 1.0)) * rstd[i / cols] *
+                   (std::abs(x[i]) + std::abs(row_mean)) +
+               std::abs(value_or(bias, i % cols, 0.0));
+      });
+    }
     std::vector<double> abs_dw(cols), abs_db(cols);
     for (std::int64_t row = 0, i = 0; row < rows.count; ++row)
       for (std::int64_t col = 0; col < cols; ++col, ++i) {
@@ -338,9 +350,13 @@ std::vector<OutputCheck> check_backward(const Problem& problem, const BackwardAr
   });
   Comparison dw("dweight", kRounding<W>, problem.rows), db("dbias", kRounding<W>, problem.rows);
   dw.add(args.dweight, dweight, 0, [&](std::int64_t col) { return abs_dweight[col]; });
-  if (!layer) return {dx.result(), dw.result()};
-  db.add(args.dbias, dbias, 0, [&](std::int64_t col) { return abs_dbias[col]; });
-  return {dx.result(), dw.result(), db.result()};
+  std::vector<OutputCheck> checks{dx.result(), dw.result()};
+  if (layer) {
+    db.add(args.dbias, dbias, 0, [&](std::int64_t col) { return abs_dbias[col]; });
+    checks.push_back(db.result());
+  }
+  if (problem.recompute_output) checks.push_back(y.result());
+  return checks;
 }
 
 #define LNC_INSTANTIATE(T, W)                                                                      \

@@ -63,6 +63,12 @@ std::vector<Problem> problem_set(const std::string& name, const Problem& like) {
   if (name == "large")
     for (const int cols : {1024, 2048, 4096, 8192})
       problems.push_back(with(DType::BF16, 131072, cols));
+  if (name == "groups")
+    for (int group = 1; group <= 512; group *= 2)
+      for (Problem problem : {with(DType::F32, 1024, 2048), with(DType::BF16, 16384, 4096)}) {
+        problem.group = group;
+        problems.push_back(problem);
+      }
   if (name == "fused")
     for (const int cols : {1024, 2048, 4096, 8192})
       for (const float dropout : {0.0f, 0.1f}) {
@@ -120,6 +126,12 @@ Options parse_options(int argc, char** argv) {
       ->capture_default_str()
       ->group("Problem");
   app.add_flag("--no-affine", no_affine, "without weight and bias")->group("Problem");
+  app.add_option("--weight-scale", problem.weight_scale, "the weights are random about SCALE")
+      ->check(number("a number that a float can hold",
+                     [](double v) { return std::isfinite(static_cast<float>(v)); }))
+      ->type_name("SCALE")
+      ->capture_default_str()
+      ->group("Problem");
   app.add_option("--eps", eps, "added to the variance")
       ->check(number("a number above 0 that a float can hold",
                      [](double v) {
@@ -136,13 +148,14 @@ Options parse_options(int argc, char** argv) {
   app.add_option("--set", sets,
                  "benchmark problem sets instead of one problem: progression (f32 1024x2048), "
                  "sweep (f16, 4096 rows, 512*i columns for i = 2..31), large (bf16, 131072 rows, "
-                 "1024 to 8192 columns), fused (large with residual, prenorm and dropout 0 or 0.1)")
+                 "1024 to 8192 columns), fused (large with residual, prenorm and dropout 0 or "
+                 "0.1), groups (f32 1024x2048 and bf16 16384x4096 with --group 1, 2, 4, ... 512)")
       ->delimiter(',')
       ->check(CLI::Validator(
           [](std::string& input) {
             return problem_set(input, {}).empty()
                        ? "there is no set '" + input +
-                             "'; choose from progression, sweep, large, fused"
+                             "'; choose from progression, sweep, large, fused, groups"
                        : std::string();
           },
           ""))
@@ -150,6 +163,16 @@ Options parse_options(int argc, char** argv) {
       ->excludes(rows)
       ->excludes(cols)
       ->excludes(dtype)
+      ->group("Problem");
+  app.add_option(
+         "--group", problem.group,
+         "rows a block, row groups or buffers, as the chapter's page says; 0: its own choice")
+      ->check(whole_number(0, 1 << 20))
+      ->type_name("G")
+      ->capture_default_str()
+      ->group("Problem");
+  app.add_flag("--recompute-output", problem.recompute_output,
+               "a backward pass that can writes y again, for recomputation")
       ->group("Problem");
   app.add_flag("--rowscale", problem.fusion.rowscale, "x (and x1) times a number for each row")
       ->group("Fused chapters");

@@ -38,6 +38,7 @@ float random_value(const Problem& problem, Input input, std::int64_t index) {
       return problem.offset + z;
     case Input::Weight:
     case Input::Weight1:
+      return problem.weight_scale * (1.0f + 0.25f * z);
     case Input::Rowscale:
     case Input::Rowscale1:
       return 1.0f + 0.25f * z;
@@ -117,7 +118,8 @@ std::vector<std::uint32_t> dropout_seeds(const Problem& problem, Input input, st
 double needed_device_bytes(const Chapter& chapter, const Problem& problem) {
   const double rows = static_cast<double>(problem.rows), cols = static_cast<double>(problem.cols);
   const double element = static_cast<double>(problem.element_bytes());
-  const double tensors = chapter.direction() == Direction::Forward ? 2 : 3;
+  const double tensors =
+      chapter.direction() == Direction::Forward ? 2 : 3 + problem.recompute_output;
   const double workspace = chapter.workspace_bytes == nullptr
                                ? 0.0
                                : static_cast<double>(chapter.workspace_bytes(problem));
@@ -189,11 +191,12 @@ Instance<T, W>::Instance(const Problem& problem, Direction direction)
     dy_ = Tensor<T>(all, misalign);
     dweight_ = Tensor<W>(cols, misalign);
     dbias_ = Tensor<W>(layer ? cols : 0, misalign);
+    y_again_ = Tensor<T>(problem.recompute_output ? all : 0, misalign);
   } else {
-    bias_ = Tensor<W>(problem.affine && layer ? cols : 0, misalign);
-    upload_random(problem, Input::Bias, 0, cols, bias_.data());
     allocate_fusion();
   }
+  bias_ = Tensor<W>(problem.affine && layer ? cols : 0, misalign);
+  upload_random(problem, Input::Bias, 0, cols, bias_.data());
   for_each_row_chunk(problem, [&](RowRange chunk) { upload_rows(chunk); });
 }
 
@@ -293,11 +296,14 @@ BackwardArgs<T, W> Instance<T, W>::backward_args(const Buffer& workspace) const 
       .weight = weight_.data(),
       .mean = mean_.data(),
       .rstd = rstd_.data(),
+      .bias = bias_.data(),
       .dx = y_.data(),
       .dweight = dweight_.data(),
       .dbias = dbias_.data(),
+      .y_again = y_again_.data(),
       .rows = problem_.rows,
       .cols = problem_.cols,
+      .group = problem_.group,
       .kind = problem_.kind,
       .workspace = workspace.as<void>(),
       .stream = nullptr,
@@ -307,7 +313,7 @@ BackwardArgs<T, W> Instance<T, W>::backward_args(const Buffer& workspace) const 
 template <typename T, typename W>
 std::vector<const Buffer*> Instance<T, W>::output_buffers() const {
   if (direction_ == Direction::Backward)
-    return {&y_.buffer(), &dweight_.buffer(), &dbias_.buffer()};
+    return {&y_.buffer(), &dweight_.buffer(), &dbias_.buffer(), &y_again_.buffer()};
   return {&y_.buffer(),    &mean_.buffer(), &rstd_.buffer(), &y1_.buffer(), &residual_out_.buffer(),
           &mask_.buffer(), &mask1_.buffer()};
 }
@@ -382,6 +388,7 @@ void Instance<T, W>::dump(const std::string& directory) const {
   write("dbias", dbias_.data(), cols, 0);
   write("x1", x1_.data(), rows, cols);
   write("y1", y1_.data(), rows, cols);
+  write("y", y_again_.data(), rows, cols);
   write("weight1", weight1_.data(), cols, 0);
   write("bias1", bias1_.data(), cols, 0);
   write("rowscale", rowscale_.data(), rows, 0);

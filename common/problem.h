@@ -117,7 +117,7 @@ class Instance {
   BackwardArgs<T, W> backward_args(const Buffer& workspace) const;
   void poison_outputs() const;
   /// The outputs as they are in device memory now: y, mean, rstd and those of a fusion, or dx,
-  /// dweight, dbias.
+  /// dweight, dbias, y again.
   std::vector<std::vector<std::byte>> outputs() const;
   /// Writes every input and output as DIRECTORY/<name>.npy, for NumPy; bfloat16 as its 16 bits.
   /// @throws std::runtime_error where a file cannot be written
@@ -137,6 +137,7 @@ class Instance {
   Tensor<std::uint32_t> seeds_, seeds1_;
   Tensor<float> mean_, rstd_;  // forward: outputs; backward: inputs
   Tensor<T> y_, y1_;           // y, or dx
+  Tensor<T> y_again_;
   Tensor<W> dweight_, dbias_;
   Tensor<std::byte> residual_out_;
   Tensor<std::uint8_t> mask_, mask1_;

@@ -91,7 +91,9 @@ std::int64_t Result::operator_bytes() const {
   const Fusion& fusion = problem.fusion;
   const std::int64_t residual =
       fusion.residual == Residual::F32 ? 4 * problem.rows * problem.cols : problem.tensor_bytes();
-  return roof_bytes() + (fusion.second_input + fusion.second_affine) * problem.tensor_bytes() +
+  return roof_bytes() +
+         (fusion.second_input + fusion.second_affine + problem.recompute_output) *
+             problem.tensor_bytes() +
          ((fusion.residual != Residual::None) + fusion.prenorm) * residual;
 }
 
@@ -112,6 +114,9 @@ std::string variant(const Problem& p) {
   const auto add = [&text](const std::string& word) { text += (text.empty() ? "" : ", ") + word; };
   if (p.mixed) add("mixed");
   if (p.offset != Problem{}.offset) add(format("offset %g", p.offset));
+  if (p.weight_scale != Problem{}.weight_scale) add(format("weight scale %g", p.weight_scale));
+  if (p.group > 0) add(format("group %d", p.group));
+  if (p.recompute_output) add("recompute output");
   if (f.rowscale) add("rowscale");
   if (f.dropout > 0.0f) add(format("dropout %g", f.dropout));
   if (f.second_input || f.second_affine) add("parallel");

@@ -240,6 +240,24 @@ TEST_CASE("a row of equal numbers gives y = bias and rstd = 1 / sqrt(eps)") {
   }
 }
 
+TEST_CASE("a chapter that groups rows is right for every size of a group") {
+  for (const Chapter& chapter : chapters())
+    for (const int group : {1, 3, 64, 100'000})
+      for_each_variant(chapter, 77, 130, [&](Problem problem) {
+        problem.group = group;
+        if (refusal(chapter, problem).empty()) check_problem(chapter, problem);
+      });
+}
+
+TEST_CASE("a backward chapter that can writes y again") {
+  for (const Chapter& chapter : chapters())
+    for (const std::int64_t cols : {33, 1024, 5000})
+      for_each_variant(chapter, 10, cols, [&](Problem problem) {
+        problem.recompute_output = true;
+        if (refusal(chapter, problem).empty()) check_problem(chapter, problem);
+      });
+}
+
 TEST_CASE("every chapter is right past 65 535 rows") {
   for (const Chapter& chapter : chapters()) {
     Problem problem;

@@ -15,7 +15,8 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 OPTIONS = """--rows --cols --dtype --kind --no-affine --eps --seed --set
-             --samples --budget-ms --warm --json --list --help""".split()
+             --mixed --offset --weight-scale --group --recompute-output
+             --rowscale --dropout --parallel --residual --prenorm --samples --budget-ms --warm --json --list --help""".split()
 SMALL = ["--rows", "37", "--cols", "100", "--samples", "1"]
 
 # Arguments that every program refuses, and what the sentence about them must say.
@@ -43,8 +44,10 @@ BAD_INPUT = [
     ("--samples 3000000000", ["--samples", "3000000000"]),
     ("--budget-ms -1", ["--budget-ms", "'-1'"]),
     ("--budget-ms nan", ["--budget-ms", "'nan'"]),
-    ("--set nope", ["'nope'", "progression", "sweep", "large"]),
+    ("--set nope", ["'nope'", "progression", "sweep", "large", "groups"]),
     ("--set progression,nope", ["'nope'"]),
+    ("--group -1", ["--group", "'-1'"]),
+    ("--weight-scale nan", ["--weight-scale", "'nan'"]),
     ("--colour", ["--colour"]),
     ("bwd02", ["bwd02"]),
 ]
