@@ -15,27 +15,28 @@ using namespace lnc;
 template <typename W, int kLanes>
 struct Parameters {
   Vector<W, kLanes> weight, bias;
-
-  template <typename T, bool kAligned>
-  __device__ void load(const ForwardArgs<T, W>& a, const Columns<T, kAligned>& columns) {
-    if (a.weight != nullptr) weight = columns.load(a.weight);  // [1] one branch a vector
-    if (a.bias != nullptr) bias = columns.load(a.bias);
-  }
 };
 
-/// y of one vector: xhat · weight + bias, with 1 and 0 for what is null.
-template <typename T, typename W, int kLanes>
+/// y of one vector: xhat · weight + bias, with 1 and 0 for what is null. The parameters are those
+/// that were loaded early, or are loaded here.
+template <bool kEarly, typename T, typename W, int kLanes, bool kAligned>
 __device__ Vector<T, kLanes> normalise(const ForwardArgs<T, W>& a, const float (&x)[kLanes],
-                                       const Parameters<W, kLanes>& parameters, float mean,
-                                       float rstd) {
+                                       const Columns<T, kAligned>& columns,
+                                       const Parameters<W, kLanes>& early, float mean, float rstd) {
   float y[kLanes], of_column[kLanes];
+  const auto load = [&](const Vector<W, kLanes>& loaded, const W* parameter) {
+    if constexpr (kEarly)
+      to_floats(loaded, of_column);
+    else
+      to_floats(columns.load(parameter), of_column);
+  };
   for (int lane = 0; lane < kLanes; ++lane) y[lane] = (x[lane] - mean) * rstd;
-  if (a.weight != nullptr) {
-    to_floats(parameters.weight, of_column);
+  if (a.weight != nullptr) {  // [1] one branch a vector
+    load(early.weight, a.weight);
     for (int lane = 0; lane < kLanes; ++lane) y[lane] *= of_column[lane];
   }
   if (a.bias != nullptr) {
-    to_floats(parameters.bias, of_column);
+    load(early.bias, a.bias);
     for (int lane = 0; lane < kLanes; ++lane) y[lane] += of_column[lane];
   }
   Vector<T, kLanes> result;
@@ -73,11 +74,13 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>)
   Vector<T, kLanes> loaded[kVectors];  // [2] all loads are issued before the first is used
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) loaded[i] = columns(i).load(x_row);
-  constexpr bool kParametersEarly = kAligned && sizeof(T) == sizeof(float);  // [3]
-  Parameters<W, kLanes> parameters[kVectors];
+  constexpr bool kEarly = kAligned && sizeof(T) == sizeof(float);  // [3]
+  Parameters<W, kLanes> early[kVectors];
 #pragma unroll
-  for (int i = 0; i < kVectors; ++i)
-    if (kParametersEarly) parameters[i].load(a, columns(i));
+  for (int i = 0; i < kVectors; ++i) {
+    if (kEarly && a.weight != nullptr) early[i].weight = columns(i).load(a.weight);
+    if (kEarly && a.bias != nullptr) early[i].bias = columns(i).load(a.bias);
+  }
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
   float mean = 0.0f, x[kLanes];
   if (a.kind == Kind::Layer) {
@@ -100,9 +103,8 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>)
 
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
-    if (!kParametersEarly) parameters[i].load(a, columns(i));
     to_floats(loaded[i], x);
-    columns(i).store(a.y + row * a.cols, normalise(a, x, parameters[i], mean, rstd));
+    columns(i).store(a.y + row * a.cols, normalise<kEarly>(a, x, columns(i), early[i], mean, rstd));
   }
   if (thread == 0) {
     if (a.kind == Kind::Layer) a.mean[row] = mean;
@@ -145,9 +147,7 @@ __global__ void __launch_bounds__(kWideThreads)
   });
   const float rstd = rsqrtf(block_sum<kWideThreads>(squares) * inverse_cols + a.eps);
   walk([&](const auto& columns, const auto& x) {
-    Parameters<W, kLanes> parameters;
-    parameters.load(a, columns);
-    columns.store(a.y + row * a.cols, normalise(a, x, parameters, mean, rstd));
+    columns.store(a.y + row * a.cols, normalise<false>(a, x, columns, {}, mean, rstd));
   });
   if (threadIdx.x == 0) {
     if (a.kind == Kind::Layer) a.mean[row] = mean;
