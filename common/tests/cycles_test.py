@@ -1,5 +1,8 @@
 """The cycles that a chapter reports agree with Nsight Compute's, within 10 %.
 
+Chapters whose launch is several kernels of their own are shown and not judged: Nsight Compute empties
+the caches before each kernel and does not count the time between them, so its sum is another quantity.
+
 Usage: cycles_test.py BIN_DIR      exit status 77: skipped, and why
        cycles_test.py --self-test  only how the profiler's table is read; needs no GPU
 """
@@ -18,7 +21,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "notebooks"
 from measurements import DataError
 from profile_chapter import by_chapter, parse_csv
 
-RUNS = 3
+RUNS = 5
 TOLERANCE = 0.10
 SKIPPED = 77
 METRIC = "sm__cycles_elapsed.max"
@@ -28,15 +31,21 @@ class Skip(Exception):
     """There is nothing to compare with here."""
 
 
-def cycles_by_chapter(table):
-    """Sums the cycles of each chapter's kernels, from the output of `ncu --csv --page raw`."""
-    cycles = {}
+def kernels_by_chapter(table):
+    """{chapter: {kernel: cycles}}, from the output of `ncu --csv --page raw`."""
+    kernels = {}
     for chapter, kernel in by_chapter(parse_csv(table)):
-        cycles[chapter] = cycles.get(chapter, 0) + kernel.metrics[METRIC]
-    return cycles
+        own = kernels.setdefault(chapter, {})
+        own[kernel.name] = own.get(kernel.name, 0) + kernel.metrics[METRIC]
+    return kernels
 
 
-def profiled_cycles(ncu, chapters):
+def several(kernels):
+    """Whether a chapter has more than one kernel beside those that zero and round the gradients."""
+    return sum("gradients_kernel" not in name for name in kernels) > 1
+
+
+def profiled_kernels(ncu, chapters):
     command = [ncu, "--clock-control", "none", "--csv", "--page", "raw", "--print-units", "base",
                "--metrics", METRIC, chapters, "--samples", "0"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=600)
@@ -45,7 +54,7 @@ def profiled_cycles(ncu, chapters):
         raise Skip("the driver keeps its performance counters from this user (ERR_NVGPUCTRPERM)")
     if result.returncode != 0:
         raise RuntimeError(f"ncu ended with status {result.returncode}:\n{output}")
-    return cycles_by_chapter(result.stdout)
+    return kernels_by_chapter(result.stdout)
 
 
 def reported_cycles(chapters):
@@ -68,8 +77,8 @@ def medians(runs):
     return {chapter: statistics.median(run[chapter] for run in runs) for chapter in runs[0]}
 
 
-def compare(reported, profiled):
-    """Prints both. True where they agree on every chapter."""
+def compare(reported, profiled, unjudged=()):
+    """Prints both. True where they agree on every chapter that is judged."""
     print(f"{'chapter':8} {'reported':>12} {'ncu':>12} {'difference':>11}")
     agree = True
     for chapter in sorted(reported.keys() | profiled.keys()):
@@ -80,9 +89,10 @@ def compare(reported, profiled):
             continue
         difference = ours / theirs - 1
         passed = abs(difference) <= TOLERANCE
-        print(f"{chapter:8} {ours:12.0f} {theirs:12.0f} {difference:+11.1%}  "
-              f"{'pass' if passed else 'FAIL'}")
-        agree = agree and passed
+        verdict = ("not judged: several kernels" if chapter in unjudged else
+                   "pass" if passed else "FAIL")
+        print(f"{chapter:8} {ours:12.0f} {theirs:12.0f} {difference:+11.1%}  {verdict}")
+        agree = agree and verdict != "FAIL"
     return agree and bool(reported)
 
 
@@ -96,11 +106,14 @@ def main(bin_dir):
         if ncu is None:
             raise Skip("there is no ncu, Nsight Compute's command line")
         reported = medians([reported_cycles(chapters) for _ in range(RUNS)])
-        profiled = medians([profiled_cycles(ncu, chapters) for _ in range(RUNS)])
+        runs = [profiled_kernels(ncu, chapters) for _ in range(RUNS)]
+        profiled = medians([{chapter: sum(kernels.values()) for chapter, kernels in run.items()}
+                            for run in runs])
     except Skip as why:
         print(f"skipped: {why}")
         return SKIPPED
-    return 0 if compare(reported, profiled) else 1
+    unjudged = [chapter for chapter, kernels in runs[0].items() if several(kernels)]
+    return 0 if compare(reported, profiled, unjudged) else 1
 
 
 FIXTURE = """\
@@ -120,13 +133,15 @@ fwd01 · One thread per row
 
 
 class SelfTest(unittest.TestCase):
-    def test_sums_the_kernels_of_a_chapter(self):
-        self.assertEqual(cycles_by_chapter(FIXTURE),
+    def test_gives_each_chapter_its_kernels(self):
+        kernels = kernels_by_chapter(FIXTURE)
+        self.assertEqual({chapter: sum(own.values()) for chapter, own in kernels.items()},
                          {"fwd01": 2622769, "bwd01": 5070625, "bwd02": 81328})
+        self.assertEqual([chapter for chapter, own in kernels.items() if several(own)], ["bwd02"])
 
     def test_refuses_output_without_a_table(self):
         with self.assertRaises(DataError):
-            cycles_by_chapter("==ERROR== no kernels were profiled\n")
+            kernels_by_chapter("==ERROR== no kernels were profiled\n")
 
     def test_takes_the_median_of_the_runs(self):
         self.assertEqual(medians([{"fwd01": 3}, {"fwd01": 100}, {"fwd01": 1}]), {"fwd01": 3})
@@ -134,6 +149,7 @@ class SelfTest(unittest.TestCase):
     def test_compares(self):
         for cycles, agree in [(89, False), (91, True), (109, True), (111, False)]:
             self.assertEqual(compare({"fwd01": cycles}, {"fwd01": 100}), agree)
+        self.assertTrue(compare({"fwd01": 200}, {"fwd01": 100}, unjudged=["fwd01"]))
         self.assertFalse(compare({}, {"fwd01": 100}))
         self.assertFalse(compare({"fwd01": 100, "fwd02": 1}, {"fwd01": 100}))
 
