@@ -41,7 +41,7 @@ test:
 	for backend in $$backends; do $(setup)/build.sh $$backend all && $(setup)/test.sh $$backend || exit; done
 
 tables:
-	@$(setup)/setup.sh --with-tables && $(setup)/python.sh notebooks/tables.py
+	@$(setup)/python.sh notebooks/tables.py
 
 compile-cuda:
 	@$(setup)/setup.sh cuda && $(setup)/build.sh cuda-all all '-DCMAKE_CUDA_ARCHITECTURES=$(ARCHS)'

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "common/options.h"
+#include "common/parts.h"
 #include "common/report.h"
 #include "common/run.h"
 
@@ -51,6 +52,24 @@ class Roofs {
   std::map<std::pair<Direction, std::int64_t>, std::optional<double>> roofs_;
 };
 
+/// The parts of the problem's fusion, as kernels of their own; none where it has no fusion, or
+/// where what lies between them does not fit in device memory.
+template <typename T, typename W>
+std::optional<PartsResult> run_parts(const Chapter& chapter, const Instance<T, W>& instance,
+                                     const Sampling& sampling) {
+  const Problem& problem = instance.problem();
+  if (!has_parts(chapter, problem) || parts_scratch_bytes(problem) > free_device_bytes())
+    return std::nullopt;
+  const Parts<T, W> parts(chapter, problem, instance.forward_args({}));
+  PartsResult result{parts.kernels(), parts.predicted_bytes(), {}};
+  if (sampling.samples > 0 && problem.rows > 0 && !device().emulated) {
+    const auto launch = [&] { parts.launch(); };
+    launch();  // warms up
+    result.median_us = time_chapter(launch, sampling).median_us;
+  }
+  return result;
+}
+
 /// Runs one chapter on an instance of the problem: once for the check, then for the time.
 template <typename T, typename W>
 Result run_chapter(const Chapter& chapter, const Instance<T, W>& instance,
@@ -62,8 +81,11 @@ Result run_chapter(const Chapter& chapter, const Instance<T, W>& instance,
                 .timing = {},
                 .roof_us = {},
                 .predicted_bytes = chapter.predicted_bytes(problem, device().gpu),
+                .parts = {},
                 .error = {}};
   try {
+    result.parts =
+        run_parts(chapter, instance, sampling);  // first: the outputs are to be the chapter's
     const Run<T, W> run(chapter, instance);
     run.launch();
     result.checks = run.check();

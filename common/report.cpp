@@ -76,6 +76,23 @@ double rounded(double value, int digits) {
 
 double significant(double value) { return std::strtod(format("%.3g", value).c_str(), nullptr); }
 
+/// The parts of a fusion, beside the chapter that does them all.
+void print_parts(const Result& result) {
+  if (!result.parts) return;
+  const PartsResult& parts = *result.parts;
+  const double bytes = static_cast<double>(parts.predicted_bytes);
+  const double ratio = bytes / static_cast<double>(result.predicted_bytes);
+  std::printf("  parts one after another: ");
+  if (parts.median_us && result.timing)
+    std::printf(
+        "%.2f us (%d kernels, %.2f MB predicted), fused %.2f times faster (predicted %.2f)\n",
+        *parts.median_us, parts.kernels, bytes / 1e6, *parts.median_us / result.timing->median_us,
+        ratio);
+  else
+    std::printf("%d kernels, %.2f MB predicted, %.2f times the fused\n", parts.kernels, bytes / 1e6,
+                ratio);
+}
+
 }  // namespace
 
 bool Result::passed() const {
@@ -163,6 +180,7 @@ void print_page(const Result& result) {
   const double predicted = static_cast<double>(result.predicted_bytes);
   if (!result.timing) {
     std::printf("  predicted: %.2f MB to and from device memory\n", predicted / 1e6);
+    print_parts(result);
     return;
   }
   const Timing& t = *result.timing;
@@ -171,6 +189,7 @@ void print_page(const Result& result) {
     std::printf("  emulated: %.1f ms (p10 %.1f, p90 %.1f, %d samples%s)\n", t.median_us / 1e3,
                 t.p10_us / 1e3, t.p90_us / 1e3, t.samples, capped);
     std::printf("  predicted: %.2f MB to and from an H100's device memory\n", predicted / 1e6);
+    print_parts(result);
     return;
   }
   const double bytes = static_cast<double>(result.operator_bytes());
@@ -184,6 +203,7 @@ void print_page(const Result& result) {
   if (result.roof_us && bytes > 0)
     std::printf(", %.2f us at the roof's speed", predicted / *result.roof_gbps() / 1e3);
   std::printf("\n");
+  print_parts(result);
 }
 
 void print_line(const Result& r) {
@@ -292,6 +312,8 @@ void JsonLines::record(const Result& r) {
               {"rel_err", r.error.empty() ? Json(significant(relative_error)) : Json()},
               {"predicted_bytes", r.predicted_bytes}};
   if (const std::string more = variant(r.problem); !more.empty()) record["variant"] = more;
+  if (r.parts) record["parts_bytes"] = r.parts->predicted_bytes;
+  if (r.parts && r.parts->median_us) record["parts_us"] = rounded(*r.parts->median_us, 2);
   if (!r.error.empty()) record["error"] = r.error;
   if (r.timing) {
     const Timing& t = *r.timing;

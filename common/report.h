@@ -10,6 +10,13 @@
 
 namespace lnc {
 
+/// The parts of a fusion as kernels of their own, for a fused chapter to be compared with.
+struct PartsResult {
+  int kernels;
+  std::int64_t predicted_bytes;
+  std::optional<double> median_us;  ///< of all of them, one after another; none where not timed
+};
+
 /// Everything there is to say about one chapter on one problem.
 struct Result {
   const Chapter* chapter;
@@ -18,7 +25,8 @@ struct Result {
   std::optional<Timing> timing;   ///< none where nothing was timed
   std::optional<double> roof_us;  ///< of the same run, size and L2 state
   std::int64_t predicted_bytes;
-  std::string error;  ///< a launch or a kernel failed: what it said
+  std::optional<PartsResult> parts;  ///< none where the problem has no fusion
+  std::string error;                 ///< a launch or a kernel failed: what it said
 
   bool passed() const;
   /// The bytes that the operator must move, whatever the kernel: forward 2, backward 3 tensors, and

@@ -15,6 +15,8 @@ A record is a plain dict, so `pandas.DataFrame(results.records)` is a table of e
     gbps, roof_gbps             1e9 bytes per second: the operator's bytes (forward 2·M·N, backward
                                 3·M·N elements) over its median, and over that of a copy or a triad
     predicted_bytes             bytes to and from device memory that the chapter predicts
+    parts_us, parts_bytes       of a fused chapter: median and predicted bytes of what it fuses, as
+                                kernels of their own, one after another
     max_abs_err, rel_err        of the worst output, against the double-precision reference
 """
 
@@ -61,7 +63,7 @@ SWEEP = tuple(Problem("f16", 4096, 512 * i) for i in range(2, 32))
 LARGE = tuple(Problem("bf16", 131072, cols) for cols in (1024, 2048, 4096, 8192))
 
 NUMBERS = ("median_us", "p10_us", "p90_us", "samples", "cycles", "gbps", "roof_gbps",
-           "predicted_bytes", "max_abs_err", "rel_err")
+           "predicted_bytes", "parts_us", "parts_bytes", "max_abs_err", "rel_err")
 
 
 @dataclass

@@ -186,8 +186,21 @@ def variants(book, chapter):
     rows = [[str(measurements.Problem(r["dtype"], r["rows"], r["cols"])), r["variant"], median(r),
              spread(r), number(r["gbps"], 3), f"{100 * r['gbps'] / r['roof_gbps']:.1f}",
              number(r["predicted_bytes"] / 1e6)] for r in records]
-    return [*markdown(headers, rows, left=(0, 1)), "",
-            "GB/s are of the bytes that the fused operator must move. " + caption(records)]
+    text = "GB/s are of the bytes that the fused operator must move. "
+    if any("parts_us" in r for r in records):
+        headers += ["parts µs", "parts / fused", "predicted"]
+        rows = [row + parts(r) for row, r in zip(rows, records)]
+        text += ("Parts: the same work by a kernel for each, one after another, from a cold L2 as well; "
+                 "predicted is the ratio of their bytes. ")
+    return [*markdown(headers, rows, left=(0, 1)), "", text + caption(records)]
+
+
+def parts(record):
+    """The time of a fusion's parts, and that and their bytes against the fused chapter's."""
+    if "parts_us" not in record:
+        return [MISSING] * 3
+    return [number(record["parts_us"]), f"× {number(record['parts_us'] / record['median_us'], 3)}",
+            f"× {number(record['parts_bytes'] / record['predicted_bytes'], 3)}"]
 
 
 def median(record):

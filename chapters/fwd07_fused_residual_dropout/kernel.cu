@@ -10,28 +10,12 @@
 namespace fwd07 {
 using namespace lnc;
 
-/// tl.rand(seed, column, n_rounds=7) of Triton, bit for bit: reference_cpu/philox.h explains it.
-__device__ inline float triton_uniform(uint32_t seed, uint32_t column) {
-  uint32_t c0 = column, c1 = 0, c2 = 0, c3 = 0, key0 = seed, key1 = 0;
-#pragma unroll
-  for (int round = 0; round < 7; ++round, key0 += 0x9E3779B9, key1 += 0xBB67AE85) {
-    const auto product0 = __builtin_bit_cast(uint2, uint64_t{0xD2511F53} * c0);  // [1] x: low word
-    const auto product1 = __builtin_bit_cast(uint2, uint64_t{0xCD9E8D57} * c2);
-    c0 = product1.y ^ c1 ^ key0;
-    c1 = product1.x;
-    c2 = product0.y ^ c3 ^ key1;
-    c3 = product0.x;
-  }
-  const int32_t word = static_cast<int32_t>(c0);
-  return static_cast<float>(word < 0 ? ~word : word) * 4.6566127342e-10f;
-}
-
 /// The columns that this thread has in a tile of kThreads · kLanes of them.
 template <int kLanes, int kThreads, bool kAligned>
 struct Place {
   int64_t tile, cols;
 
-  __device__ int64_t column(int lane) const {  // [2]
+  __device__ int64_t column(int lane) const {  // [1]
     return tile * kThreads * kLanes +
            (kAligned ? threadIdx.x * kLanes + lane : lane * kThreads + threadIdx.x);
   }
@@ -74,12 +58,12 @@ struct Branch {
   template <typename T, int kLanes, typename Place>
   __device__ void add(const Vector<T, kLanes>& x, const Place& place, Vector<float, kLanes>& sum,
                       int64_t start, bool store) const {
-    const float scale = drops ? rowscale * (1.0f / (1.0f - p)) : rowscale;  // [3]
+    const float scale = drops ? rowscale * (1.0f / (1.0f - p)) : rowscale;  // [2]
     Vector<uint8_t, kLanes> kept;
     for (int lane = 0; lane < kLanes; ++lane) kept.at[lane] = 1;
-    if (drops)  // [4] the same for all threads, asked once a vector
+    if (drops)  // [3] the same for all threads, asked once a vector
       for (int lane = 0; lane < kLanes; ++lane)
-        kept.at[lane] = triton_uniform(seed, uint32_t(place.column(lane))) > p;
+        kept.at[lane] = triton_uniform(seed, uint32_t(place.column(lane))) > p;  // [4]
     for (int lane = 0; lane < kLanes; ++lane)
       if (kept.at[lane]) sum.at[lane] += to_float(x.at[lane]) * scale;
     if (store && mask != nullptr) place.store(mask + start, kept);

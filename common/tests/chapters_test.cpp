@@ -8,6 +8,7 @@
 #include <limits>
 #include <sstream>
 
+#include "common/parts.h"
 #include "common/report.h"
 #include "common/run.h"
 #if defined(LNC_CPU_BACKEND)
@@ -182,6 +183,78 @@ TEST_CASE("a fused chapter is right with each of its parts, and with all") {
           problem.mixed = false;
           if (refusal(chapter, problem).empty()) check_problem(chapter, problem);
         }
+}
+
+TEST_CASE("the parts of a fusion, one after another, do what the fused chapter does") {
+  const auto check_parts = [](const Chapter& chapter, const Problem& problem) {
+    if (!refusal(chapter, problem).empty() || !has_parts(chapter, problem)) return;
+    INFO(chapter.id << ": " << describe(problem) << ", misalign " << problem.misalign);
+    with_types(problem, [&]<typename T, typename W>() {
+      const Instance<T, W> instance(problem, Direction::Forward);
+      instance.poison_outputs();
+      const auto args = instance.forward_args({});
+      const Parts<T, W> parts(chapter, problem, args);
+      parts.launch();
+      synchronize();
+      const auto checks = check_forward<T, W>(problem, args);
+      if (problem.dtype == DType::F32) return require_right(checks);
+      // Each part rounds to 16 bits what the fused kernel keeps in float. As a whole a rounding may
+      // add what y's limit allows for one, in the sum and so in its statistics too; element by
+      // element the bounds, which are of float arithmetic, do not hold. Masks have no rounding.
+      const double limit = (1 + parts.kernels()) * checks.front().limit;
+      for (const auto& check : checks) {
+        CAPTURE(check.output);
+        CHECK(check.relative_error <= (check.output.starts_with("mask") ? 0.0 : limit));
+      }
+    });
+  };
+  for (const Chapter& chapter : chapters())
+    for (const Fusion& fusion : fusions())
+      for (const std::int64_t cols : {1, 33, 1000, 20000})
+        for (const DType dtype : kDTypes)
+          for (const int misalign : {0, 1}) {
+            Problem problem;
+            problem.dtype = dtype;
+            problem.mixed = dtype == DType::BF16;
+            problem.kind = cols == 33 ? Kind::Rms : Kind::Layer;
+            problem.rows = 5;
+            problem.cols = cols;
+            problem.misalign = misalign;
+            problem.fusion = fusion;
+            check_parts(chapter, problem);
+          }
+}
+
+TEST_CASE("the parts of a fusion are counted, with the bytes that each reads and writes") {
+  for (const Chapter& chapter : chapters()) {
+    Problem problem;
+    problem.dtype = DType::BF16;
+    problem.rows = 4;
+    problem.cols = 1000;
+    const auto expect = [&](const Fusion& fusion, int kernels, std::int64_t norms,
+                            std::int64_t element_bytes, std::int64_t row_bytes) {
+      problem.fusion = fusion;
+      if (!refusal(chapter, problem).empty() || !has_parts(chapter, problem)) return;
+      const Instance<__nv_bfloat16> instance(problem, Direction::Forward);
+      const Parts<__nv_bfloat16, __nv_bfloat16> parts(chapter, problem, instance.forward_args({}));
+      CHECK(parts.kernels() == kernels);
+      Problem plain = problem;
+      plain.fusion = {};
+      CHECK(parts.predicted_bytes() == norms * chapter.predicted_bytes(plain, device().gpu) +
+                                           4000 * element_bytes + 4 * row_bytes);
+    };
+    expect({.prenorm = true}, 1, 1, 0, 0);
+    expect({.residual = Residual::Same}, 2, 1, 6, 0);
+    expect({.dropout = 0.1f, .residual = Residual::F32}, 3, 1, 5 + 8, 4);
+    expect({.dropout = 0.1f, .residual = Residual::F32, .prenorm = true}, 3, 1, 5 + 12, 4);
+    expect({.rowscale = true,
+            .dropout = 0.1f,
+            .second_input = true,
+            .residual = Residual::Same,
+            .prenorm = true,
+            .second_affine = true},
+           8, 2, 4 + 5 + 4 + 5 + 6 + 6, 16);
+  }
 }
 
 TEST_CASE("NaN or infinity in a row of x changes no other row of y") {

@@ -244,6 +244,24 @@ class Json(CommandLineTest):
         self.assert_run(records[:half], "f32")
         self.assert_run(records[half:], "bf16")
 
+    def test_a_fusion_stands_beside_its_parts(self):
+        fusion = ["--dropout", "0.1", "--residual", "same", "--prenorm"]
+        for program in PROGRAMS:
+            result = run(program, *SMALL, *fusion, "--json", str(self.json))
+            if result.returncode == 2:  # not a fused chapter
+                continue
+            with self.subTest(program):
+                self.assert_passes(result)
+                record = records_of(self.json)[-1]
+                forward = record["direction"] == "forward"
+                self.assertEqual("parts one after another: " in result.stdout, forward)
+                self.assertEqual("parts_bytes" in record, forward)
+                self.assertEqual("parts_us" in record, forward and BACKEND == "cuda")
+                if forward:
+                    self.assertGreater(record["parts_bytes"], record["predicted_bytes"])
+        self.assert_passes(run("fwd07", *SMALL, "--json", str(self.json)))
+        self.assertNotIn("parts_bytes", records_of(self.json)[-1])
+
     def test_what_was_not_timed_has_no_times(self):
         self.assert_passes(run("chapters", *SMALL[:-1], "0", "--json", str(self.json)))
         for record in records_of(self.json)[1:]:

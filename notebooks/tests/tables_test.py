@@ -172,6 +172,22 @@ class Tables(InDirectory):
         self.assertIn("† cut short", text)
         self.assertIn("Without times, because the check failed: bwd02 on f16, 4096 × 4096.", text)
 
+    def test_variants_stand_beside_their_parts(self):
+        request = "<!-- table: variants bwd02 -->\n<!-- end table -->\n"
+        own = dict(variant="dropout 0.1, residual", gbps=800.0, device="NVIDIA H100 80GB HBM3")
+        for fields, header, line in (
+            ({}, "| % of roof | predicted MB |", "| 50.0 | 16.80 |"),
+            ({"parts_us": 35.0, "parts_bytes": 33603584}, "| predicted MB | parts µs | parts / fused | predicted |",
+             "| 50.0 | 16.80 | 35.00 | × 1.75 | × 2.00 |"),
+        ):
+            self.write(self.NOTES, request)
+            self.data.write_text(jsonl(HEADER, record("bwd02", **own, **fields)), encoding="utf-8")
+            self.assertEqual(self.run_tables()[0], 0)
+            text = self.text(self.NOTES)
+            self.assertIn(header + "\n", text)
+            self.assertIn("| f32, 1024 × 2048 | dropout 0.1, residual | 20.00 | 19.00–21.00 | 800 " + line + "\n", text)
+            self.assertEqual("Parts:" in text, bool(fields))
+
     def test_profile_stands_beside_the_prediction(self):
         self.run_tables()
         self.assertIn("Not profiled yet.", self.text(self.NOTES))
