@@ -176,8 +176,9 @@ void run(const ForwardArgs<T, W>& a) {
                        all_on_boundaries(a.x, a.y, a.weight, a.bias, f.x1, f.y1, f.weight1, f.bias1,
                                          f.residual, f.residual_out, f.mask, f.mask1);
   run_if_it_fits<32, 8>(a, aligned) || run_if_it_fits<128, 8>(a, aligned) ||  // [9]
-      run_if_it_fits<256, 16>(a, aligned) || run_if_it_fits<512, 16>(a, aligned) ||
-      run_if_it_fits<1024, 16>(a, aligned) || run_if_it_fits<1024, 0>(a, aligned);
+      run_if_it_fits<128, 16>(a, aligned) || run_if_it_fits<256, 16>(a, aligned) ||
+      run_if_it_fits<512, 16>(a, aligned) || run_if_it_fits<1024, 16>(a, aligned) ||
+      run_if_it_fits<1024, 0>(a, aligned);
 }
 
 const Registration registration{{
