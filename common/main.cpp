@@ -181,7 +181,11 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   try {
-    return lnc::run(lnc::parse_options(argc, argv));
+    const int status = lnc::run(lnc::parse_options(argc, argv));
+    std::cout.flush();
+    if (std::fflush(stdout) == 0 && std::cout) return status;
+    std::cerr << "writing the results to standard output failed: is the disk full?\n";
+    return lnc::kFailed;
   } catch (const std::exception& error) {
     std::cerr << error.what() << '\n';
     return lnc::kWrongRequest;

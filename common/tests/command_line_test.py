@@ -115,6 +115,13 @@ class CommandLineTest(unittest.TestCase):
 
 
 class Accepts(CommandLineTest):
+    @unittest.skipUnless(os.path.exists("/dev/full"), "this system has no /dev/full")
+    def test_a_full_disk_under_the_output_is_said(self):
+        with open("/dev/full", "w") as full:
+            result = subprocess.run([BIN / "fwd01", *SMALL], stdout=full, stderr=subprocess.PIPE, text=True)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("disk full", result.stderr)
+
     def test_help_mentions_every_option(self):
         result = run("chapters", "--help")
         self.assert_passes(result)
