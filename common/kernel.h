@@ -173,7 +173,7 @@ struct Columns {
 /// themselves; for half and bfloat16 a workspace of [2, cols], rounded once at the end.
 struct GradientSums {
   float* dweight;
-  float* dbias;
+  float* dbias;  ///< null for Kind::Rms
 };
 
 inline std::int64_t gradient_sums_bytes(const Problem& problem) {
@@ -188,7 +188,7 @@ __global__ void zero_gradients_kernel(GradientSums sums, std::int64_t cols) {
   const std::int64_t col = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (col >= cols) return;
   sums.dweight[col] = 0.0f;
-  sums.dbias[col] = 0.0f;
+  if (sums.dbias != nullptr) sums.dbias[col] = 0.0f;
 }
 
 /// Sums set to 0, for atomics to add to.
@@ -199,7 +199,7 @@ GradientSums zero_gradient_sums(const BackwardArgs<T, W>& a) {
     sums = {a.dweight, a.dbias};
   } else {
     auto* workspace = static_cast<float*>(a.workspace);
-    sums = {workspace, workspace + a.cols};
+    sums = {workspace, a.dbias == nullptr ? nullptr : workspace + a.cols};
   }
   launch(zero_gradients_kernel<kColumnThreads>,
          {blocks_for(a.cols, kColumnThreads), kColumnThreads, 0, a.stream}, sums, a.cols);
@@ -211,7 +211,7 @@ __global__ void round_gradients_kernel(GradientSums sums, W* dweight, W* dbias, 
   const std::int64_t col = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (col >= cols) return;
   dweight[col] = from_float<W>(sums.dweight[col]);
-  dbias[col] = from_float<W>(sums.dbias[col]);
+  if (dbias != nullptr) dbias[col] = from_float<W>(sums.dbias[col]);
 }
 
 /// The sums rounded to W, into dweight and dbias; nothing to do for float.

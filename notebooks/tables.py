@@ -9,6 +9,8 @@ A table stands between two markers, each alone on its line; nothing else is touc
     <!-- table: progression -->            every chapter on the progression's problem
     <!-- table: measured bwd02 -->         one chapter on the progression's, the sweep's, the large problems
     <!-- table: profile bwd02 -->          what the hardware counted while the chapter ran
+    <!-- table: variants fwd07 -->         a fused chapter with some of its parts
+    <!-- table: groups bwd05 -->           a chapter with --group 1, 2, 4, … on two problems
     <!-- end table -->
 
 The numbers are those of notebooks/data/: h100.jsonl (`make bench JSON=…`), h100_profile.jsonl
@@ -27,8 +29,8 @@ from typing import NamedTuple
 
 import measurements
 import plots
-from measurements import (LARGE, MISSING, PROGRESSION, SWEEP, DataError, Measurements, MissingData,
-                          count, number)
+from measurements import (GROUPS, LARGE, MISSING, PROGRESSION, SWEEP, DataError, Measurements,
+                          MissingData, count, number)
 from profile_chapter import load_profiles, profile_rows
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -51,6 +53,7 @@ class Chapter(NamedTuple):
     id: str  # "bwd02"
     directory: Path  # chapters/bwd02_warp_per_row
     title: str  # "One warp per row"
+    group: str  # what --group counts, "rows a block"; empty where it has none
 
     @property
     def direction(self):
@@ -67,9 +70,9 @@ class Book:
     profiles: dict  # as load_profiles returns them
     source: Measurements
 
-    def find(self, chapter, problem):
+    def find(self, chapter, problem, variant=""):
         """The record of a chapter on a problem; None where there is none with a right result."""
-        record = self.measured.find(chapter.id, *problem)
+        record = self.measured.find(chapter.id, *problem, variant=variant)
         return record if record and record.get("passed", True) and "median_us" in record else None
 
     def has_data_for(self, chapter):
@@ -116,8 +119,9 @@ def find_chapters(root):
         identifier = kernel.parent.name.split("_")[0]
         text = kernel.read_text(encoding="utf-8")
         title = re.search(r'\.title\s*=\s*"([^"]*)"', text) or re.match(r"// \w+ · (.*)", text)
+        group = re.search(r'\.group\s*=\s*"([^"]*)"', text)
         chapters[identifier] = Chapter(identifier, kernel.parent.relative_to(root),
-                                       title[1] if title else identifier)
+                                       title[1] if title else identifier, group[1] if group else "")
     return chapters
 
 
@@ -179,7 +183,7 @@ def variants(book, chapter):
     """The problems that a fused chapter was measured on with some of its parts."""
     records = [record for record in book.measured.records
                if record.get("chapter") == chapter.id and record.get("variant")
-               and record.get("passed", True) and "median_us" in record]
+               and not group_of(record) and record.get("passed", True) and "median_us" in record]
     if not records:
         return ["Not measured yet."]
     headers = ["problem, M × N", "with", "median µs", "p10–p90", "GB/s", "% of roof", "predicted MB"]
@@ -201,6 +205,28 @@ def parts(record):
         return [MISSING] * 3
     return [number(record["parts_us"]), f"× {number(record['parts_us'] / record['median_us'], 3)}",
             f"× {number(record['parts_bytes'] / record['predicted_bytes'], 3)}"]
+
+
+def group_of(record):
+    """N of a record whose variant is "group N" and nothing else; None of any other."""
+    size = re.fullmatch(r"group (\d+)", record.get("variant", ""))
+    return int(size[1]) if size else None
+
+
+def groups(book, chapter):
+    """The problems of --set groups, by the size that --group asks for."""
+    sizes = sorted({group_of(record) for record in book.measured.records
+                    if record.get("chapter") == chapter.id} - {None})
+    found = {size: [book.find(chapter, problem, f"group {size}") for problem in GROUPS] for size in sizes}
+    shown = [record for records in found.values() for record in records if record]
+    failed = failures(book, [chapter], GROUPS, [f"group {size}" for size in sizes])
+    if not shown:
+        return ["Not measured yet.", *failed]
+    headers = [chapter.group or "group", *(head for problem in GROUPS
+                                           for head in (f"{problem}: median µs", "% of roof"))]
+    rows = [[str(size), *(cell for record in records for cell in (median(record), of_roof(record)))]
+            for size, records in found.items() if any(records)]
+    return [*markdown(headers, rows, left=()), "", caption(shown), *failed]
 
 
 def median(record):
@@ -257,10 +283,11 @@ def roof_speed(records):
     return "–".join(count(roof) for roof in dict.fromkeys((roofs[0], roofs[-1]))) if roofs else MISSING
 
 
-def failures(book, chapters, problems):
+def failures(book, chapters, problems, variants=("",)):
     """A line that names what is not shown because its result was wrong."""
-    failed = [f"{chapter.id} on {problem}" for chapter in chapters for problem in problems
-              if not (book.measured.find(chapter.id, *problem) or {}).get("passed", True)]
+    failed = [", ".join(filter(None, (f"{chapter.id} on {problem}", variant)))
+              for chapter in chapters for problem in problems for variant in variants
+              if not (book.measured.find(chapter.id, *problem, variant=variant) or {}).get("passed", True)]
     return ["", f"Without times, because the check failed: {'; '.join(failed)}."] if failed else []
 
 
@@ -323,13 +350,14 @@ def make_table(book, file, request, where):
     table, _, identifier = request.partition(" ")
     if request == "progression":
         return progression(book, file)
-    if table not in ("measured", "profile", "variants"):
+    makers = {"measured": measured, "profile": profile, "variants": variants, "groups": groups}
+    if table not in makers:
         raise MarkerError(f"{where}: there is no table '{request}'; choose from progression, "
-                          "measured <chapter>, profile <chapter>, variants <chapter>")
+                          + ", ".join(f"{maker} <chapter>" for maker in makers))
     if identifier not in book.chapters:
         raise MarkerError(f"{where}: the table '{request}' names no chapter; the chapters are "
                           f"{' '.join(book.chapters) or 'none yet'}")
-    return {"measured": measured, "profile": profile, "variants": variants}[table](book, book.chapters[identifier])
+    return makers[table](book, book.chapters[identifier])
 
 
 def rewrite(book, file):

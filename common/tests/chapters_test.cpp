@@ -320,6 +320,15 @@ TEST_CASE("a chapter that groups rows is right for every size of a group") {
         problem.group = group;
         if (refusal(chapter, problem).empty()) check_problem(chapter, problem);
       });
+  for (const Chapter& chapter : chapters())
+    for (const int group : {2, 100'000}) {
+      Problem problem;
+      problem.dtype = DType::F16;
+      problem.rows = 70;
+      problem.cols = 8200;  // just past what a block's registers hold
+      problem.group = group;
+      if (refusal(chapter, problem).empty()) check_problem(chapter, problem);
+    }
 }
 
 TEST_CASE("a backward chapter that can writes y again") {

@@ -136,6 +136,13 @@ class Tables(InDirectory):
         self.addCleanup(setattr, plots, "draw_progression", draw)
         plots.draw_progression = lambda bars, problem, path: self.write(path, f"data {plots.digest(bars)}")
 
+    def add_records(self, *records):
+        """Appends records to the data, as of their device."""
+        lines = self.data.read_text(encoding="utf-8").splitlines()
+        header = json.loads(lines[0])
+        self.data.write_text("\n".join(lines) + "\n" + jsonl(header, *({**r, "device": header["device"]}
+                                                                       for r in records)), encoding="utf-8")
+
     def run_tables(self, *arguments):
         return silently(tables.main, list(arguments), self.root)
 
@@ -159,10 +166,7 @@ class Tables(InDirectory):
     def test_measured_shows_what_is_missing_and_what_was_cut_short(self):
         cut = record("bwd02", dtype="f16", rows=4096, cols=8192, cut_short=True)
         failed = record("bwd02", dtype="f16", rows=4096, cols=4096, passed=False)
-        lines = self.data.read_text(encoding="utf-8").splitlines()
-        header = json.loads(lines[0])
-        self.data.write_text("\n".join(lines) + "\n" + jsonl(header, *({**r, "device": header["device"]}
-                                                                       for r in (cut, failed))), encoding="utf-8")
+        self.add_records(cut, failed)
         self.run_tables()
         text = self.text(self.NOTES)
         self.assertIn("| f32, 1024 × 2048 | 45.28 | 43.84–46.59 | 556 | 30.2 | 25.19 | 31 |", text)
@@ -187,6 +191,31 @@ class Tables(InDirectory):
             self.assertIn(header + "\n", text)
             self.assertIn("| f32, 1024 × 2048 | dropout 0.1, residual | 20.00 | 19.00–21.00 | 800 " + line + "\n", text)
             self.assertEqual("Parts:" in text, bool(fields))
+
+    def test_groups_are_rows_and_their_problems_columns(self):
+        self.write("chapters/bwd02_warp_per_row/kernel.cu",
+                   '    .title = "One warp per row",\n    .group = "rows a block",\n')
+        self.write(self.NOTES, "<!-- table: groups bwd02 -->\n<!-- end table -->\n"
+                               "<!-- table: variants bwd02 -->\n<!-- end table -->\n")
+        self.run_tables()
+        self.assertEqual(self.text(self.NOTES).count("Not measured yet."), 2)
+        large = {"dtype": "bf16", "rows": 16384, "cols": 4096, "gbps": 700.0}
+        self.add_records(record("bwd02", variant="group 16"), record("bwd02", variant="group 2", median_us=40.0),
+                         record("bwd02", variant="group 2", **large), record("bwd01", variant="group 4"),
+                         record("bwd02", variant="group 128", passed=False),
+                         record("bwd02", variant="group 8, mixed", **large))
+        self.run_tables()
+        text = self.text(self.NOTES)
+        self.assertIn("| rows a block | f32, 1024 × 2048: median µs | % of roof | "
+                      "bf16, 16384 × 4096: median µs | % of roof |\n| --: | --: | --: | --: | --: |\n"
+                      "| 2 | 40.00 | 39.3 | 20.00 | 1258.3 |\n"
+                      "| 16 | 20.00 | 78.6 | – | – |\n"
+                      "\nTimes are the median", text)
+        self.assertIn("likewise cold: backward a triad", text)
+        self.assertIn("check failed: bwd02 on f32, 1024 × 2048, group 128.", text)
+        variants = text.split("table: variants")[1]
+        self.assertIn("| bf16, 16384 × 4096 | group 8, mixed | 20.00 |", variants)
+        self.assertEqual(variants.count("group "), 1)
 
     def test_profile_stands_beside_the_prediction(self):
         self.run_tables()
