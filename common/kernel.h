@@ -120,6 +120,30 @@ __device__ inline float triton_uniform(uint32_t seed, uint32_t column) {
   return static_cast<float>(word < 0 ? ~word : word) * 4.6566127342e-10f;
 }
 
+/// Floats as elements, rounded to nearest even; in pairs where they become halves or bfloat16s.
+template <typename T, int kCount>
+__device__ inline Vector<T, kCount> from_floats(const float (&values)[kCount]) {
+  Vector<T, kCount> vector;
+  if constexpr (sizeof(T) == 2 && kCount % 2 == 0) {
+#pragma unroll
+    for (int i = 0; i < kCount; i += 2) {
+      if constexpr (std::is_same_v<T, __half>) {
+        const __half2 pair = __floats2half2_rn(values[i], values[i + 1]);
+        vector.at[i] = pair.x;
+        vector.at[i + 1] = pair.y;
+      } else {
+        const __nv_bfloat162 pair = __floats2bfloat162_rn(values[i], values[i + 1]);
+        vector.at[i] = pair.x;
+        vector.at[i + 1] = pair.y;
+      }
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) vector.at[i] = from_float<T>(values[i]);
+  }
+  return vector;
+}
+
 /// How many elements fit in 16 bytes, the widest access.
 template <typename T>
 inline constexpr int kVectorElements = 16 / static_cast<int>(sizeof(T));

@@ -38,9 +38,9 @@ struct Place {
 
 template <typename To, typename From, int kLanes>
 __device__ Vector<To, kLanes> convert(const Vector<From, kLanes>& from) {
-  Vector<To, kLanes> to;
-  for (int lane = 0; lane < kLanes; ++lane) to.at[lane] = from_float<To>(to_float(from.at[lane]));
-  return to;
+  float values[kLanes];
+  to_floats(from, values);
+  return from_floats<To>(values);
 }
 
 /// What a row of x, or of x1, goes through on its way into the sum.
@@ -58,15 +58,22 @@ struct Branch {
   template <typename T, int kLanes, typename Place>
   __device__ void add(const Vector<T, kLanes>& x, const Place& place, Vector<float, kLanes>& sum,
                       int64_t start, bool store) const {
-    const float scale = drops ? rowscale * (1.0f / (1.0f - p)) : rowscale;  // [2]
-    Vector<uint8_t, kLanes> kept;
-    for (int lane = 0; lane < kLanes; ++lane) kept.at[lane] = 1;
-    if (drops)  // [3] the same for all threads, asked once a vector
-      for (int lane = 0; lane < kLanes; ++lane)
-        kept.at[lane] = triton_uniform(seed, uint32_t(place.column(lane))) > p;  // [4]
+    float values[kLanes];
+    to_floats(x, values);
+    if (!drops) {  // [2] the same for all threads, asked once a vector
+      for (int lane = 0; lane < kLanes; ++lane) sum.at[lane] += values[lane] * rowscale;
+      return;
+    }
+    const float scale = rowscale * (1.0f / (1.0f - p));  // [3]
+    bool kept[kLanes];
     for (int lane = 0; lane < kLanes; ++lane)
-      if (kept.at[lane]) sum.at[lane] += to_float(x.at[lane]) * scale;
-    if (store && mask != nullptr) place.store(mask + start, kept);
+      kept[lane] = triton_uniform(seed, uint32_t(place.column(lane))) > p;  // [4]
+    for (int lane = 0; lane < kLanes; ++lane)
+      if (kept[lane]) sum.at[lane] += values[lane] * scale;
+    if (!store || mask == nullptr) return;
+    Vector<uint8_t, kLanes> bytes;
+    for (int lane = 0; lane < kLanes; ++lane) bytes.at[lane] = kept[lane];
+    place.store(mask + start, bytes);
   }
 };
 
@@ -99,9 +106,9 @@ template <typename T, typename W, int kLanes, typename Place>
 __device__ void store_affine(T* y, const W* weight, const W* bias, const Place& place,
                              Vector<float, kLanes> xhat) {
   if (weight != nullptr)
-    for (int lane = 0; const W w : place.load(weight).at) xhat.at[lane++] *= to_float(w);
+    for (int lane = 0; const float w : convert<float>(place.load(weight)).at) xhat.at[lane++] *= w;
   if (bias != nullptr)
-    for (int lane = 0; const W b : place.load(bias).at) xhat.at[lane++] += to_float(b);
+    for (int lane = 0; const float b : convert<float>(place.load(bias)).at) xhat.at[lane++] += b;
   place.store(y, convert<T>(xhat));
 }
 
