@@ -40,7 +40,7 @@ template <typename To, typename From, int kLanes>
 __device__ Vector<To, kLanes> convert(const Vector<From, kLanes>& from) {
   float values[kLanes];
   to_floats(from, values);
-  return from_floats<To>(values);
+  return __builtin_bit_cast(Vector<To, kLanes>, from_floats<To>(values));
 }
 
 /// What a row of x, or of x1, goes through on its way into the sum.

@@ -18,6 +18,7 @@
 #include <random>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "common/simt/stacks.h"
@@ -104,6 +105,7 @@ class Block {
       }
       const auto now = std::chrono::steady_clock::now();
       if (!spinning) last_progress = now;
+      if (spinning) std::this_thread::yield();  // what it waits for may need this very core
       if (error_) break;
       const char* problem = nullptr;
       if (now - last_progress > schedule.patience)

@@ -2,6 +2,7 @@
 // words.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
+#include <omp.h>
 
 #include <array>
 #include <chrono>
@@ -188,6 +189,33 @@ __global__ void locked_count(int* lock, int* counter) {
   *counter = old + 1;
   __threadfence();
   atomicExch(lock, 0);
+}
+
+// Each of two blocks of two warps adds 1 to buffer[0] and buffer[1] under a lock. Warp 1 is slow:
+// between its load and its store it waits for the other block's load, but not for ever, since with
+// both barriers in place that cannot come.
+template <bool kAfterAcquire, bool kBeforeRelease>
+__global__ void locked_add(int* lock, int* loads, int* buffer, long long patience_ns) {
+  const int warp = threadIdx.x / 32;
+  if (threadIdx.x == 0) {
+    while (atomicExch(lock, 1) != 0) continue;
+    __threadfence();
+  }
+  if (kAfterAcquire) __syncthreads();
+  if (threadIdx.x % 32 == 0) {
+    const int old = *static_cast<volatile int*>(&buffer[warp]);
+    if (warp == 1) {
+      atomicAdd(loads, 1);
+      const long long start = clock64();
+      while (atomicAdd(loads, 0) < 2 && clock64() - start < patience_ns) __nanosleep(100);
+    }
+    buffer[warp] = old + 1;
+  }
+  if (kBeforeRelease) __syncthreads();
+  if (threadIdx.x == 0) {
+    __threadfence();
+    atomicExch(lock, 0);
+  }
 }
 
 __global__ void half_types(__half* h, __nv_bfloat16* b) {
@@ -444,6 +472,25 @@ TEST_CASE("spin locks make progress within a block and between blocks") {
     launch(kernels::locked_count, {40, 8}, &lock, &counter);
     CHECK(counter == 96 + 320);
   }
+}
+
+TEST_CASE("sums under a lock need the barrier after the acquire and that before the release") {
+  const int cores = omp_get_max_threads();
+  omp_set_num_threads(2);  // two blocks at once, however few cores there are
+  const auto sums = [](auto kernel, long long patience_ns) {
+    int lock = 0, loads = 0;
+    std::vector<int> buffer(2);
+    launch(kernel, {2, 64}, &lock, &loads, buffer.data(), patience_ns);
+    return buffer;
+  };
+  constexpr long long kInVain = 20'000'000, kUntilItComes = 20'000'000'000;
+  for (const simt::Schedule schedule : kSchedules) {
+    const Under under(schedule);
+    CHECK(sums(kernels::locked_add<true, true>, kInVain) == std::vector<int>{2, 2});
+    CHECK(sums(kernels::locked_add<true, false>, kUntilItComes)[1] == 1);
+    CHECK(sums(kernels::locked_add<false, true>, kUntilItComes)[1] == 1);
+  }
+  omp_set_num_threads(cores);
 }
 
 TEST_CASE("an empty grid launches nothing") {
