@@ -1,10 +1,12 @@
-"""The forward chapters against PyTorch and Triton, on a GPU.
+"""The chapters against PyTorch and Triton, on a GPU.
 
 Usage: pytorch_test.py BIN_DIR      exit status 77: skipped, and why
 
 1. The reference's Philox words equal Triton's for 2048 x 2048 (seed, offset) pairs.
 2. fwd07's dropout masks equal Triton's, and its outputs those of PyTorch's operations one by one.
 3. The plain forward chapters agree with torch.nn.functional.layer_norm.
+4. The backward chapters' gradients equal those of PyTorch's autograd in double, bwd10's those of the
+   fused operator with Triton's masks.
 """
 
 import pathlib
@@ -75,17 +77,38 @@ def relative(ours, reference):
     return float((ours.double() - reference.double()).norm() / reference.double().norm())
 
 
-def compare_chapter(bin_dir, chapter, dtype, options, dropout=0.0):
-    """One run of a chapter, its dumped inputs put through PyTorch's operations in double."""
-    limit = {"f32": 1e-5, "f16": 6e-4, "bf16": 4e-3}[dtype]
+def run_and_load(bin_dir, chapter, dtype, options, dropout):
+    """Every tensor of one run of a chapter, by its name."""
     with tempfile.TemporaryDirectory() as directory:
         arguments = ["--rows", "1031", "--cols", "1500", "--dtype", dtype, "--samples", "0",
                      "--dump", directory, *options]
         if dropout:
             arguments += ["--dropout", str(dropout)]
         subprocess.run([bin_dir / chapter, *arguments], check=True, capture_output=True)
-        t = {path.stem: load(directory, path.stem, dtype == "bf16")
-             for path in pathlib.Path(directory).glob("*.npy")}
+        return {path.stem: load(directory, path.stem, dtype == "bf16")
+                for path in pathlib.Path(directory).glob("*.npy")}
+
+
+def norm(x, weight, bias, rms):
+    if not rms:
+        return torch.nn.functional.layer_norm(x, x.shape[1:], weight, bias, 1e-5)
+    y = x * torch.rsqrt((x * x).mean(1, keepdim=True) + 1e-5)
+    return y if weight is None else y * weight
+
+
+def triton_mask(seeds, shape, dropout):
+    mask = torch.empty(shape, dtype=torch.uint8, device="cuda")
+    mask_kernel[(shape[0],)](seeds, mask, shape[1], dropout, ROUNDS, 2048)
+    return mask
+
+
+def keep_scale(dropout):
+    return 1.0 / (1.0 - float(numpy.float32(dropout)))
+
+
+def compare_chapter(bin_dir, chapter, dtype, options, dropout=0.0):
+    """One run of a chapter, its dumped inputs put through PyTorch's operations in double."""
+    t = run_and_load(bin_dir, chapter, dtype, options, dropout)
     passed, details = True, []
 
     def branch(x, rowscale, seeds, mask):
@@ -94,12 +117,11 @@ def compare_chapter(bin_dir, chapter, dtype, options, dropout=0.0):
         if rowscale in t:
             total = total * t[rowscale].double()[:, None]
         if seeds in t:
-            theirs = torch.empty_like(t[mask])
-            mask_kernel[(theirs.shape[0],)](t[seeds], theirs, theirs.shape[1], dropout, ROUNDS, 2048)
+            theirs = triton_mask(t[seeds], t[mask].shape, dropout)
             wrong = int((theirs != t[mask]).sum())
             passed = passed and wrong == 0
             details.append(f"{mask}: {wrong} of {theirs.numel()} differ from Triton's")
-            total = torch.where(theirs.bool(), total / (1.0 - float(numpy.float32(dropout))), 0.0)
+            total = torch.where(theirs.bool(), total * keep_scale(dropout), 0.0)
         return total
 
     total = branch("x", "rowscale", "seeds", "mask")
@@ -108,40 +130,78 @@ def compare_chapter(bin_dir, chapter, dtype, options, dropout=0.0):
     if "residual" in t:
         total = total + t["residual"].double()
 
-    def norm(weight, bias):
-        weight = t[weight].double() if weight in t else None
-        bias = t[bias].double() if bias in t else None
-        if "rms" in options:
-            y = total * torch.rsqrt((total * total).mean(1, keepdim=True) + 1e-5)
-            return y if weight is None else y * weight
-        return torch.nn.functional.layer_norm(total, total.shape[1:], weight, bias, 1e-5)
+    def output(weight, bias):
+        parameters = [t[name].double() if name in t else None for name in (weight, bias)]
+        return norm(total, *parameters, "rms" in options)
 
-    expected = {"y": norm("weight", "bias")}
+    expected = {"y": output("weight", "bias")}
     if "y1" in t:
-        expected["y1"] = norm("weight1", "bias1")
+        expected["y1"] = output("weight1", "bias1")
     if "residual_out" in t:
         expected["residual_out"] = total
-    for name, reference in expected.items():
-        error = relative(t[name], reference)
-        passed = passed and error < limit
-        details.append(f"{name}: {error:.1e}")
+    return compare(chapter, dtype, options, t, expected, passed, details)
+
+
+def compare(chapter, dtype, options, ours, expected, passed=True, details=()):
+    limit = {"f32": 1e-5, "f16": 6e-4, "bf16": 4e-3}[dtype]
+    errors = {name: relative(ours[name], reference) for name, reference in expected.items()}
+    details = [*details, *(f"{name}: {error:.1e}" for name, error in errors.items())]
+    passed = passed and all(error < limit for error in errors.values())
     return check(f"{chapter} {dtype} {' '.join(options)}", passed, ", ".join(details))
+
+
+def compare_gradients(bin_dir, chapter, dtype, options, dropout=0.0):
+    """One run of a backward chapter, its dumped inputs put through PyTorch's autograd in double."""
+    t = run_and_load(bin_dir, chapter, dtype, options, dropout)
+    parameters = {name: t[name].double().requires_grad_() for name in
+                  ("weight", "bias", "weight1", "bias1") if name in t}
+    if "residual_out" in t:
+        x = t["residual_out"].double()
+    elif "x" in t:
+        x = t["x"].double()
+    else:  # memory-efficient: x, but for the mean, from y
+        bias = parameters["bias"].detach() if "bias" in parameters else 0.0
+        x = (t["y"].double() - bias) / parameters["weight"].detach() / t["rstd"].double()[:, None]
+    x.requires_grad_()
+    loss = 0.0
+    for dy, weight, bias in (("dy", "weight", "bias"), ("dy1", "weight1", "bias1")):
+        if dy in t:
+            y = norm(x, parameters.get(weight), parameters.get(bias), "rms" in options)
+            loss = loss + (y * t[dy].double()).sum()
+    if "dresidual_out" in t:
+        loss = loss + (x * t["dresidual_out"].double()).sum()
+    loss.backward()
+    expected = {"d" + name: leaf.grad for name, leaf in parameters.items() if "d" + name in t}
+    expected["dresidual"] = x.grad
+    for dx, rowscale, seeds in (("dx", "rowscale", "seeds"), ("dx1", "rowscale1", "seeds1")):
+        expected[dx] = x.grad
+        if rowscale in t:
+            expected[dx] = expected[dx] * t[rowscale].double()[:, None]
+        if seeds in t:
+            mask = triton_mask(t[seeds], x.shape, dropout)
+            expected[dx] = torch.where(mask.bool(), expected[dx] * keep_scale(dropout), 0.0)
+    expected = {name: gradient for name, gradient in expected.items() if name in t}
+    return compare(chapter, dtype, options, t, expected)
 
 
 def main(bin_dir):
     passed = compare_words(bin_dir)
     names = subprocess.run([bin_dir / "chapters", "--list"], check=True, capture_output=True,
                            text=True).stdout
-    forward = [line.split()[0] for line in names.splitlines() if line.startswith("fwd")]
-    for chapter in forward:
+    chapters = [line.split()[0] for line in names.splitlines()]
+    for chapter in chapters:
+        compare_one = compare_chapter if chapter.startswith("fwd") else compare_gradients
         for dtype in ("f32", "f16", "bf16"):
-            passed = compare_chapter(bin_dir, chapter, dtype, []) and passed
+            passed = compare_one(bin_dir, chapter, dtype, []) and passed
+            if chapter >= ("fwd04" if chapter.startswith("fwd") else "bwd05"):
+                passed = compare_one(bin_dir, chapter, dtype, ["--kind", "rms"]) and passed
     everything = ["--rowscale", "--parallel", "--prenorm"]
     for dtype in ("f32", "f16", "bf16"):
         for options in (["--residual", "same", "--prenorm"], [*everything, "--residual", "f32"],
                         [*everything, "--residual", "same", "--kind", "rms"]):
             for dropout in (0.0, 0.1, 0.5):
                 passed = compare_chapter(bin_dir, "fwd07", dtype, options, dropout) and passed
+                passed = compare_gradients(bin_dir, "bwd10", dtype, options, dropout) and passed
     return 0 if passed else 1
 
 
