@@ -8,6 +8,10 @@
 //   block_sum              shared memory between warps     fwd03
 //   GradientSums           dweight, dbias added in float   bwd01
 //   Vector, Columns        128-bit access                  fwd06
+//   Packed, GradientTerms  what dx, dweight, dbias need    bwd08
+//   PartialSums            dweight, dbias in parts         bwd08
+//   row_sums               two sums behind one barrier     bwd09
+//   multiprocessors        how many the GPU has            bwd09
 #pragma once
 
 #if defined(__CUDACC__)
@@ -16,6 +20,8 @@
 #include "common/simt/cuda.h"
 #include "common/simt/launch.h"
 #endif
+#include <algorithm>
+
 #include "common/chapter.h"
 
 namespace lnc {
@@ -74,6 +80,27 @@ __device__ float block_sum(float value) {
   return value;
 }
 
+/// The sums of both values over the kRowThreads threads of a row, in each of them; a block has
+/// kThreads / kRowThreads rows at a time. All threads of the block must call it, with 0 and 1 as
+/// `parity` in turns: then the barrier of one call says that the partials of the call before are
+/// read, and a second barrier is not needed.
+template <int kThreads, int kRowThreads>
+__device__ float2 row_sums(float2 values, int parity) {
+  values = make_float2(warp_sum(values.x), warp_sum(values.y));
+  if constexpr (kRowThreads > kWarpSize) {
+    constexpr int kRowWarps = kRowThreads / kWarpSize;
+    __shared__ float2 partial[2][kThreads / kWarpSize];
+    const int warp = threadIdx.x / kWarpSize;
+    const int lane = threadIdx.x % kWarpSize;
+    if (lane == 0) partial[parity][warp] = values;
+    __syncthreads();
+    values = make_float2(0.0f, 0.0f);
+    if (lane < kRowWarps) values = partial[parity][warp / kRowWarps * kRowWarps + lane];
+    values = make_float2(warp_sum(values.x), warp_sum(values.y));
+  }
+  return values;
+}
+
 /// kCount neighbouring elements, moved at once: up to 16 bytes in one instruction, and as often as
 /// it takes for more. Their address must be a multiple of the alignment.
 template <typename T, int kCount>
@@ -101,6 +128,77 @@ __device__ inline void to_floats(const Vector<T, kCount>& vector, float (&values
 #pragma unroll
     for (int i = 0; i < kCount; ++i) values[i] = to_float(vector.at[i]);
   }
+}
+
+/// A vector as registers hold it: in words of 32 bits, where T is shorter two elements each. A
+/// Vector that waits in a register, or that is one of two things, is taken apart into its elements
+/// by the compiler, and for that it first waits for the load.
+template <typename T, int kCount>
+struct alignas(Vector<T, kCount>) Packed {
+  using Word = std::conditional_t<sizeof(T) * kCount % 4 == 0, std::uint32_t, std::uint16_t>;
+  Word at[sizeof(T) * kCount / sizeof(Word)];
+};
+
+template <typename T, int kCount>
+__device__ inline void to_floats(const Packed<T, kCount>& packed, float (&values)[kCount]) {
+  if constexpr (sizeof(T) == 2 && kCount % 2 == 0) {
+#pragma unroll
+    for (int i = 0; i < kCount; i += 2) {
+      const std::uint32_t word = packed.at[i / 2];
+      if constexpr (std::is_same_v<T, __half>) {
+        const float2 pair = __half22float2(__half2(__builtin_bit_cast(__half2_raw, word)));
+        values[i] = pair.x;
+        values[i + 1] = pair.y;
+      } else {  // a bfloat16 is the upper half of a float
+        values[i] = __builtin_bit_cast(float, word << 16);
+        values[i + 1] = __builtin_bit_cast(float, word & 0xffff0000u);
+      }
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) values[i] = to_float(__builtin_bit_cast(T, packed.at[i]));
+  }
+}
+
+/// The vector at element `at` of a tensor where it is there, and `otherwise` in each lane where
+/// not. Its address must be a multiple of the vector's alignment.
+template <int kLanes, typename T>
+__device__ inline Packed<T, kLanes> load_if(bool there, const T* tensor, std::int64_t at,
+                                            float otherwise = 0.0f) {
+  Vector<T, kLanes> vector;
+  for (T& value : vector.at) value = from_float<T>(otherwise);
+  auto packed = __builtin_bit_cast(Packed<T, kLanes>, vector);
+  if (there) packed = *reinterpret_cast<const Packed<T, kLanes>*>(tensor + at);
+  return packed;
+}
+
+/// What dx, dweight and dbias are made of, for the columns of one vector.
+template <int kLanes>
+struct GradientTerms {
+  float xhat[kLanes], dy[kLanes], wdy[kLanes];
+
+  template <typename T, typename W>
+  __device__ GradientTerms(const Packed<T, kLanes>& packed_x, const Packed<T, kLanes>& packed_dy,
+                           const Packed<W, kLanes>& weight, float mean, float rstd) {
+    to_floats(packed_x, xhat);
+    to_floats(packed_dy, dy);
+    to_floats(weight, wdy);
+    for (float& value : xhat) value = (value - mean) * rstd;
+    for (int lane = 0; lane < kLanes; ++lane) wdy[lane] *= dy[lane];
+  }
+  /// Adds to the sums that c1 (x) and c2 (y) are means of. Where dy is 0 there is nothing to add.
+  __device__ void add_to(float2& sums) const {
+    for (int lane = 0; lane < kLanes; ++lane) {
+      sums.x += wdy[lane] * xhat[lane];
+      sums.y += wdy[lane];
+    }
+  }
+};
+
+/// Whether each pointer is to a 16-byte boundary; null is.
+template <typename... Ts>
+bool at_16_bytes(const Ts*... pointers) {
+  return ((reinterpret_cast<std::uintptr_t>(pointers) % 16 == 0) && ...);
 }
 
 /// How many elements fit in 16 bytes, the widest access.
@@ -205,6 +303,60 @@ void round_gradients(const BackwardArgs<T, W>& a, const GradientSums& sums) {
            {blocks_for(a.cols, kColumnThreads), kColumnThreads, 0, a.stream}, sums, a.dweight,
            a.dbias, a.cols);
   }
+}
+
+/// dweight and dbias in parts: float sums over some of the rows each, [parts, cols]. dbias is null
+/// for Kind::Rms.
+struct PartialSums {
+  float* dweight;
+  float* dbias;
+};
+
+inline std::int64_t partial_sums_bytes(const Problem& problem, std::int64_t parts) {
+  return 2 * parts * problem.cols * std::int64_t{sizeof(float)};
+}
+
+/// The partial sums in a workspace of partial_sums_bytes.
+template <typename T, typename W>
+PartialSums partial_sums(const BackwardArgs<T, W>& a, std::int64_t parts) {
+  auto* workspace = static_cast<float*>(a.workspace);
+  return {workspace, a.kind == Kind::Layer ? workspace + parts * a.cols : nullptr};
+}
+
+/// A block adds up 32 columns of dweight (blockIdx.y = 0) or of dbias (1): a lane has a column, the
+/// warps share the parts. Always in the same order, so the bits are always the same.
+template <typename W>
+__global__ void __launch_bounds__(kWarpSize* kWarpSize)
+    add_partial_sums_kernel(PartialSums sums, std::int64_t parts, W* dweight, W* dbias,
+                            std::int64_t cols) {
+  __shared__ float of_warp[kWarpSize][kWarpSize];
+  const float* partial = blockIdx.y == 0 ? sums.dweight : sums.dbias;
+  const int warps = blockDim.x / kWarpSize, warp = threadIdx.x / kWarpSize;
+  const int lane = threadIdx.x % kWarpSize;
+  const std::int64_t col = std::int64_t{blockIdx.x} * kWarpSize + lane;
+
+  float sum = 0.0f;
+  if (col < cols) {
+#pragma unroll 8
+    for (std::int64_t part = warp; part < parts; part += warps) sum += partial[part * cols + col];
+  }
+  of_warp[warp][lane] = sum;
+  __syncthreads();
+  if (warp > 0 || col >= cols) return;
+  for (int other = 1; other < warps; ++other) sum += of_warp[other][lane];
+  (blockIdx.y == 0 ? dweight : dbias)[col] = from_float<W>(sum);
+}
+
+/// Adds up the parts, and rounds the sums to W, into dweight and dbias. No parts give 0.
+template <typename T, typename W>
+void add_partial_sums(const BackwardArgs<T, W>& a, const PartialSums& sums, std::int64_t parts) {
+  constexpr std::int64_t kPartsPerWarp = 8;  // as many loads are on their way at once
+  const auto warps = static_cast<unsigned>(
+      std::clamp<std::int64_t>((parts + kPartsPerWarp - 1) / kPartsPerWarp, 1, kWarpSize));
+  launch(add_partial_sums_kernel<W>,
+         {dim3(blocks_for(a.cols, kWarpSize), a.kind == Kind::Layer ? 2 : 1), warps * kWarpSize, 0,
+          a.stream},
+         sums, parts, a.dweight, a.dbias, a.cols);
 }
 
 }  // namespace lnc

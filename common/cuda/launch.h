@@ -78,6 +78,15 @@ void launch(void (*kernel)(Params...), const LaunchConfig& config, Args&&... arg
   check_cuda(status, what.str());
 }
 
+/// How many multiprocessors the current GPU has.
+inline int multiprocessors() {
+  int gpu = 0, count = 0;
+  check_cuda(cudaGetDevice(&gpu), "asking for the current device");
+  check_cuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, gpu),
+             "asking for the number of multiprocessors");
+  return count;
+}
+
 /// The block's dynamic shared memory, LaunchConfig::shared_bytes of it, 16-byte aligned.
 template <typename T>
 __device__ T* dynamic_shared() {

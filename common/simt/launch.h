@@ -5,6 +5,7 @@
 #include <tuple>
 #include <utility>
 
+#include "common/chapter.h"
 #include "common/simt/cuda.h"
 
 namespace lnc {
@@ -28,6 +29,9 @@ void launch(void (*kernel)(Params...), const LaunchConfig& config, Args&&... arg
   simt::run({config.grid, config.block, config.shared_bytes, reinterpret_cast<const void*>(kernel)},
             [&] { std::apply(kernel, params); });
 }
+
+/// How many multiprocessors the GPU has that stands in where none is.
+inline int multiprocessors() { return kH100.multiprocessors; }
 
 /// The block's dynamic shared memory, as an array of T. In CUDA: `extern __shared__ T data[]`.
 template <typename T>
