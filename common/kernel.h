@@ -202,14 +202,15 @@ __device__ inline Packed<T, kCount> from_floats(const float (&values)[kCount]) {
   return packed;
 }
 
-/// The vector of a row that begins at col; `otherwise` everywhere where there is no such row (null)
-/// or column. cols must be a multiple of kLanes, and the address one of the vector's alignment.
-template <int kLanes, typename T, typename Index>
-__device__ inline Packed<T, kLanes> load_or(const T* row, Index col, Index cols, float otherwise) {
+/// The vector at element `at` of a tensor where it is there, and `otherwise` in each lane where
+/// not. Its address must be a multiple of the vector's alignment.
+template <int kLanes, typename T>
+__device__ inline Packed<T, kLanes> load_if(bool there, const T* tensor, std::int64_t at,
+                                            float otherwise = 0.0f) {
   Vector<T, kLanes> vector;
   for (T& value : vector.at) value = from_float<T>(otherwise);
   auto packed = __builtin_bit_cast(Packed<T, kLanes>, vector);
-  if (row != nullptr && col < cols) packed = *reinterpret_cast<const Packed<T, kLanes>*>(row + col);
+  if (there) packed = *reinterpret_cast<const Packed<T, kLanes>*>(tensor + at);
   return packed;
 }
 

@@ -59,10 +59,11 @@ __global__ void __launch_bounds__(kThreads)
   } kept[kWide ? 1 : kVectors];
   const auto column = [](int64_t tile) { return (tile * kThreads + threadIdx.x) * kLanes; };
   const auto load = [&](int64_t tile) {
+    const int64_t col = column(tile);
     auto& part = kept[kWide ? 0 : tile];
-    part.x = load_or<kLanes>(a.x + start, column(tile), a.cols, 0.0f);
-    part.dy = load_or<kLanes>(a.dy + start, column(tile), a.cols, 0.0f);
-    part.weight = load_or<kLanes>(a.weight, column(tile), a.cols, 1.0f);
+    part.x = load_if<kLanes>(col < a.cols, a.x, start + col);
+    part.dy = load_if<kLanes>(col < a.cols, a.dy, start + col);
+    part.weight = load_if<kLanes>(col < a.cols && a.weight != nullptr, a.weight, col, 1.0f);
   };
   const auto walk = [&](auto&& body) {
     const int64_t tiles = kWide ? (a.cols - 1) / (kThreads * kLanes) + 1 : kVectors;

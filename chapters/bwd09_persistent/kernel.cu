@@ -1,0 +1,220 @@
+// bwd09 · Persistent blocks
+//
+// bwd08 starts a block for each row, and each brings its row of dweight and dbias to L2, one after
+// the other where they share a buffer. Here there are only as many blocks as the GPU runs at once.
+// Each takes its share of the rows, holds weight, dweight and dbias of its columns in registers all
+// the while, and writes one row of partial sums when it ends; a second kernel adds these up. While
+// a block works on one row, the loads of its next are on their way.
+//
+// It should run at the speed of a triad where there are many rows, without locks or atomics.
+#include "common/kernel.h"
+
+namespace bwd09 {
+using namespace lnc;
+
+constexpr bool kConsecutive = true;  // [1] a block's rows: neighbours, or a grid apart
+constexpr int kMinThreads = 256, kMaxThreads = 512, kMaxPerThread = 32;  // [2]
+template <int kRowThreads>
+constexpr int kBlockThreads = kRowThreads < kMinThreads ? kMinThreads : kRowThreads;
+
+/// The sum of a vector over the rows of a step, in the first row's threads.
+template <int kSlots, int kRowThreads, int kLanes>
+__device__ void add_slots(Vector<float, kLanes>& value, int slot, int thread) {
+  __shared__ Vector<float, kLanes> of_slot[kSlots][kRowThreads];
+  __syncthreads();
+  of_slot[slot][thread] = value;
+  __syncthreads();
+  for (int other = 1; slot == 0 && other < kSlots; ++other)
+    for (int lane = 0; lane < kLanes; ++lane) value.at[lane] += of_slot[other][thread].at[lane];
+}
+
+/// How the work is cut: blocks · slices blocks, each for rows_per_block rows and one slice of the
+/// columns. There is more than one slice where a row does not fit in a block.
+struct Plan {
+  int row_threads, vectors;
+  int64_t slices, rows_per_block, blocks;
+};
+
+/// kRowThreads threads a row, kSlots rows at a time. `means` are each row's c1 and c2, for slices.
+template <typename T, typename W, int kRowThreads, int kVectors, int kLanes, bool kSlices>
+__global__ void __launch_bounds__(kBlockThreads<kRowThreads>,
+                                  kMaxThreads / kBlockThreads<kRowThreads>)
+    layer_norm_backward(BackwardArgs<T, W> a, Plan plan, PartialSums sums, const float2* means) {
+  constexpr int kThreads = kBlockThreads<kRowThreads>, kSlots = kThreads / kRowThreads;
+  constexpr int kColumns = kRowThreads * kVectors * kLanes;
+  constexpr bool kKept = kVectors <= 2;  // [3] else x, dy and weight are read twice
+  const int slot = threadIdx.x / kRowThreads, thread = threadIdx.x % kRowThreads;
+  const int64_t block = kSlices ? blockIdx.x / plan.slices : blockIdx.x;
+  const int64_t slice = kSlices ? blockIdx.x % plan.slices * kColumns : 0;
+  const auto cols = static_cast<int>(min(a.cols - slice, int64_t{kColumns}));
+  const auto column = [=](int i) { return (i * kRowThreads + thread) * kLanes; };
+  const int64_t first = block * (kConsecutive ? plan.rows_per_block : kSlots);
+  const int64_t stride = kConsecutive ? kSlots : plan.blocks * kSlots;
+  const int64_t end = kConsecutive ? min(first + plan.rows_per_block, a.rows) : a.rows;
+  const bool layer = a.kind == Kind::Layer;
+  const float inverse_cols = 1.0f / static_cast<float>(a.cols);
+
+  const auto load = [=](const T* tensor, int64_t row, int i) {  // [4] 0 without such a row
+    const bool there = row < end && column(i) < cols;
+    return load_if<kLanes>(there, tensor, row * a.cols + slice + column(i));
+  };
+  const auto load_parameter = [=](const W* tensor, int i, float otherwise) {
+    const bool there = tensor != nullptr && column(i) < cols;
+    return load_if<kLanes>(there, tensor, slice + column(i), otherwise);
+  };
+  Packed<W, kLanes> weight[kVectors];
+  Vector<float, kLanes> dweight[kVectors] = {}, dbias[kVectors] = {};
+  for (int i = 0; kKept && i < kVectors; ++i) weight[i] = load_parameter(a.weight, i, 1.0f);
+
+  struct {
+    Packed<T, kLanes> x[kVectors], dy[kVectors];
+    float mean, rstd;
+  } next, now;
+  const auto load_next = [&](int64_t row) {
+#pragma unroll
+    for (int i = 0; kKept && i < kVectors; ++i) {
+      next.x[i] = load(a.x, row, i);
+      next.dy[i] = load(a.dy, row, i);
+    }
+    next.mean = row < end && layer ? a.mean[row] : 0.0f;
+    next.rstd = row < end ? a.rstd[row] : 0.0f;
+  };
+  load_next(first + slot);
+  for (int64_t step = first, turn = 0; step < end; step += stride, ++turn) {  // [5]
+    const int64_t row = step + slot;
+    now = next;
+    load_next(row + stride);  // [6]
+    const auto terms = [&](int i) {
+      return kKept ? GradientTerms<kLanes>(now.x[i], now.dy[i], weight[i], now.mean, now.rstd)
+                   : GradientTerms<kLanes>(load(a.x, row, i), load(a.dy, row, i),
+                                           load_parameter(a.weight, i, 1.0f), now.mean, now.rstd);
+    };
+    float2 c = make_float2(0.0f, 0.0f);
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      const auto t = terms(i);
+      t.add_to(c);
+      for (int lane = 0; lane < kLanes; ++lane) {
+        dweight[i].at[lane] += t.dy[lane] * t.xhat[lane];
+        dbias[i].at[lane] += t.dy[lane];
+      }
+    }
+    if constexpr (!kSlices) c = row_sums<kThreads, kRowThreads>(c, turn % 2);  // [7]
+    c = kSlices ? means[row] : make_float2(c.x * inverse_cols, layer ? c.y * inverse_cols : 0.0f);
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      if (row >= end || column(i) >= cols) continue;
+      const int64_t at = row * a.cols + slice + column(i);
+      const auto t = terms(i);
+      Vector<T, kLanes> out;
+      for (int lane = 0; lane < kLanes; ++lane)
+        out.at[lane] = from_float<T>(now.rstd * (t.wdy[lane] - c.y - t.xhat[lane] * c.x));
+      *reinterpret_cast<Vector<T, kLanes>*>(a.dx + at) = out;
+      if (a.y_again == nullptr) continue;  // [8]
+      float w[kLanes], b[kLanes];
+      to_floats(load_parameter(a.weight, i, 1.0f), w);
+      to_floats(load_parameter(a.bias, i, 0.0f), b);
+      for (int lane = 0; lane < kLanes; ++lane)
+        out.at[lane] = from_float<T>(t.xhat[lane] * w[lane] + b[lane]);
+      *reinterpret_cast<Vector<T, kLanes>*>(a.y_again + at) = out;
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    if constexpr (kSlots > 1) {  // [9]
+      add_slots<kSlots, kRowThreads>(dweight[i], slot, thread);
+      add_slots<kSlots, kRowThreads>(dbias[i], slot, thread);
+    }
+    if (slot > 0 || column(i) >= cols) continue;
+    const int64_t at = block * a.cols + slice + column(i);
+    *reinterpret_cast<Vector<float, kLanes>*>(sums.dweight + at) = dweight[i];
+    if (layer) *reinterpret_cast<Vector<float, kLanes>*>(sums.dbias + at) = dbias[i];
+  }
+}
+
+/// c1 and c2 of a row, where no block of the kernel above sees the whole of it.
+template <typename T, typename W, int kLanes>
+__global__ void __launch_bounds__(kMaxThreads) row_means(BackwardArgs<T, W> a, float2* means) {
+  const int64_t row = blockIdx.x, start = row * a.cols;
+  const bool layer = a.kind == Kind::Layer;
+  const float mean = layer ? a.mean[row] : 0.0f, rstd = a.rstd[row];
+  float2 c = make_float2(0.0f, 0.0f);
+#pragma unroll 4
+  for (int64_t col = threadIdx.x * kLanes; col < a.cols; col += kMaxThreads * kLanes) {
+    const GradientTerms<kLanes> t(
+        load_if<kLanes>(true, a.x, start + col), load_if<kLanes>(true, a.dy, start + col),
+        load_if<kLanes>(a.weight != nullptr, a.weight, col, 1.0f), mean, rstd);
+    t.add_to(c);
+  }
+  c = row_sums<kMaxThreads, kMaxThreads>(c, 0);
+  if (threadIdx.x == 0) means[row] = make_float2(c.x / a.cols, layer ? c.y / a.cols : 0.0f);
+}
+
+Plan plan_for(int64_t rows, int64_t cols, int64_t element_bytes, int group) {
+  const int64_t lanes = 16 / element_bytes;
+  Plan plan{kWarpSize, 2, 1, 0, 0};
+  while (lanes * plan.row_threads * plan.vectors < cols && plan.vectors * lanes <= kMaxPerThread)
+    (plan.row_threads < kMaxThreads ? plan.row_threads : plan.vectors) *= 2;
+  if (plan.vectors * lanes > kMaxPerThread)
+    plan = {kMinThreads, 2, (cols - 1) / (kMinThreads * 2 * lanes) + 1, 0, 0};
+  const int threads = std::max(plan.row_threads, kMinThreads), slots = threads / plan.row_threads;
+  const int64_t places = int64_t{multiprocessors()} * (group > 0 ? group : kMaxThreads / threads);
+  const int64_t blocks = std::max<int64_t>(places / plan.slices, 1);
+  plan.rows_per_block = std::max<int64_t>(blocks_for(rows, blocks * slots), 1) * slots;
+  plan.blocks = blocks_for(rows, plan.rows_per_block);
+  return plan;
+}
+
+/// Launches the kernel of the plan's shape, which it looks for from the smallest on.
+template <int kLanes, int kRowThreads, int kVectors, typename T, typename W>
+void run_plan(const BackwardArgs<T, W>& a, const Plan& plan, const PartialSums& sums) {
+  if (plan.row_threads == kRowThreads && plan.vectors == kVectors) {
+    constexpr int kHere = kVectors * kVectorElements<T> / kLanes;
+    constexpr bool kMaySlice = kRowThreads == kMinThreads;
+    auto* means = reinterpret_cast<float2*>(sums.dweight + 2 * plan.blocks * a.cols);
+    if (plan.slices > 1)  // [10]
+      launch(row_means<T, W, kLanes>, {blocks_for(a.rows, 1), kMaxThreads, 0, a.stream}, a, means);
+    launch(plan.slices > 1 ? layer_norm_backward<T, W, kRowThreads, kHere, kLanes, kMaySlice>
+                           : layer_norm_backward<T, W, kRowThreads, kHere, kLanes, false>,
+           {blocks_for(plan.blocks * plan.slices, 1), kBlockThreads<kRowThreads>, 0, a.stream}, a,
+           plan, sums, means);
+  } else if constexpr (kRowThreads < kMaxThreads) {
+    run_plan<kLanes, kRowThreads * 2, kVectors>(a, plan, sums);
+  } else if constexpr (kVectors * kVectorElements<T> < kMaxPerThread) {
+    run_plan<kLanes, kRowThreads, kVectors * 2>(a, plan, sums);
+  }
+}
+
+template <typename T, typename W>
+void run(const BackwardArgs<T, W>& a) {
+  const Plan plan = plan_for(a.rows, a.cols, sizeof(T), a.group);
+  const PartialSums sums = partial_sums(a, plan.blocks);
+  constexpr int kLanes = kVectorElements<T>;
+  if (a.cols % kLanes == 0 && at_16_bytes(a.x, a.dy, a.dx, a.weight, a.bias, a.y_again))
+    run_plan<kLanes, kWarpSize, 2>(a, plan, sums);
+  else
+    run_plan<1, kWarpSize, 2>(a, plan, sums);  // [11]
+  add_partial_sums(a, sums, plan.blocks);
+}
+
+const Registration registration{{
+    .id = "bwd09",
+    .title = "Persistent blocks",
+    .teaches = "as many blocks as the GPU holds; sums stay in registers from row to row",
+    .source = "FlashAttention",
+    .recomputes_output = true,
+    .group = "blocks a multiprocessor",
+    .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
+                             run<__nv_bfloat16, float>},
+    .predicted_bytes = [](const Problem& p, const Gpu& gpu) -> std::int64_t {
+      const Plan plan = plan_for(p.rows, p.cols, p.element_bytes(), p.group);
+      const auto reads = 2 * device_reads(plan.slices > 1 ? 2 : 1, 2 * p.tensor_bytes(), gpu);
+      return (reads + 1 + p.recompute_output) * p.tensor_bytes() + parameter_bytes(p);
+    },
+    .workspace_bytes = [](const Problem& p) -> std::int64_t {
+      const Plan plan = plan_for(p.rows, p.cols, p.element_bytes(), p.group);
+      return partial_sums_bytes(p, plan.blocks) + (plan.slices > 1 ? 8 * p.rows : 0);
+    },
+}};
+
+}  // namespace bwd09
