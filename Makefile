@@ -28,7 +28,7 @@ run:
 	@$(prepare) && $(program) $(ARGS)
 
 bench:
-	@$(prepare) && $(program) --set progression,sweep,large,fused --json '$(JSON)' $(ARGS)
+	@$(prepare) && $(program) --set progression,sweep,large,fused,groups --json '$(JSON)' $(ARGS)
 
 profile:
 	@$(prepare) && $(PYTHON) notebooks/profile_chapter.py $(program) -- $(ARGS)
