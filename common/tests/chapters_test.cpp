@@ -346,21 +346,6 @@ TEST_CASE("a chapter that groups rows is right on wide rows, several for each bl
       }
 }
 
-TEST_CASE("a chapter that groups rows is right on wide rows, several for each block") {
-  for (const Chapter& chapter : chapters())
-    for (const auto [rows, cols] :
-         {Shape{300, 5000}, Shape{150, 8200}, Shape{150, 9001}, Shape{45, 17000}, Shape{45, 33001}})
-      for (const DType dtype : {DType::F32, DType::BF16}) {
-        Problem problem;
-        problem.dtype = dtype;
-        problem.rows = rows;
-        problem.cols = cols;
-        problem.group = 1;
-        problem.recompute_output = chapter.recomputes_output;
-        if (refusal(chapter, problem).empty()) check_problem(chapter, problem);
-      }
-}
-
 TEST_CASE("a backward chapter that can writes y again") {
   for (const Chapter& chapter : chapters())
     for (const std::int64_t cols : {33, 1024, 5000})
