@@ -19,11 +19,12 @@ enum class Direction { Forward, Backward };
 enum class Kind { Layer, Rms };  ///< subtract the mean and divide by the deviation, or only scale
 enum class DType { F32, F16, BF16 };  ///< the type of x, y, dy, dx, weight, bias, dweight, dbias
 
-/// The type of the residual stream in a fused forward pass.
+/// The type of the residual stream in a fused pass.
 enum class Residual { None, Same, F32 };
 
 /// What a fused forward pass does before and after the norm, in this order: x · rowscale, dropout,
-/// + x1 (with a rowscale and a dropout of its own), + residual; that sum is normalised.
+/// + x1 (with a rowscale and a dropout of its own), + residual; that sum is normalised. A fused
+/// backward pass is the gradient of all that.
 struct Fusion {
   bool rowscale = false;      ///< a float for each row of x, and of x1 where that is there
   float dropout = 0.0f;       ///< probability of dropping an element, 0 <= p < 1
@@ -31,7 +32,7 @@ struct Fusion {
   Residual residual = Residual::None;
   bool prenorm = false;        ///< the sum itself is an output too, in the residual's type
   bool second_affine = false;  ///< y1 from weight1 and bias1
-  bool masks = false;          ///< the dropout masks are outputs too
+  bool masks = false;          ///< the dropout masks are outputs too; a backward pass has none
 
   friend bool operator==(const Fusion&, const Fusion&) = default;
 };
@@ -56,6 +57,20 @@ struct Problem {
   std::int64_t element_bytes() const { return dtype == DType::F32 ? 4 : 2; }
   std::int64_t parameter_element_bytes() const { return mixed ? 4 : element_bytes(); }
   std::int64_t tensor_bytes() const { return rows * cols * element_bytes(); }
+
+  /// Of the residual stream: the residual, the sum as it is stored, and their gradients.
+  std::int64_t residual_element_bytes() const {
+    return fusion.residual == Residual::F32 ? 4 : element_bytes();
+  }
+  /// Whether a fused backward pass writes dx1, dresidual. Where nothing scales or drops x and the
+  /// types are the same, each would be dx bit for bit, and dx stands for it.
+  bool writes_dx1() const {
+    return fusion.second_input && (fusion.rowscale || fusion.dropout > 0.0f);
+  }
+  bool writes_dresidual() const {
+    return fusion.residual != Residual::None && (fusion.rowscale || fusion.dropout > 0.0f ||
+                                                 residual_element_bytes() != element_bytes());
+  }
 };
 
 /// The further arguments of a fused forward launch; all null where a part is absent. T is the type
@@ -96,11 +111,34 @@ struct ForwardArgs {
   FusedForward<T, W> fused;
 };
 
+/// The further arguments of a fused backward launch; all null where a part is absent, and in a
+/// plain pass. There is no gradient of the rowscales.
+template <typename T, typename W>
+struct FusedBackward {
+  const T* dy1;                 ///< [rows, cols], the gradient of y1
+  const void* residual_out;     ///< [rows, cols], the sum as the forward pass stored it, of float
+                                ///< where residual_is_float, else of T; never null if fused
+  const void* dresidual_out;    ///< [rows, cols], the gradient that reaches it past the norm,
+                                ///< likewise
+  const W* weight1;             ///< [cols], or null for 1
+  const float* rowscale;        ///< [rows]
+  const std::uint32_t* seeds;   ///< [rows], the dropout's, as in the forward pass
+  const float* rowscale1;       ///< [rows], of x1
+  const std::uint32_t* seeds1;  ///< [rows], of x1
+  T* dx1;                       ///< [rows, cols]; null, too, where it is dx (writes_dx1)
+  void* dresidual;              ///< [rows, cols], the gradient of the whole sum, in the type of
+                                ///< residual_out; null, too, where it is dx (writes_dresidual)
+  W* dweight1;                  ///< [cols]
+  W* dbias1;                    ///< [cols]; null for Kind::Rms
+  float dropout;                ///< the probability of dropping an element
+  bool residual_is_float;
+};
+
 /// The arguments of a backward launch. Every output is overwritten, never accumulated into.
 template <typename T, typename W = T>
 struct BackwardArgs {
   const T* dy;        ///< [rows, cols]
-  const T* x;         ///< [rows, cols]
+  const T* x;         ///< [rows, cols]; null in a fused pass, which has fused.residual_out
   const W* weight;    ///< [cols], or null for 1
   const float* mean;  ///< [rows], as the forward pass wrote it; null for Kind::Rms
   const float* rstd;  ///< [rows], as the forward pass wrote it
@@ -115,6 +153,7 @@ struct BackwardArgs {
   Kind kind;
   void* workspace;
   cudaStream_t stream;
+  FusedBackward<T, W> fused;
 };
 
 /// A chapter's host function for each type of x and of the parameters; null for one that it does
@@ -236,6 +275,14 @@ inline std::int64_t rows_in_flight(const Problem& problem, int threads_per_row, 
 /// once.
 inline std::int64_t parameter_bytes(const Problem& problem) {
   return 2 * problem.cols * problem.parameter_element_bytes() + 2 * problem.rows * 4;
+}
+
+/// The bytes of the tensors of M x N elements that a backward pass must read and write: dy, x or
+/// the sum, dx, and what a fusion adds.
+inline std::int64_t backward_tensor_bytes(const Problem& problem) {
+  const std::int64_t residual = problem.rows * problem.cols * problem.residual_element_bytes();
+  return (2 + problem.fusion.second_affine + problem.writes_dx1()) * problem.tensor_bytes() +
+         (1 + problem.fusion.prenorm + problem.writes_dresidual()) * residual;
 }
 
 /// The bytes of a chapter that walks its `inputs` tensors (x; dy and x) `walks` times with

@@ -192,35 +192,14 @@ std::vector<OutputCheck> check_fused_forward(const Problem& problem,
   MaskComparison mask("mask"), mask1("mask1");
   for_each_row_chunk(problem, [&](RowRange rows) {
     const std::int64_t begin = rows.begin * cols, count = rows.count * cols;
-    const auto tensor = [&](Input input) {
-      return reference_elements<T>(problem, input, begin, count);
-    };
-    const auto column = [&](Input input) {
-      return reference_elements<float>(problem, input, rows.begin, rows.count);
-    };
-    const auto x = tensor(Input::X), x1 = tensor(Input::X1);
-    const auto residual = residual_is_float
-                              ? reference_elements<float>(problem, Input::Residual, begin, count)
-                              : tensor(Input::Residual);
-    const auto rowscale = column(Input::Rowscale), rowscale1 = column(Input::Rowscale1);
-    const auto seeds = dropout_seeds(problem, Input::X, rows.begin, rows.count);
-    const auto seeds1 = dropout_seeds(problem, Input::X1, rows.begin, rows.count);
-    const auto want = reference::fused_forward({.norm = reference_norm(problem.kind),
-                                                .rows = rows.count,
-                                                .cols = cols,
-                                                .x = x,
-                                                .rowscale = rowscale,
-                                                .x1 = x1,
-                                                .rowscale1 = rowscale1,
-                                                .residual = residual,
-                                                .weight = weight,
-                                                .bias = bias,
-                                                .weight1 = weight1,
-                                                .bias1 = bias1,
-                                                .eps = problem.eps,
-                                                .dropout = fusion.dropout,
-                                                .seeds = seeds,
-                                                .seeds1 = seeds1});
+    const FusedInputs<T> inputs(problem, rows);
+    const auto& [x, x1, residual, rowscale, rowscale1, seeds, seeds1] = inputs;
+    auto in = inputs.without_parameters(problem, rows);
+    in.weight = weight;
+    in.bias = bias;
+    in.weight1 = weight1;
+    in.bias1 = bias1;
+    const auto want = reference::fused_forward(in);
     // The absolute values of what is added up to the sum.
     const double keep = 1.0 / (1.0 - static_cast<double>(fusion.dropout));
     std::vector<double> terms(count);
@@ -274,6 +253,138 @@ std::vector<OutputCheck> check_fused_forward(const Problem& problem,
   return checks;
 }
 
+/// The fused backward pass. The gradient of the sum has the plain pass's bound, of two pairs of
+/// dy and weight, and what reaches the sum past the norm on top; dx and dx1 are that times a
+/// factor. Where dropped the factor is 0, and so is the bound: dx must be 0 there exactly.
+template <typename T, typename W>
+std::vector<OutputCheck> check_fused_backward(const Problem& problem,
+                                              const BackwardArgs<T, W>& args) {
+  const std::int64_t cols = problem.cols;
+  const bool layer = problem.kind == Kind::Layer;
+  const Fusion& fusion = problem.fusion;
+  const bool residual_is_float = problem.residual_element_bytes() == 4;
+  const auto weight = reference_elements<W>(problem, Input::Weight, 0, cols);
+  const auto weight1 = reference_elements<W>(problem, Input::Weight1, 0, cols);
+  Comparison dx("dx", kRounding<T>, cols), dx1("dx1", kRounding<T>, cols);
+  Comparison dresidual("dresidual", residual_is_float ? kRounding<float> : kRounding<T>, cols);
+  /// The sums down the columns of one pair of parameters, and of their terms' absolute values.
+  struct ColumnSums {
+    std::vector<double> dweight, dbias, abs_dweight, abs_dbias;
+    explicit ColumnSums(std::int64_t cols)
+        : dweight(cols), dbias(cols), abs_dweight(cols), abs_dbias(cols) {}
+  };
+  ColumnSums first(cols), second(fusion.second_affine ? cols : 0);
+  std::mutex column_sums;
+  for_each_row_chunk(problem, [&](RowRange rows) {
+    const std::int64_t begin = rows.begin * cols, count = rows.count * cols;
+    const auto saved = fused_rows<T>(problem, rows);
+    const std::vector<double> mean(saved.statistics.mean.begin(), saved.statistics.mean.end());
+    const std::vector<double> rstd(saved.statistics.rstd.begin(), saved.statistics.rstd.end());
+    const auto dy = reference_elements<T>(problem, Input::Dy, begin, count);
+    const auto dy1 = reference_elements<T>(problem, Input::Dy1, begin, count);
+    const auto dsum = residual_is_float
+                          ? reference_elements<float>(problem, Input::DresidualOut, begin, count)
+                          : reference_elements<T>(problem, Input::DresidualOut, begin, count);
+    const auto rowscale =
+        reference_elements<float>(problem, Input::Rowscale, rows.begin, rows.count);
+    const auto rowscale1 =
+        reference_elements<float>(problem, Input::Rowscale1, rows.begin, rows.count);
+    const auto seeds = dropout_seeds(problem, Input::X, rows.begin, rows.count);
+    const auto seeds1 = dropout_seeds(problem, Input::X1, rows.begin, rows.count);
+    const auto want = reference::fused_backward({.norm = reference_norm(problem.kind),
+                                                 .rows = rows.count,
+                                                 .cols = cols,
+                                                 .dy = dy,
+                                                 .dy1 = dy1,
+                                                 .dsum = dsum,
+                                                 .sum = saved.sum,
+                                                 .mean = mean,
+                                                 .rstd = rstd,
+                                                 .weight = weight,
+                                                 .weight1 = weight1,
+                                                 .rowscale = rowscale,
+                                                 .rowscale1 = rowscale1,
+                                                 .second_input = fusion.second_input,
+                                                 .dropout = fusion.dropout,
+                                                 .seeds = seeds,
+                                                 .seeds1 = seeds1});
+    const auto xhat = [&](std::int64_t i) {
+      return (saved.sum[i] - value_or(mean, i / cols, 0.0)) * rstd[i / cols];
+    };
+    const auto abs_wdy = [&](std::int64_t i) {
+      return std::abs(value_or(weight, i % cols, 1.0) * dy[i]) +
+             std::abs(value_or(weight1, i % cols, 1.0) * value_or(dy1, i, 0.0));
+    };
+    const auto abs_c1 =
+        row_means(rows.count, cols, [&](std::int64_t i) { return abs_wdy(i) * std::abs(xhat(i)); });
+    const auto abs_c2 = row_means(rows.count, cols, abs_wdy);
+    // dresidual = rstd (wdy - c2 - xhat c1) + dsum
+    std::vector<double> terms(count);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int64_t row = i / cols;
+      terms[i] =
+          rstd[row] * (abs_wdy(i) + (layer ? abs_c2[row] : 0.0) + std::abs(xhat(i)) * abs_c1[row]) +
+          std::abs(value_or(dsum, i, 0.0));
+    }
+    const double keep = 1.0 / (1.0 - static_cast<double>(fusion.dropout));
+    const auto through = [&](const std::vector<double>& scales,
+                             const std::vector<std::uint8_t>& mask) {
+      return [&](std::int64_t i) {
+        return terms[i] * value_or(scales, i / cols, 1.0) * (mask.empty() ? 1.0 : mask[i] * keep);
+      };
+    };
+    dx.add(args.dx + begin, want.dx, begin, through(rowscale, want.mask));
+    if (problem.writes_dx1())
+      dx1.add(args.fused.dx1 + begin, want.dx1, begin, through(rowscale1, want.mask1));
+    if (problem.writes_dresidual()) {
+      const auto of_element = [&](std::int64_t i) { return terms[i]; };
+      if (residual_is_float)
+        dresidual.add(static_cast<const float*>(args.fused.dresidual) + begin, want.dresidual,
+                      begin, of_element);
+      else
+        dresidual.add(static_cast<const T*>(args.fused.dresidual) + begin, want.dresidual, begin,
+                      of_element);
+    }
+    ColumnSums chunk(cols), chunk1(second.dweight.size());
+    for (std::int64_t i = 0; i < count; ++i) {
+      chunk.abs_dweight[i % cols] += std::abs(dy[i] * xhat(i));
+      chunk.abs_dbias[i % cols] += std::abs(dy[i]);
+      if (dy1.empty()) continue;
+      chunk1.abs_dweight[i % cols] += std::abs(dy1[i] * xhat(i));
+      chunk1.abs_dbias[i % cols] += std::abs(dy1[i]);
+    }
+    const std::lock_guard lock(column_sums);
+    const auto add = [](std::vector<double>& to, const std::vector<double>& from) {
+      for (std::size_t col = 0; col < to.size(); ++col) to[col] += from[col];
+    };
+    add(first.dweight, want.dweight);
+    add(first.dbias, want.dbias);
+    add(first.abs_dweight, chunk.abs_dweight);
+    add(first.abs_dbias, chunk.abs_dbias);
+    add(second.dweight, want.dweight1);
+    add(second.dbias, want.dbias1);
+    add(second.abs_dweight, chunk1.abs_dweight);
+    add(second.abs_dbias, chunk1.abs_dbias);
+  });
+  const auto of_columns = [&](const char* name, const W* out, const std::vector<double>& reference,
+                              const std::vector<double>& terms) {
+    Comparison comparison(name, kRounding<W>, problem.rows);
+    comparison.add(out, reference, 0, [&](std::int64_t col) { return terms[col]; });
+    return comparison.result();
+  };
+  std::vector<OutputCheck> checks{
+      dx.result(), of_columns("dweight", args.dweight, first.dweight, first.abs_dweight)};
+  if (layer) checks.push_back(of_columns("dbias", args.dbias, first.dbias, first.abs_dbias));
+  if (problem.writes_dx1()) checks.push_back(dx1.result());
+  if (problem.writes_dresidual()) checks.push_back(dresidual.result());
+  if (fusion.second_affine)
+    checks.push_back(
+        of_columns("dweight1", args.fused.dweight1, second.dweight, second.abs_dweight));
+  if (fusion.second_affine && layer)
+    checks.push_back(of_columns("dbias1", args.fused.dbias1, second.dbias, second.abs_dbias));
+  return checks;
+}
+
 }  // namespace
 
 std::string OutputCheck::place(std::int64_t cols) const {
@@ -292,6 +403,7 @@ std::vector<OutputCheck> check_forward(const Problem& problem, const ForwardArgs
 
 template <typename T, typename W>
 std::vector<OutputCheck> check_backward(const Problem& problem, const BackwardArgs<T, W>& args) {
+  if (problem.fusion != Fusion{}) return check_fused_backward(problem, args);
   const std::int64_t cols = problem.cols;
   const bool layer = problem.kind == Kind::Layer;
   const auto weight = reference_elements<W>(problem, Input::Weight, 0, cols);

@@ -21,7 +21,7 @@ namespace lnc {
 ///    for bfloat16; or 4 · 2^-24 · ||terms|| / ||ref|| where that is more: where the terms cancel
 ///    to less than a fortieth (a row of one or two columns), no float kernel can keep the digits.
 struct OutputCheck {
-  std::string output;  ///< "y", "mean", "rstd", "dx", "dweight", "dbias"
+  std::string output;  ///< "y", "mean", "rstd", "dx", "dweight", "dbias", …
   double max_abs_error = 0.0;
   double relative_error = 0.0;                 ///< in the Euclidean norm, over the whole output
   double limit = 0.0;                          ///< of relative_error

@@ -102,6 +102,20 @@ __device__ float2 row_sums(float2 values, int parity) {
   return values;
 }
 
+/// The same for one row a block, whose size need not be known before the launch: a multiple of 32,
+/// at most kMaxThreads.
+template <int kMaxThreads>
+__device__ float2 block_sums(float2 values, int parity) {
+  __shared__ float2 partial[2][kMaxThreads / kWarpSize];
+  const unsigned warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
+  values = make_float2(warp_sum(values.x), warp_sum(values.y));
+  if (lane == 0) partial[parity][warp] = values;
+  __syncthreads();
+  values = make_float2(0.0f, 0.0f);
+  if (lane < blockDim.x / kWarpSize) values = partial[parity][lane];
+  return make_float2(warp_sum(values.x), warp_sum(values.y));
+}
+
 /// kCount neighbouring elements, moved at once: up to 16 bytes in one instruction, and as often as
 /// it takes for more. Their address must be a multiple of the alignment.
 template <typename T, int kCount>
@@ -202,6 +216,15 @@ __device__ inline Packed<T, kCount> from_floats(const float (&values)[kCount]) {
   return packed;
 }
 
+/// Rounds the floats and stores them from element `index` on, a multiple of kCount: at once, up to
+/// 16 bytes. The address is made of a number of whole vectors: of `tensor + index` nvcc 13 does not
+/// see that it is aligned, and stores 4 bytes at a time.
+template <typename T, int kCount>
+__device__ inline void store(T* tensor, std::int64_t index, const float (&values)[kCount]) {
+  const auto vector = static_cast<std::uint64_t>(index) / kCount;
+  reinterpret_cast<Packed<T, kCount>*>(tensor)[vector] = from_floats<T>(values);
+}
+
 /// The vector at element `at` of a tensor where it is there, and `otherwise` in each lane where
 /// not. Its address must be a multiple of the vector's alignment.
 template <int kLanes, typename T>
@@ -219,8 +242,8 @@ template <int kLanes>
 struct GradientTerms {
   float xhat[kLanes], dy[kLanes], wdy[kLanes];
 
-  template <typename T, typename W>
-  __device__ GradientTerms(const Packed<T, kLanes>& packed_x, const Packed<T, kLanes>& packed_dy,
+  template <typename X, typename T, typename W>
+  __device__ GradientTerms(const Packed<X, kLanes>& packed_x, const Packed<T, kLanes>& packed_dy,
                            const Packed<W, kLanes>& weight, float mean, float rstd) {
     to_floats(packed_x, xhat);
     to_floats(packed_dy, dy);

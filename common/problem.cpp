@@ -48,6 +48,8 @@ float random_value(const Problem& problem, Input input, std::int64_t index) {
     case Input::Dy:
     case Input::X1:
     case Input::Residual:
+    case Input::Dy1:
+    case Input::DresidualOut:
       break;
   }
   return z;
@@ -63,15 +65,12 @@ T round_to(float value) {
     return value;
 }
 
-std::int64_t residual_element_bytes(const Problem& problem) {
-  return problem.fusion.residual == Residual::F32 ? 4 : problem.element_bytes();
-}
-
-/// `count` elements of an input from `begin` on, to the same place on the device.
+/// `count` elements of an input from `begin` on, to the same place on the device; to nowhere where
+/// this direction does not have the input.
 template <typename T>
 void upload_random(const Problem& problem, Input input, std::int64_t begin, std::int64_t count,
                    T* to) {
-  if (!has(problem, input)) return;
+  if (!has(problem, input) || to == nullptr) return;
   const auto host = random_elements<T>(problem, input, begin, count);
   upload(to + begin, host.data(), host.size() * sizeof(T));
 }
@@ -101,6 +100,10 @@ bool has(const Problem& problem, Input input) {
       return fusion.second_affine;
     case Input::Bias1:
       return fusion.second_affine && layer;
+    case Input::Dy1:
+      return fusion.second_affine;
+    case Input::DresidualOut:
+      return fusion.prenorm;
   }
   return false;
 }
@@ -124,10 +127,13 @@ double needed_device_bytes(const Chapter& chapter, const Problem& problem) {
                                ? 0.0
                                : static_cast<double>(chapter.workspace_bytes(problem));
   const Fusion& fusion = problem.fusion;
-  const double residual = static_cast<double>(residual_element_bytes(problem));
-  const double fused = element * (fusion.second_input + fusion.second_affine) +
-                       residual * (has(problem, Input::Residual) + fusion.prenorm) +
-                       (fusion.masks ? 2.0 : 0.0);
+  const double residual = static_cast<double>(problem.residual_element_bytes());
+  double fused = element * (fusion.second_input + fusion.second_affine) +
+                 residual * (has(problem, Input::Residual) + fusion.prenorm) +
+                 (fusion.masks ? 2.0 : 0.0);
+  if (chapter.direction() == Direction::Backward)  // the sum stands where x was
+    fused = (residual - element) + element * (fusion.second_affine + problem.writes_dx1()) +
+            residual * (fusion.prenorm + problem.writes_dresidual());
   return rows * cols * (tensors * element + fused) +
          8 * cols * static_cast<double>(problem.parameter_element_bytes()) + 24 * rows + workspace;
 }
@@ -175,13 +181,57 @@ RowStatistics row_statistics(const Problem& problem, RowRange rows) {
   return {{exact.mean.begin(), exact.mean.end()}, {exact.rstd.begin(), exact.rstd.end()}};
 }
 
+template <typename T>
+FusedInputs<T>::FusedInputs(const Problem& problem, RowRange rows) {
+  const std::int64_t begin = rows.begin * problem.cols, count = rows.count * problem.cols;
+  x = reference_elements<T>(problem, Input::X, begin, count);
+  x1 = reference_elements<T>(problem, Input::X1, begin, count);
+  residual = problem.residual_element_bytes() == 4
+                 ? reference_elements<float>(problem, Input::Residual, begin, count)
+                 : reference_elements<T>(problem, Input::Residual, begin, count);
+  rowscale = reference_elements<float>(problem, Input::Rowscale, rows.begin, rows.count);
+  rowscale1 = reference_elements<float>(problem, Input::Rowscale1, rows.begin, rows.count);
+  seeds = dropout_seeds(problem, Input::X, rows.begin, rows.count);
+  seeds1 = dropout_seeds(problem, Input::X1, rows.begin, rows.count);
+}
+
+template <typename T>
+reference::FusedForwardInput FusedInputs<T>::without_parameters(const Problem& problem,
+                                                                RowRange rows) const {
+  return {.norm = reference_norm(problem.kind),
+          .rows = rows.count,
+          .cols = problem.cols,
+          .x = x,
+          .rowscale = rowscale,
+          .x1 = x1,
+          .rowscale1 = rowscale1,
+          .residual = residual,
+          .eps = problem.eps,
+          .dropout = problem.fusion.dropout,
+          .seeds = seeds,
+          .seeds1 = seeds1};
+}
+
+template <typename T>
+FusedRows fused_rows(const Problem& problem, RowRange rows) {
+  const FusedInputs<T> inputs(problem, rows);
+  auto exact = reference::fused_forward(inputs.without_parameters(problem, rows));
+  for (double& value : exact.sum) {
+    const auto sum = static_cast<float>(value);
+    value = problem.residual_element_bytes() == 4 ? sum : static_cast<float>(round_to<T>(sum));
+  }
+  return {std::move(exact.sum),
+          {{exact.mean.begin(), exact.mean.end()}, {exact.rstd.begin(), exact.rstd.end()}}};
+}
+
 template <typename T, typename W>
 Instance<T, W>::Instance(const Problem& problem, Direction direction)
     : problem_(problem), direction_(direction) {
   const std::int64_t rows = problem.rows, cols = problem.cols, all = rows * cols;
   const bool layer = problem.kind == Kind::Layer, backward = direction == Direction::Backward;
   const int misalign = problem.misalign;
-  x_ = Tensor<T>(all, misalign);
+  const bool starts_from_sum = backward && problem.fusion != Fusion{};
+  x_ = Tensor<T>(starts_from_sum ? 0 : all, misalign);
   y_ = Tensor<T>(all, misalign);
   mean_ = Tensor<float>(layer ? rows : 0, 0);
   rstd_ = Tensor<float>(rows, 0);
@@ -192,6 +242,7 @@ Instance<T, W>::Instance(const Problem& problem, Direction direction)
     dweight_ = Tensor<W>(cols, misalign);
     dbias_ = Tensor<W>(layer ? cols : 0, misalign);
     y_again_ = Tensor<T>(problem.recompute_output ? all : 0, misalign);
+    if (starts_from_sum) allocate_fused_backward();
   } else {
     allocate_fusion();
   }
@@ -208,7 +259,7 @@ void Instance<T, W>::allocate_fusion() {
   const auto elements = [&](Input input, std::int64_t count) {
     return has(problem_, input) ? count : 0;
   };
-  const std::int64_t residual_element = residual_element_bytes(problem_);
+  const std::int64_t residual_element = problem_.residual_element_bytes();
   const int residual_misalign = misalign * static_cast<int>(residual_element);
   x1_ = Tensor<T>(elements(Input::X1, all), misalign);
   residual_ =
@@ -229,23 +280,66 @@ void Instance<T, W>::allocate_fusion() {
 }
 
 template <typename T, typename W>
+void Instance<T, W>::allocate_fused_backward() {
+  const std::int64_t rows = problem_.rows, cols = problem_.cols, all = rows * cols;
+  const bool second_affine = problem_.fusion.second_affine, dropout = problem_.fusion.dropout > 0;
+  const int misalign = problem_.misalign;
+  const auto residual_tensor = [&](bool there) {
+    const std::int64_t element = problem_.residual_element_bytes();
+    return Tensor<std::byte>(there ? all * element : 0, misalign * static_cast<int>(element));
+  };
+  residual_out_ = residual_tensor(true);
+  dresidual_out_ = residual_tensor(has(problem_, Input::DresidualOut));
+  dresidual_ = residual_tensor(problem_.writes_dresidual());
+  dy1_ = Tensor<T>(has(problem_, Input::Dy1) ? all : 0, misalign);
+  dx1_ = Tensor<T>(problem_.writes_dx1() ? all : 0, misalign);
+  rowscale_ = Tensor<float>(has(problem_, Input::Rowscale) ? rows : 0, 0);
+  rowscale1_ = Tensor<float>(has(problem_, Input::Rowscale1) ? rows : 0, 0);
+  seeds_ = Tensor<std::uint32_t>(dropout ? rows : 0, 0);
+  seeds1_ = Tensor<std::uint32_t>(dropout && problem_.fusion.second_input ? rows : 0, 0);
+  weight1_ = Tensor<W>(second_affine ? cols : 0, misalign);
+  upload_random(problem_, Input::Weight1, 0, cols, weight1_.data());
+  dweight1_ = Tensor<W>(second_affine ? cols : 0, misalign);
+  dbias1_ = Tensor<W>(second_affine && problem_.kind == Kind::Layer ? cols : 0, misalign);
+}
+
+template <typename T, typename W>
 void Instance<T, W>::upload_rows(RowRange rows) {
   const std::int64_t begin = rows.begin * problem_.cols, count = rows.count * problem_.cols;
+  const auto upload_residual = [&](Input input, std::byte* to) {
+    if (problem_.residual_element_bytes() == 4)
+      upload_random(problem_, input, begin, count, reinterpret_cast<float*>(to));
+    else
+      upload_random(problem_, input, begin, count, reinterpret_cast<T*>(to));
+  };
   upload_random(problem_, Input::X, begin, count, x_.data());
   if (direction_ == Direction::Backward) {
     upload_random(problem_, Input::Dy, begin, count, dy_.data());
-    const RowStatistics statistics = row_statistics<T>(problem_, rows);
+    RowStatistics statistics;
+    if (problem_.fusion == Fusion{}) {
+      statistics = row_statistics<T>(problem_, rows);
+    } else {
+      auto saved = fused_rows<T>(problem_, rows);
+      statistics = std::move(saved.statistics);
+      const auto upload_sum = [&]<typename R>(R* to) {
+        std::vector<R> sum(count);
+        for (std::int64_t i = 0; i < count; ++i)
+          sum[i] = round_to<R>(static_cast<float>(saved.sum[i]));
+        upload(to + begin, sum.data(), count * sizeof(R));
+      };
+      if (problem_.residual_element_bytes() == 4)
+        upload_sum(reinterpret_cast<float*>(residual_out_.data()));
+      else
+        upload_sum(reinterpret_cast<T*>(residual_out_.data()));
+    }
     upload(rstd_.data() + rows.begin, statistics.rstd.data(), rows.count * sizeof(float));
     if (problem_.kind == Kind::Layer)
       upload(mean_.data() + rows.begin, statistics.mean.data(), rows.count * sizeof(float));
-    return;
   }
   upload_random(problem_, Input::X1, begin, count, x1_.data());
-  if (problem_.fusion.residual == Residual::F32)
-    upload_random(problem_, Input::Residual, begin, count,
-                  reinterpret_cast<float*>(residual_.data()));
-  else
-    upload_random(problem_, Input::Residual, begin, count, reinterpret_cast<T*>(residual_.data()));
+  upload_random(problem_, Input::Dy1, begin, count, dy1_.data());
+  upload_residual(Input::Residual, residual_.data());
+  upload_residual(Input::DresidualOut, dresidual_out_.data());
   upload_random(problem_, Input::Rowscale, rows.begin, rows.count, rowscale_.data());
   upload_random(problem_, Input::Rowscale1, rows.begin, rows.count, rowscale1_.data());
   const auto seeds = dropout_seeds(problem_, Input::X, rows.begin, rows.count);
@@ -284,7 +378,7 @@ ForwardArgs<T, W> Instance<T, W>::forward_args(const Buffer& workspace) const {
                 .mask = mask_.data(),
                 .mask1 = mask1_.data(),
                 .dropout = problem_.fusion.dropout,
-                .residual_is_float = residual_element_bytes(problem_) == 4},
+                .residual_is_float = problem_.residual_element_bytes() == 4},
   };
 }
 
@@ -307,13 +401,28 @@ BackwardArgs<T, W> Instance<T, W>::backward_args(const Buffer& workspace) const 
       .kind = problem_.kind,
       .workspace = workspace.as<void>(),
       .stream = nullptr,
+      .fused = {.dy1 = dy1_.data(),
+                .residual_out = residual_out_.data(),
+                .dresidual_out = dresidual_out_.data(),
+                .weight1 = weight1_.data(),
+                .rowscale = rowscale_.data(),
+                .seeds = seeds_.data(),
+                .rowscale1 = rowscale1_.data(),
+                .seeds1 = seeds1_.data(),
+                .dx1 = dx1_.data(),
+                .dresidual = dresidual_.data(),
+                .dweight1 = dweight1_.data(),
+                .dbias1 = dbias1_.data(),
+                .dropout = problem_.fusion.dropout,
+                .residual_is_float = problem_.residual_element_bytes() == 4},
   };
 }
 
 template <typename T, typename W>
 std::vector<const Buffer*> Instance<T, W>::output_buffers() const {
   if (direction_ == Direction::Backward)
-    return {&y_.buffer(), &dweight_.buffer(), &dbias_.buffer(), &y_again_.buffer()};
+    return {&y_.buffer(),   &dweight_.buffer(),   &dbias_.buffer(),    &y_again_.buffer(),
+            &dx1_.buffer(), &dresidual_.buffer(), &dweight1_.buffer(), &dbias1_.buffer()};
   return {&y_.buffer(),    &mean_.buffer(), &rstd_.buffer(), &y1_.buffer(), &residual_out_.buffer(),
           &mask_.buffer(), &mask1_.buffer()};
 }
@@ -397,14 +506,20 @@ void Instance<T, W>::dump(const std::string& directory) const {
   write("seeds1", seeds1_.data(), rows, 0);
   write("mask", mask_.data(), rows, cols);
   write("mask1", mask1_.data(), rows, cols);
+  write("dy1", dy1_.data(), rows, cols);
+  write("dx1", dx1_.data(), rows, cols);
+  write("dweight1", dweight1_.data(), cols, 0);
+  write("dbias1", dbias1_.data(), cols, 0);
   const auto write_residual = [&](const char* name, const Tensor<std::byte>& residual) {
-    if (residual_element_bytes(problem_) == 4)
+    if (problem_.residual_element_bytes() == 4)
       write(name, reinterpret_cast<const float*>(residual.data()), rows, cols);
     else
       write(name, reinterpret_cast<const T*>(residual.data()), rows, cols);
   };
   write_residual("residual", residual_);
   write_residual("residual_out", residual_out_);
+  write_residual("dresidual_out", dresidual_out_);
+  write_residual("dresidual", dresidual_);
 }
 
 #define LNC_INSTANTIATE(T)                                                                       \
@@ -412,7 +527,9 @@ void Instance<T, W>::dump(const std::string& directory) const {
   template std::vector<T> random_elements<T>(const Problem&, Input, std::int64_t, std::int64_t); \
   template std::vector<double> reference_elements<T>(const Problem&, Input, std::int64_t,        \
                                                      std::int64_t);                              \
-  template RowStatistics row_statistics<T>(const Problem&, RowRange);
+  template RowStatistics row_statistics<T>(const Problem&, RowRange);                            \
+  template struct FusedInputs<T>;                                                                \
+  template FusedRows fused_rows<T>(const Problem&, RowRange);
 LNC_INSTANTIATE(float)
 LNC_INSTANTIATE(__half)
 LNC_INSTANTIATE(__nv_bfloat16)

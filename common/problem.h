@@ -10,7 +10,7 @@
 
 #include "common/chapter.h"
 #include "common/device.h"
-#include "reference_cpu/layer_norm.h"
+#include "reference_cpu/fused_layer_norm.h"
 
 namespace lnc {
 
@@ -56,7 +56,20 @@ void for_each_row_chunk(const Problem& problem, const Body& body) {
   if (failure) std::rethrow_exception(failure);
 }
 
-enum class Input { X, Weight, Bias, Dy, X1, Residual, Rowscale, Rowscale1, Weight1, Bias1 };
+enum class Input {
+  X,
+  Weight,
+  Bias,
+  Dy,
+  X1,
+  Residual,
+  Rowscale,
+  Rowscale1,
+  Weight1,
+  Bias1,
+  Dy1,
+  DresidualOut
+};
 
 /// Whether the problem has this input.
 bool has(const Problem& problem, Input input);
@@ -84,6 +97,26 @@ struct RowStatistics {
 };
 template <typename T>
 RowStatistics row_statistics(const Problem& problem, RowRange rows);
+
+/// The inputs of a fused forward pass in some rows, for the reference.
+template <typename T>
+struct FusedInputs {
+  std::vector<double> x, x1, residual, rowscale, rowscale1;
+  std::vector<std::uint32_t> seeds, seeds1;
+
+  FusedInputs(const Problem& problem, RowRange rows);
+  /// All of it but the parameters; refers to this.
+  reference::FusedForwardInput without_parameters(const Problem& problem, RowRange rows) const;
+};
+
+/// What a perfect fused forward pass saves of some rows for the backward pass: their sum, rounded
+/// to the residual's type, and the statistics of the sum before that.
+struct FusedRows {
+  std::vector<double> sum;
+  RowStatistics statistics;
+};
+template <typename T>
+FusedRows fused_rows(const Problem& problem, RowRange rows);
 
 /// An array in device memory that may start past a 16-byte boundary, as Problem::misalign says.
 template <typename T>
@@ -117,7 +150,7 @@ class Instance {
   BackwardArgs<T, W> backward_args(const Buffer& workspace) const;
   void poison_outputs() const;
   /// The outputs as they are in device memory now: y, mean, rstd and those of a fusion, or dx,
-  /// dweight, dbias, y again.
+  /// dweight, dbias, y again and those of a fusion.
   std::vector<std::vector<std::byte>> outputs() const;
   /// Writes every input and output as DIRECTORY/<name>.npy, for NumPy; bfloat16 as its 16 bits.
   /// @throws std::runtime_error where a file cannot be written
@@ -126,6 +159,7 @@ class Instance {
  private:
   std::vector<const Buffer*> output_buffers() const;
   void allocate_fusion();
+  void allocate_fused_backward();
   void upload_rows(RowRange rows);
 
   Problem problem_;
@@ -139,8 +173,11 @@ class Instance {
   Tensor<T> y_, y1_;           // y, or dx
   Tensor<T> y_again_;
   Tensor<W> dweight_, dbias_;
-  Tensor<std::byte> residual_out_;
+  Tensor<std::byte> residual_out_;  // forward: an output; backward: an input
   Tensor<std::uint8_t> mask_, mask1_;
+  Tensor<T> dy1_, dx1_;
+  Tensor<std::byte> dresidual_out_, dresidual_;
+  Tensor<W> dweight1_, dbias1_;
 };
 
 }  // namespace lnc

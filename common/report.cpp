@@ -106,11 +106,10 @@ std::int64_t Result::roof_bytes() const {
 
 std::int64_t Result::operator_bytes() const {
   const Fusion& fusion = problem.fusion;
-  const std::int64_t residual =
-      fusion.residual == Residual::F32 ? 4 * problem.rows * problem.cols : problem.tensor_bytes();
-  return roof_bytes() +
-         (fusion.second_input + fusion.second_affine + problem.recompute_output) *
-             problem.tensor_bytes() +
+  if (chapter->direction() == Direction::Backward)
+    return backward_tensor_bytes(problem) + problem.recompute_output * problem.tensor_bytes();
+  const std::int64_t residual = problem.rows * problem.cols * problem.residual_element_bytes();
+  return roof_bytes() + (fusion.second_input + fusion.second_affine) * problem.tensor_bytes() +
          ((fusion.residual != Residual::None) + fusion.prenorm) * residual;
 }
 
@@ -168,14 +167,14 @@ void print_page(const Result& result) {
     std::printf("  FAILED: %s\n", result.error.c_str());
     return;
   }
-  std::printf("  %-8s %13s %13s %10s %12s\n", "output", "max abs error", "rel. error", "limit",
+  std::printf("  %-9s %13s %13s %10s %12s\n", "output", "max abs error", "rel. error", "limit",
               "of its bound");
   for (const auto& check : result.checks) {
-    std::printf("  %-8s %13.2e %13.2e %10.1e %10.0f %%  %s\n", check.output.c_str(),
+    std::printf("  %-9s %13.2e %13.2e %10.1e %10.0f %%  %s\n", check.output.c_str(),
                 check.max_abs_error, check.relative_error, check.limit,
                 100.0 * check.worst_of_bound, check.passed() ? "pass" : "FAIL");
     if (check.worst_of_bound > 1.0)
-      std::printf("           worst at %s\n", check.place(result.problem.cols).c_str());
+      std::printf("            worst at %s\n", check.place(result.problem.cols).c_str());
   }
   const double predicted = static_cast<double>(result.predicted_bytes);
   if (!result.timing) {

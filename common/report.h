@@ -30,7 +30,7 @@ struct Result {
 
   bool passed() const;
   /// The bytes that the operator must move, whatever the kernel: forward 2, backward 3 tensors, and
-  /// those of a fusion.
+  /// those of a fusion: what this direction must read and write of it.
   std::int64_t operator_bytes() const;
   std::int64_t roof_bytes() const;  ///< that the roof's copy or triad moves
   std::optional<double> roof_gbps() const;

@@ -1,5 +1,6 @@
-// The norm and what a transformer block does just before it, in one function on the CPU, in double
-// precision: the truth for chapters that fuse these parts into one kernel.
+// The norm and what a transformer block does just before it, forward and backward, in one function
+// each on the CPU, in double precision: the truth for chapters that fuse these parts into one
+// kernel.
 //
 // The order of the parts follows FlashAttention's Triton layer_norm. It differs in one point: there
 // a rowscale together with a second input is refused, here they work together.
@@ -65,5 +66,54 @@ struct FusedForward {
 // seeds (the column is a 32-bit counter), a span has another size than stated, rowscale1 or seeds1
 // come without x1, eps is not a finite number above zero, or dropout is outside [0, 1).
 FusedForward fused_forward(const FusedForwardInput& in);
+
+// What the backward pass is given: the gradients of the outputs, and what forward saved. An empty
+// span is an absent part again.
+struct FusedBackwardInput {
+  Norm norm = Norm::Layer;
+  std::int64_t rows = 0;
+  std::int64_t cols = 1;
+
+  std::span<const double> dy = {};      // [rows, cols], the gradient of y; never absent
+  std::span<const double> dy1 = {};     // [rows, cols], the gradient of y1
+  std::span<const double> dsum = {};    // [rows, cols], the gradient of sum where that is an output
+  std::span<const double> sum = {};     // [rows, cols], as saved: rounded or not; never absent
+  std::span<const double> mean = {};    // [rows], as saved; empty for Norm::Rms
+  std::span<const double> rstd = {};    // [rows], as saved
+  std::span<const double> weight = {};  // [cols]
+  std::span<const double> weight1 = {};    // [cols]; only with dy1
+  std::span<const double> rowscale = {};   // [rows]
+  std::span<const double> rowscale1 = {};  // [rows]; only with a second input
+
+  bool second_input = false;                   // whether there was an x1
+  float dropout = 0;                           // p, as in forward
+  std::span<const std::uint32_t> seeds = {};   // [rows], as in forward
+  std::span<const std::uint32_t> seeds1 = {};  // [rows]; only with a second input
+};
+
+struct FusedBackward {
+  std::vector<double> dx;           // [rows, cols]
+  std::vector<double> dx1;          // [rows, cols]; empty without a second input
+  std::vector<double> dresidual;    // [rows, cols], the whole gradient of sum
+  std::vector<double> dweight;      // [cols]
+  std::vector<double> dbias;        // [cols]
+  std::vector<double> dweight1;     // [cols]; empty without dy1
+  std::vector<double> dbias1;       // [cols]; empty without dy1
+  std::vector<std::uint8_t> mask;   // [rows, cols], drawn again; empty without seeds
+  std::vector<std::uint8_t> mask1;  // [rows, cols], likewise of x1; empty without seeds1
+};
+
+// The gradients of a scalar loss with respect to x, x1, residual and the four parameters, given dy,
+// dy1 and dsum, its gradients with respect to y, y1 and sum. They are derived in
+// fused_layer_norm.cpp. dweight and dbias are always computed, as backward() does, and dresidual
+// too, whether or not there was a residual. There is no gradient of the rowscales: they are
+// constants here, as masks are.
+//
+// sum, mean and rstd are used as they are, so this function answers for exactly the numbers that a
+// kernel was given. With dy alone it is backward(), bit for bit.
+//
+// Throws std::invalid_argument as fused_forward() and backward() do; and where weight1 comes
+// without dy1, or rowscale1 or seeds1 without a second input.
+FusedBackward fused_backward(const FusedBackwardInput& in);
 
 }  // namespace reference

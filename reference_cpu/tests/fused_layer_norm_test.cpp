@@ -1,5 +1,5 @@
-// Philox against its authors' vectors, and every part of the fused forward against the same part
-// written out here.
+// Philox against its authors' vectors; every part of the fused forward against the same part
+// written out here; the fused backward against finite differences of the fused forward.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include "reference_cpu/fused_layer_norm.h"
 
@@ -10,6 +10,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <numeric>
 #include <random>
 #include <span>
@@ -20,8 +21,12 @@
 
 namespace {
 
+using reference::backward;
 using reference::forward;
+using reference::fused_backward;
 using reference::fused_forward;
+using reference::FusedBackward;
+using reference::FusedBackwardInput;
 using reference::FusedForward;
 using reference::FusedForwardInput;
 using reference::Norm;
@@ -38,7 +43,7 @@ constexpr Norm kNorms[] = {Norm::Layer, Norm::Rms};
 // sums of them are exact: where p is 1/2, and dropout multiplies by 2, sums are compared with ==.
 struct Parts {
   std::int64_t rows, cols;
-  Values x, rowscale, x1, rowscale1, residual, weight, bias, weight1, bias1;
+  Values x, rowscale, x1, rowscale1, residual, weight, bias, weight1, bias1, dy, dy1, dsum;
   Seeds seeds, seeds1;
 
   Parts(std::int64_t rows, std::int64_t cols) : rows(rows), cols(cols) {
@@ -66,6 +71,9 @@ struct Parts {
     bias1 = eighths(cols);
     seeds = words(rows);
     seeds1 = words(rows);
+    dy = eighths(rows * cols);
+    dy1 = eighths(rows * cols);
+    dsum = eighths(rows * cols);
   }
 
   FusedForwardInput only_x(Norm norm = Norm::Layer) const {
@@ -92,6 +100,29 @@ struct Parts {
     in.seeds1 = seeds1;
     return in;
   }
+
+  // The backward pass of `in`, of which forward returned `saved`.
+  FusedBackwardInput backward_of(const FusedForwardInput& in, const FusedForward& saved) const {
+    FusedBackwardInput back;
+    back.norm = in.norm;
+    back.rows = rows;
+    back.cols = cols;
+    back.dy = dy;
+    if (!saved.y1.empty()) back.dy1 = dy1;
+    if (!in.residual.empty()) back.dsum = dsum;
+    back.sum = saved.sum;
+    back.mean = saved.mean;
+    back.rstd = saved.rstd;
+    back.weight = in.weight;
+    back.weight1 = in.weight1;
+    back.rowscale = in.rowscale;
+    back.rowscale1 = in.rowscale1;
+    back.second_input = !in.x1.empty();
+    back.dropout = in.dropout;
+    back.seeds = in.seeds;
+    back.seeds1 = in.seeds1;
+    return back;
+  }
 };
 
 // One value for each element: body(row, column, index).
@@ -116,6 +147,18 @@ void check_same_bits(const FusedForward& a, const FusedForward& b) {
   CHECK(a.sum == b.sum);
   CHECK(a.mean == b.mean);
   CHECK(a.rstd == b.rstd);
+  CHECK(a.mask == b.mask);
+  CHECK(a.mask1 == b.mask1);
+}
+
+void check_same_bits(const FusedBackward& a, const FusedBackward& b) {
+  CHECK(a.dx == b.dx);
+  CHECK(a.dx1 == b.dx1);
+  CHECK(a.dresidual == b.dresidual);
+  CHECK(a.dweight == b.dweight);
+  CHECK(a.dbias == b.dbias);
+  CHECK(a.dweight1 == b.dweight1);
+  CHECK(a.dbias1 == b.dbias1);
   CHECK(a.mask == b.mask);
   CHECK(a.mask1 == b.mask1);
 }
@@ -561,7 +604,256 @@ TEST_CASE("any number of threads gives the same bits") {
   omp_set_num_threads(threads_before);
 }
 
+// --------------------------------------------------------------------------------- backward
+
+TEST_CASE("the fused backward gives the numbers worked out by hand") {
+  // sum = [1 3]  mean 2  rstd 1/2  xhat = [-1/2 1/2], as in the forward case
+  // w · dy + w1 · dy1 = [2 12] + [-4 -6] = [-2 6]  c1 = (1 + 3)/2 = 2  c2 = 2
+  // dresidual = 1/2 [-2 + 1 - 2,  6 - 1 - 2] + dsum = [-3/2 3/2] + [1 2] = [-1/2 7/2]
+  // dx = 2 · dresidual,  dx1 = 4 · dresidual
+  const Values dy{1, 3}, dy1{2, -1}, dsum{1, 2}, sum{1, 3}, mean{2}, rstd{0.5};
+  const Values weight{2, 4}, weight1{-2, 6}, rowscale{2}, rowscale1{4};
+  FusedBackwardInput in;
+  in.rows = 1;
+  in.cols = 2;
+  in.dy = dy;
+  in.dy1 = dy1;
+  in.dsum = dsum;
+  in.sum = sum;
+  in.mean = mean;
+  in.rstd = rstd;
+  in.weight = weight;
+  in.weight1 = weight1;
+  in.rowscale = rowscale;
+  in.rowscale1 = rowscale1;
+  in.second_input = true;
+  const auto out = fused_backward(in);
+  CHECK(out.dresidual == Values{-0.5, 3.5});
+  CHECK(out.dx == Values{-1, 7});
+  CHECK(out.dx1 == Values{-2, 14});
+  CHECK(out.dweight == Values{-0.5, 1.5});
+  CHECK(out.dbias == Values{1, 3});
+  CHECK(out.dweight1 == Values{-1, -0.5});
+  CHECK(out.dbias1 == Values{2, -1});
+  CHECK(out.mask.empty());
+  CHECK(out.mask1.empty());
+}
+
+TEST_CASE("without any part the plain backward remains, bit for bit") {
+  for (const Norm norm : kNorms) {
+    const Parts p(5, 33);
+    FusedForwardInput in = p.only_x(norm);
+    in.weight = p.weight;
+    const auto saved = fused_forward(in);
+    const auto out = fused_backward(p.backward_of(in, saved));
+    const auto plain = backward(norm, 5, 33, p.dy, p.x, p.weight, saved.mean, saved.rstd);
+    CHECK(out.dx == plain.dx);
+    CHECK(out.dresidual == plain.dx);
+    CHECK(out.dweight == plain.dweight);
+    CHECK(out.dbias == plain.dbias);
+    CHECK(out.dx1.empty());
+    CHECK(out.dweight1.empty());
+    CHECK(out.dbias1.empty());
+  }
+}
+
+TEST_CASE("forward and backward draw the same masks, and dx is 0 exactly where they dropped") {
+  const Parts p(7, 100);
+  for (const Norm norm : kNorms) {
+    for (const float dropout : {0.1f, 0.5f, 0.9f}) {
+      FusedForwardInput in = p.everything(norm, dropout);
+      const Values ones(p.rows, 1.0);  // a rowscale of 0 would hide the mask
+      in.rowscale = in.rowscale1 = ones;
+      const auto saved = fused_forward(in);
+      auto back = p.backward_of(in, saved);
+      const auto out = fused_backward(back);
+      CHECK(out.mask == saved.mask);
+      CHECK(out.mask1 == saved.mask1);
+      for (std::size_t i = 0; i < p.x.size(); ++i) {
+        CHECK((out.dx[i] != 0) == (saved.mask[i] == 1));
+        CHECK((out.dx1[i] != 0) == (saved.mask1[i] == 1));
+      }
+
+      const Values no_numbers(p.x.size(), NAN);  // dropping is choosing, not multiplying by 0
+      back.dsum = no_numbers;
+      const auto lost = fused_backward(back);
+      for (std::size_t i = 0; i < p.x.size(); ++i) {
+        CHECK((lost.dx[i] == 0) == (saved.mask[i] == 0));
+        CHECK(std::isnan(lost.dx[i]) == (saved.mask[i] == 1));
+      }
+    }
+  }
+}
+
+// The loss is L = Σ dy · y + Σ dy1 · y1 + Σ dsum · sum, so that its gradients are what
+// fused_backward returns. The masks follow from the seeds: they stay where they are while a value
+// moves. layer_norm_test.cpp derives the step, in units of σ = 1/rstd of the row, and the
+// tolerance; a factor on the way into the sum stretches both.
+double loss(const Parts& p, const FusedForwardInput& in) {
+  const auto out = fused_forward(in);
+  const auto product = [](const Values& a, const Values& b) {
+    return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
+  };
+  return product(out.y, p.dy) + product(out.y1, p.dy1) +
+         (in.residual.empty() ? 0.0 : product(out.sum, p.dsum));
+}
+
+// dL/dv by a central difference; `in` refers to v.
+double loss_slope(const Parts& p, const FusedForwardInput& in, double& v, double step) {
+  const double before = v, above = before + step, below = before - step;
+  v = above;
+  const double loss_above = loss(p, in);
+  v = below;
+  const double loss_below = loss(p, in);
+  v = before;
+  return (loss_above - loss_below) / (above - below);
+}
+
+void check_against_finite_differences(Parts& p, const FusedForwardInput& in) {
+  const auto saved = fused_forward(in);
+  const auto out = fused_backward(p.backward_of(in, saved));
+  const double unit = std::numeric_limits<double>::epsilon() / 2;
+  const double total = std::abs(loss(p, in)) + 1;
+  for (std::int64_t row = 0; row < p.rows; ++row) {
+    const double rstd = saved.rstd[row], step = std::cbrt(unit) / rstd;
+    double terms = 0;  // that a dx of this row is made of
+    for (std::int64_t i = row * p.cols; i < (row + 1) * p.cols; ++i) {
+      const double w = in.weight.empty() ? 1 : in.weight[i % p.cols];
+      const double w1 = in.weight1.empty() ? 1 : in.weight1[i % p.cols];
+      terms += rstd * (std::abs(w * p.dy[i]) + std::abs(w1 * p.dy1[i])) + std::abs(p.dsum[i]);
+    }
+    // The whole loss is summed, so its rounding counts too, against a small step.
+    const double tolerance = 1e-7 * terms + 64 * unit * total / step;
+    constexpr double kLargestFactor = 10;  // a rowscale of up to 5/2, and 1 / (1 - 0.5)
+    for (std::int64_t j = 0; j < p.cols; ++j) {
+      CAPTURE(row);
+      CAPTURE(j);
+      const std::int64_t i = row * p.cols + j;
+      const auto close = [&](double got, double& v) {
+        CHECK(std::abs(got - loss_slope(p, in, v, step)) <= kLargestFactor * tolerance);
+      };
+      close(out.dx[i], p.x[i]);
+      if (!in.x1.empty()) close(out.dx1[i], p.x1[i]);
+      if (!in.residual.empty()) close(out.dresidual[i], p.residual[i]);
+    }
+  }
+  for (std::int64_t j = 0; j < p.cols; ++j) {  // straight lines: any step is exact
+    CAPTURE(j);
+    const auto close = [&](double got, double& v) {
+      CHECK(std::abs(got - loss_slope(p, in, v, 1.0)) <= 1e-12 * total * p.cols);
+    };
+    if (!in.weight.empty()) close(out.dweight[j], p.weight[j]);
+    if (!in.bias.empty()) close(out.dbias[j], p.bias[j]);
+    if (!in.weight1.empty()) close(out.dweight1[j], p.weight1[j]);
+    if (!in.bias1.empty()) close(out.dbias1[j], p.bias1[j]);
+  }
+}
+
+TEST_CASE("every gradient agrees with finite differences of the fused forward, masks fixed") {
+  const int threads_before = omp_get_max_threads();
+  omp_set_num_threads(1);  // thousands of forwards of a few rows
+  for (const Norm norm : kNorms) {
+    for (const std::int64_t cols : {1, 2, 3, 17}) {
+      for (const double eps : {1e-5, 0.5}) {
+        // Each part alone, then all of them; and all without one pair of parameters.
+        for (int part = 0; part < 9; ++part) {
+          CAPTURE(static_cast<int>(norm));
+          CAPTURE(cols);
+          CAPTURE(eps);
+          CAPTURE(part);
+          Parts p(4, cols);
+          const bool all = part >= 7;
+          FusedForwardInput in = p.only_x(norm);
+          in.eps = eps;
+          in.dropout = 0.5f;
+          if (part != 8) in.weight = p.weight;
+          if (part != 8 && norm == Norm::Layer) in.bias = p.bias;
+          if (part == 1 || all) in.rowscale = p.rowscale;
+          if (part == 2 || all) in.seeds = p.seeds;
+          if (part == 3 || part == 4 || part == 5 || all) in.x1 = p.x1;
+          if (part == 4 || all) in.rowscale1 = p.rowscale1;
+          if (part == 5 || all) in.seeds1 = p.seeds1;
+          if (part == 6 || all) in.residual = p.residual;
+          if (all) in.weight1 = p.weight1;
+          if (all) in.bias1 = p.bias1;
+          check_against_finite_differences(p, in);
+        }
+      }
+    }
+  }
+  omp_set_num_threads(threads_before);
+}
+
+TEST_CASE("backward: no rows, chunks of rows, and any number of threads") {
+  for (const Norm norm : kNorms) {
+    const Parts none(0, 3);
+    const auto in_none = none.everything(norm);
+    const auto out_none = fused_backward(none.backward_of(in_none, fused_forward(in_none)));
+    CHECK(out_none.dx.empty());
+    CHECK(out_none.dweight == Values(3, 0.0));
+    CHECK(out_none.dbias == Values(3, 0.0));
+
+    const Parts p(301, 17);
+    const auto in = p.everything(norm, 0.3f);
+    const auto saved = fused_forward(in);
+    const auto back = p.backward_of(in, saved);
+    const int threads_before = omp_get_max_threads();
+    omp_set_num_threads(1);
+    const auto whole = fused_backward(back);
+    for (const int threads : {2, 3, 7}) {
+      omp_set_num_threads(threads);
+      check_same_bits(fused_backward(back), whole);
+    }
+    omp_set_num_threads(threads_before);
+
+    auto chunk = back;
+    chunk.rows = 101;
+    for (auto* matrix : {&chunk.dy, &chunk.dy1, &chunk.dsum, &chunk.sum})
+      *matrix = matrix->subspan(200 * 17);
+    for (auto* column : {&chunk.rstd, &chunk.rowscale, &chunk.rowscale1})
+      *column = column->subspan(200);
+    if (norm == Norm::Layer) chunk.mean = chunk.mean.subspan(200);
+    chunk.seeds = chunk.seeds.subspan(200);
+    chunk.seeds1 = chunk.seeds1.subspan(200);
+    const auto part = fused_backward(chunk);
+    CHECK(part.dx == Values(whole.dx.begin() + 200 * 17, whole.dx.end()));
+    CHECK(part.dx1 == Values(whole.dx1.begin() + 200 * 17, whole.dx1.end()));
+    CHECK(part.mask1 == Mask(whole.mask1.begin() + 200 * 17, whole.mask1.end()));
+  }
+}
+
 // -------------------------------------------------------------------------------- bad input
+
+TEST_CASE("fused_backward names the argument that it cannot take") {
+  const Parts p(2, 3);
+  const Values four(4);
+  const auto forward_in = p.everything();
+  const auto saved = fused_forward(forward_in);
+  using In = FusedBackwardInput;
+  const auto refuses = [&](const char* sentence, auto change) {
+    In in = p.backward_of(forward_in, saved);
+    change(in);
+    CHECK_THROWS_WITH_AS(fused_backward(in), sentence, std::invalid_argument);
+  };
+  refuses("rows is -1, but it must be 0 or more.", [](In& in) { in.rows = -1; });
+  refuses("cols is 0, but it must be 1 or more.", [](In& in) { in.cols = 0; });
+  refuses("dy has 0 values, but it must have rows × cols = 6.", [](In& in) { in.dy = {}; });
+  refuses("dy1 has 4 values, but it must have rows × cols = 6, or none.",
+          [&](In& in) { in.dy1 = four; });
+  refuses("dsum has 4 values, but it must have rows × cols = 6, or none.",
+          [&](In& in) { in.dsum = four; });
+  refuses("sum has 4 values, but it must have rows × cols = 6.", [&](In& in) { in.sum = four; });
+  refuses("rowscale has 4 values, but it must have rows = 2, or none.",
+          [&](In& in) { in.rowscale = four; });
+  refuses("weight1 is given, but dy1 is not.", [](In& in) { in.dy1 = {}; });
+  refuses("rowscale1 is given, but there is no second input.",
+          [](In& in) { in.second_input = false; });
+  refuses("seeds1 is given, but there is no second input.", [](In& in) {
+    in.second_input = false;
+    in.rowscale1 = {};
+  });
+  refuses("dropout is 1, but it must be at least 0 and below 1.", [](In& in) { in.dropout = 1; });
+}
 
 TEST_CASE("fused_forward names the argument that it cannot take, what it got and what it needs") {
   const Parts p(2, 3);
