@@ -138,10 +138,12 @@ struct FusedBackward {
 template <typename T, typename W = T>
 struct BackwardArgs {
   const T* dy;        ///< [rows, cols]
-  const T* x;         ///< [rows, cols]; null in a fused pass, which has fused.residual_out
+  const T* x;         ///< [rows, cols]; null for Chapter::from_y, and in a fused pass, which has
+                      ///< fused.residual_out
+  const T* y;         ///< [rows, cols], as the forward pass wrote it; null but for Chapter::from_y
   const W* weight;    ///< [cols], or null for 1
-  const float* mean;  ///< [rows], as the forward pass wrote it; null for Kind::Rms
-  const float* rstd;  ///< [rows], as the forward pass wrote it
+  const float* mean;  ///< [rows], likewise; null for Kind::Rms and for Chapter::from_y
+  const float* rstd;  ///< [rows], likewise
   const W* bias;      ///< [cols], or null for 0; only for what needs y
   T* dx;              ///< [rows, cols]
   W* dweight;         ///< [cols]; summed over the rows in float, rounded once
@@ -149,6 +151,7 @@ struct BackwardArgs {
   T* y_again;         ///< [rows, cols], y recomputed; null where not asked for
   std::int64_t rows;
   std::int64_t cols;
+  float eps;  ///< the forward pass's; part of rstd already
   int group;  ///< Problem::group
   Kind kind;
   void* workspace;
@@ -221,6 +224,7 @@ struct Chapter {
   bool needs_affine = false;       ///< refuses null weight and bias
   bool fused = false;              ///< takes a Problem::fusion
   bool recomputes_output = false;  ///< takes Problem::recompute_output
+  bool from_y = false;             ///< a backward pass that is given y in place of x and mean
   std::string_view group = {};  ///< what Problem::group counts, "rows a block"; empty: it has none
   bool deterministic = true;    ///< the same bits from run to run
   std::int64_t max_cols = std::numeric_limits<std::int64_t>::max();  ///< where its sums lose digits

@@ -68,6 +68,7 @@ class Comparison {
     squared_error_ += squared_error;
     squared_reference_ += squared_reference;
     squared_terms_ += squared_terms;
+    count_ += static_cast<double>(count);
     result_.max_abs_error = std::max(result_.max_abs_error, max_error);
     if (worst > result_.worst_of_bound) {
       result_.worst_of_bound = worst;
@@ -81,7 +82,14 @@ class Comparison {
     const double floor = norm > 0.0 ? norm : 1.0;  // an all-zero reference: the absolute error
     result.relative_error = std::sqrt(squared_error_) / floor;
     result.limit =
-        std::max(rounding_.norm_limit, 4.0 * kFloatRoundoff * std::sqrt(squared_terms_) / floor);
+        std::max(rounding_.norm_limit, 4.0 * kFloatRoundoff * std::sqrt(squared_terms_) / floor) +
+        rounding_.absolute * std::sqrt(count_) / floor;
+    return result;
+  }
+  OutputCheck result_without_limit() const {
+    OutputCheck result = this->result();
+    result.limit = std::numeric_limits<double>::infinity();
+    result.worst_of_bound = 0.0;
     return result;
   }
 
@@ -90,7 +98,7 @@ class Comparison {
   OutputCheck result_;
   Rounding rounding_;
   double arithmetic_;
-  double squared_error_ = 0.0, squared_reference_ = 0.0, squared_terms_ = 0.0;
+  double squared_error_ = 0.0, squared_reference_ = 0.0, squared_terms_ = 0.0, count_ = 0.0;
 };
 
 double value_or(const std::vector<double>& values, std::int64_t index, double otherwise) {
@@ -405,11 +413,14 @@ template <typename T, typename W>
 std::vector<OutputCheck> check_backward(const Problem& problem, const BackwardArgs<T, W>& args) {
   if (problem.fusion != Fusion{}) return check_fused_backward(problem, args);
   const std::int64_t cols = problem.cols;
-  const bool layer = problem.kind == Kind::Layer;
+  const bool layer = problem.kind == Kind::Layer, from_y = args.y != nullptr;
+  const reference::Norm norm = reference_norm(problem.kind);
   const auto weight = reference_elements<W>(problem, Input::Weight, 0, cols);
   const auto bias = reference_elements<W>(problem, Input::Bias, 0, cols);
   Comparison dx("dx", kRounding<T>, cols), y("y", kRounding<T>, 1);
+  Comparison dx_from_x("dx from x", kRounding<T>, cols);
   std::vector<double> dweight(cols), dbias(cols), abs_dweight(cols), abs_dbias(cols);
+  std::vector<double> dweight_from_x(cols);
   std::mutex column_sums;
   for_each_row_chunk(problem, [&](RowRange rows) {
     const std::int64_t begin = rows.begin * cols, count = rows.count * cols;
@@ -418,22 +429,46 @@ std::vector<OutputCheck> check_backward(const Problem& problem, const BackwardAr
     const RowStatistics given = row_statistics<T>(problem, rows);
     const std::vector<double> mean(given.mean.begin(), given.mean.end());
     const std::vector<double> rstd(given.rstd.begin(), given.rstd.end());
-    const auto want = reference::backward(reference_norm(problem.kind), rows.count, cols, dy, x,
-                                          weight, mean, rstd);
+    const auto gradient_from_x = [&] {
+      return reference::backward(norm, rows.count, cols, dy, x, weight, mean, rstd);
+    };
+    std::vector<double> saved_y;
+    reference::Backward from_x;  // where the kernel has y
+    if (from_y) {
+      const auto rounded = forward_output<T, W>(problem, rows);
+      for (const T value : rounded) saved_y.push_back(static_cast<float>(value));
+      from_x = gradient_from_x();
+      dx_from_x.add(args.dx + begin, from_x.dx, begin, [](std::int64_t) { return 0.0; });
+    }
+    const auto want = from_y ? reference::backward_from_y(norm, rows.count, cols, dy, saved_y,
+                                                          weight, bias, rstd, problem.eps)
+                             : gradient_from_x();
     const auto xhat = [&](std::int64_t i) {
       const std::int64_t row = i / cols;
       return (x[i] - value_or(mean, row, 0.0)) * rstd[row];
     };
     const auto wdy = [&](std::int64_t i) { return value_or(weight, i % cols, 1.0) * dy[i]; };
-    const auto abs_c1 =
-        row_means(rows.count, cols, [&](std::int64_t i) { return std::abs(wdy(i) * xhat(i)); });
+    // The absolute values of the terms of xhat, and of wdy · xhat. From y they are those of y -
+    // bias, with the division by weight for xhat alone.
+    const auto abs_centred = [&](std::int64_t i) {
+      return std::abs(saved_y[i]) + std::abs(value_or(bias, i % cols, 0.0));
+    };
+    const auto abs_xhat = [&](std::int64_t i) {
+      if (!from_y) return std::abs(xhat(i));
+      if (weight.empty()) return abs_centred(i);
+      return abs_centred(i) /
+             std::abs(reference::clamp_by_magnitude(weight[i % cols], problem.eps));
+    };
+    const auto abs_c1 = row_means(rows.count, cols, [&](std::int64_t i) {
+      return from_y ? std::abs(dy[i]) * abs_centred(i) : std::abs(wdy(i) * xhat(i));
+    });
     const auto abs_c2 =
         row_means(rows.count, cols, [&](std::int64_t i) { return std::abs(wdy(i)); });
     // dx = rstd (wdy - c2 - xhat c1)
     dx.add(args.dx + begin, want.dx, begin, [&](std::int64_t i) {
       const std::int64_t row = i / cols;
       return rstd[row] *
-             (std::abs(wdy(i)) + (layer ? abs_c2[row] : 0.0) + std::abs(xhat(i)) * abs_c1[row]);
+             (std::abs(wdy(i)) + (layer ? abs_c2[row] : 0.0) + abs_xhat(i) * abs_c1[row]);
     });
     if (problem.recompute_output) {
       std::vector<double> want_y(count);
@@ -449,12 +484,13 @@ std::vector<OutputCheck> check_backward(const Problem& problem, const BackwardAr
     std::vector<double> abs_dw(cols), abs_db(cols);
     for (std::int64_t row = 0, i = 0; row < rows.count; ++row)
       for (std::int64_t col = 0; col < cols; ++col, ++i) {
-        abs_dw[col] += std::abs(dy[i] * xhat(i));
+        abs_dw[col] += std::abs(dy[i]) * abs_xhat(i);
         abs_db[col] += std::abs(dy[i]);
       }
     const std::lock_guard lock(column_sums);
     for (std::int64_t col = 0; col < cols; ++col) {
       dweight[col] += want.dweight[col];
+      if (from_y) dweight_from_x[col] += from_x.dweight[col];
       dbias[col] += want.dbias[col];
       abs_dweight[col] += abs_dw[col];
       abs_dbias[col] += abs_db[col];
@@ -468,6 +504,12 @@ std::vector<OutputCheck> check_backward(const Problem& problem, const BackwardAr
     checks.push_back(db.result());
   }
   if (problem.recompute_output) checks.push_back(y.result());
+  if (from_y) {
+    Comparison dw_from_x("dweight from x", kRounding<W>, problem.rows);
+    dw_from_x.add(args.dweight, dweight_from_x, 0, [](std::int64_t) { return 0.0; });
+    checks.push_back(dx_from_x.result_without_limit());
+    checks.push_back(dw_from_x.result_without_limit());
+  }
   return checks;
 }
 

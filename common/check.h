@@ -1,6 +1,7 @@
 // Outputs against the reference, two ways: element by element, and as a whole.
 #pragma once
 
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -20,20 +21,24 @@ namespace lnc {
 /// 2. As a whole: ||out - ref|| / ||ref|| <= limit, which is 1e-5 for float, 6e-4 for half and 4e-3
 ///    for bfloat16; or 4 · 2^-24 · ||terms|| / ||ref|| where that is more: where the terms cancel
 ///    to less than a fortieth (a row of one or two columns), no float kernel can keep the digits.
+///    Numbers so small that their type runs out of exponents add half the distance between two of
+///    its smallest: sqrt(count) 2^-25 / ||ref|| for half.
 struct OutputCheck {
   std::string output;  ///< "y", "mean", "rstd", "dx", "dweight", "dbias", …
   double max_abs_error = 0.0;
   double relative_error = 0.0;                 ///< in the Euclidean norm, over the whole output
-  double limit = 0.0;                          ///< of relative_error
+  double limit = 0.0;                          ///< of relative_error; infinite: for information
   double worst_of_bound = 0.0;                 ///< largest |out - ref| / bound; at most 1 passes
   std::int64_t worst_index = 0;                ///< the element where that is, row-major
   std::string place(std::int64_t cols) const;  ///< worst_index in words: "row 3, column 17"
 
+  bool has_limit() const { return limit < std::numeric_limits<double>::infinity(); }
   bool passed() const { return relative_error <= limit && worst_of_bound <= 1.0; }
 };
 
 /// The problem's outputs as they are in device memory now, compared with the reference. An output
-/// without elements passes.
+/// without elements passes. Gradients from y are held to the reference's from the same y; "dx from
+/// x" and "dweight from x" say, without a limit, how far they are from the gradients from x.
 template <typename T, typename W>
 std::vector<OutputCheck> check_forward(const Problem& problem, const ForwardArgs<T, W>& args);
 template <typename T, typename W>

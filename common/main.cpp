@@ -97,14 +97,14 @@ Result run_chapter(const Chapter& chapter, const Instance<T, W>& instance,
   return result;
 }
 
-/// Runs the chapters of one direction on one problem, over the same inputs.
+/// Runs chapters that share their inputs on one problem.
 std::vector<Result> run_problem(const std::vector<const Chapter*>& chapters, const Problem& problem,
                                 const Options& options, Roofs& roofs, Progress& progress,
                                 const std::function<void(const Result&)>& report) {
   const Direction direction = chapters.front()->direction();
   std::vector<Result> results;
   with_types(problem, [&]<typename T, typename W>() {
-    const Instance<T, W> instance(problem, direction);
+    const Instance<T, W> instance(problem, *chapters.front());
     for (const Chapter* chapter : chapters) {
       progress.step(std::string(chapter->id) + ": " + describe(problem));
       Result result = run_chapter(*chapter, instance, options.sampling);
@@ -145,13 +145,13 @@ int run(const Options& options) {
   };
   for (const Problem& problem : options.problems) {
     const auto free_bytes = static_cast<double>(free_device_bytes());
-    for (const Direction direction : {Direction::Forward, Direction::Backward}) {
+    for (auto next = chapters().begin(); next != chapters().end();) {
+      const Chapter& first = *next;
       std::vector<const Chapter*> runnable;
-      for (const Chapter& chapter : chapters()) {
-        if (chapter.direction() != direction) continue;
-        const std::string why = obstacle(chapter, problem, free_bytes);
+      for (; next != chapters().end() && share_inputs(first, *next); ++next) {
+        const std::string why = obstacle(*next, problem, free_bytes);
         if (why.empty())
-          runnable.push_back(&chapter);
+          runnable.push_back(&*next);
         else
           obstacles.push_back(why);
       }

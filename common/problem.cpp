@@ -139,7 +139,7 @@ double needed_device_bytes(const Chapter& chapter, const Problem& problem) {
 }
 
 double needed_host_bytes(const Problem& problem) {
-  constexpr double kVectors = 12;  // of doubles, alive at once in check_backward
+  constexpr double kVectors = 18;  // of doubles, alive at once in check_backward, from y
   const auto chunk = static_cast<double>(std::max(kChunkElements, problem.cols));
   const auto threads = std::min<std::int64_t>(omp_get_max_threads(), problem.rows);
   return kVectors * 8 * chunk * static_cast<double>(threads);
@@ -225,15 +225,29 @@ FusedRows fused_rows(const Problem& problem, RowRange rows) {
 }
 
 template <typename T, typename W>
-Instance<T, W>::Instance(const Problem& problem, Direction direction)
-    : problem_(problem), direction_(direction) {
+std::vector<T> forward_output(const Problem& problem, RowRange rows) {
+  const auto x = reference_elements<T>(problem, Input::X, rows.begin * problem.cols,
+                                       rows.count * problem.cols);
+  const auto exact =
+      reference::forward(reference_norm(problem.kind), rows.count, problem.cols, x,
+                         reference_elements<W>(problem, Input::Weight, 0, problem.cols),
+                         reference_elements<W>(problem, Input::Bias, 0, problem.cols), problem.eps);
+  std::vector<T> y(exact.y.size());
+  std::transform(exact.y.begin(), exact.y.end(), y.begin(),
+                 [](double value) { return round_to<T>(static_cast<float>(value)); });
+  return y;
+}
+
+template <typename T, typename W>
+Instance<T, W>::Instance(const Problem& problem, Direction direction, bool from_y)
+    : problem_(problem), direction_(direction), from_y_(from_y) {
   const std::int64_t rows = problem.rows, cols = problem.cols, all = rows * cols;
   const bool layer = problem.kind == Kind::Layer, backward = direction == Direction::Backward;
   const int misalign = problem.misalign;
   const bool starts_from_sum = backward && problem.fusion != Fusion{};
   x_ = Tensor<T>(starts_from_sum ? 0 : all, misalign);
   y_ = Tensor<T>(all, misalign);
-  mean_ = Tensor<float>(layer ? rows : 0, 0);
+  mean_ = Tensor<float>(layer && !from_y ? rows : 0, 0);
   rstd_ = Tensor<float>(rows, 0);
   weight_ = Tensor<W>(problem.affine ? cols : 0, misalign);
   upload_random(problem, Input::Weight, 0, cols, weight_.data());
@@ -312,7 +326,12 @@ void Instance<T, W>::upload_rows(RowRange rows) {
     else
       upload_random(problem_, input, begin, count, reinterpret_cast<T*>(to));
   };
-  upload_random(problem_, Input::X, begin, count, x_.data());
+  if (from_y_) {
+    const auto y = forward_output<T, W>(problem_, rows);
+    upload(x_.data() + begin, y.data(), y.size() * sizeof(T));
+  } else {
+    upload_random(problem_, Input::X, begin, count, x_.data());
+  }
   if (direction_ == Direction::Backward) {
     upload_random(problem_, Input::Dy, begin, count, dy_.data());
     RowStatistics statistics;
@@ -333,7 +352,7 @@ void Instance<T, W>::upload_rows(RowRange rows) {
         upload_sum(reinterpret_cast<T*>(residual_out_.data()));
     }
     upload(rstd_.data() + rows.begin, statistics.rstd.data(), rows.count * sizeof(float));
-    if (problem_.kind == Kind::Layer)
+    if (mean_.count() > 0)
       upload(mean_.data() + rows.begin, statistics.mean.data(), rows.count * sizeof(float));
   }
   upload_random(problem_, Input::X1, begin, count, x1_.data());
@@ -386,7 +405,8 @@ template <typename T, typename W>
 BackwardArgs<T, W> Instance<T, W>::backward_args(const Buffer& workspace) const {
   return {
       .dy = dy_.data(),
-      .x = x_.data(),
+      .x = from_y_ ? nullptr : x_.data(),
+      .y = from_y_ ? x_.data() : nullptr,
       .weight = weight_.data(),
       .mean = mean_.data(),
       .rstd = rstd_.data(),
@@ -397,6 +417,7 @@ BackwardArgs<T, W> Instance<T, W>::backward_args(const Buffer& workspace) const 
       .y_again = y_again_.data(),
       .rows = problem_.rows,
       .cols = problem_.cols,
+      .eps = problem_.eps,
       .group = problem_.group,
       .kind = problem_.kind,
       .workspace = workspace.as<void>(),
@@ -486,7 +507,7 @@ void Instance<T, W>::dump(const std::string& directory) const {
     write_npy(directory + "/" + name + ".npy", data, m, n);
   };
   const bool forward = direction_ == Direction::Forward;
-  write("x", x_.data(), rows, cols);
+  write(from_y_ ? "y" : "x", x_.data(), rows, cols);
   write("dy", dy_.data(), rows, cols);
   write("weight", weight_.data(), cols, 0);
   write("bias", bias_.data(), cols, 0);
@@ -523,7 +544,6 @@ void Instance<T, W>::dump(const std::string& directory) const {
 }
 
 #define LNC_INSTANTIATE(T)                                                                       \
-  template class Instance<T>;                                                                    \
   template std::vector<T> random_elements<T>(const Problem&, Input, std::int64_t, std::int64_t); \
   template std::vector<double> reference_elements<T>(const Problem&, Input, std::int64_t,        \
                                                      std::int64_t);                              \
@@ -534,7 +554,14 @@ LNC_INSTANTIATE(float)
 LNC_INSTANTIATE(__half)
 LNC_INSTANTIATE(__nv_bfloat16)
 #undef LNC_INSTANTIATE
-template class Instance<__half, float>;
-template class Instance<__nv_bfloat16, float>;
+#define LNC_INSTANTIATE(T, W)    \
+  template class Instance<T, W>; \
+  template std::vector<T> forward_output<T, W>(const Problem&, RowRange);
+LNC_INSTANTIATE(float, float)
+LNC_INSTANTIATE(__half, __half)
+LNC_INSTANTIATE(__nv_bfloat16, __nv_bfloat16)
+LNC_INSTANTIATE(__half, float)
+LNC_INSTANTIATE(__nv_bfloat16, float)
+#undef LNC_INSTANTIATE
 
 }  // namespace lnc

@@ -118,6 +118,10 @@ struct FusedRows {
 template <typename T>
 FusedRows fused_rows(const Problem& problem, RowRange rows);
 
+/// y of some rows, as a perfect forward pass would store it: rounded to T.
+template <typename T, typename W>
+std::vector<T> forward_output(const Problem& problem, RowRange rows);
+
 /// An array in device memory that may start past a 16-byte boundary, as Problem::misalign says.
 template <typename T>
 class Tensor {
@@ -138,12 +142,20 @@ class Tensor {
   int misalign_ = 0;
 };
 
-/// A problem's inputs and outputs in device memory, for all chapters of one direction. T is the
-/// type of x, W that of the parameters.
+/// Whether two chapters take the same inputs, so that they can work on one instance of a problem.
+inline bool share_inputs(const Chapter& a, const Chapter& b) {
+  return a.direction() == b.direction() && a.from_y == b.from_y;
+}
+
+/// A problem's inputs and outputs in device memory, for all chapters that share them. T is the type
+/// of x, W that of the parameters.
 template <typename T, typename W = T>
 class Instance {
  public:
-  Instance(const Problem& problem, Direction direction);
+  /// `from_y`: the inputs of a backward pass hold y in place of x and mean.
+  Instance(const Problem& problem, Direction direction, bool from_y = false);
+  Instance(const Problem& problem, const Chapter& chapter)
+      : Instance(problem, chapter.direction(), chapter.from_y) {}
 
   const Problem& problem() const { return problem_; }
   ForwardArgs<T, W> forward_args(const Buffer& workspace) const;
@@ -164,7 +176,8 @@ class Instance {
 
   Problem problem_;
   Direction direction_;
-  Tensor<T> x_, dy_, x1_;
+  bool from_y_;
+  Tensor<T> x_, dy_, x1_;  // x_ is y where from_y_
   Tensor<W> weight_, bias_, weight1_, bias1_;
   Tensor<std::byte> residual_;
   Tensor<float> rowscale_, rowscale1_;

@@ -167,12 +167,20 @@ void print_page(const Result& result) {
     std::printf("  FAILED: %s\n", result.error.c_str());
     return;
   }
-  std::printf("  %-9s %13s %13s %10s %12s\n", "output", "max abs error", "rel. error", "limit",
-              "of its bound");
+  const bool long_names = std::any_of(result.checks.begin(), result.checks.end(),
+                                      [](const auto& check) { return !check.has_limit(); });
+  const int width = long_names ? 14 : 9;
+  std::printf("  %-*s %13s %13s %10s %12s\n", width, "output", "max abs error", "rel. error",
+              "limit", "of its bound");
   for (const auto& check : result.checks) {
-    std::printf("  %-9s %13.2e %13.2e %10.1e %10.0f %%  %s\n", check.output.c_str(),
-                check.max_abs_error, check.relative_error, check.limit,
-                100.0 * check.worst_of_bound, check.passed() ? "pass" : "FAIL");
+    std::printf("  %-*s %13.2e %13.2e", width, check.output.c_str(), check.max_abs_error,
+                check.relative_error);
+    if (!check.has_limit()) {
+      std::printf("   no limit\n");
+      continue;
+    }
+    std::printf(" %10.1e %10.0f %%  %s\n", check.limit, 100.0 * check.worst_of_bound,
+                check.passed() ? "pass" : "FAIL");
     if (check.worst_of_bound > 1.0)
       std::printf("            worst at %s\n", check.place(result.problem.cols).c_str());
   }
@@ -294,6 +302,7 @@ void JsonLines::record(const Result& r) {
   }
   double max_abs_error = 0.0, relative_error = 0.0;
   for (const auto& check : r.checks) {
+    if (!check.has_limit()) continue;
     max_abs_error = std::max(max_abs_error, check.max_abs_error);
     relative_error = std::max(relative_error, check.relative_error);
   }
@@ -311,6 +320,12 @@ void JsonLines::record(const Result& r) {
               {"rel_err", r.error.empty() ? Json(significant(relative_error)) : Json()},
               {"predicted_bytes", r.predicted_bytes}};
   if (const std::string more = variant(r.problem); !more.empty()) record["variant"] = more;
+  for (const auto& check : r.checks) {
+    if (check.has_limit()) continue;
+    std::string key = check.output + " rel_err";  // dx_from_x_rel_err
+    std::replace(key.begin(), key.end(), ' ', '_');
+    record[key] = significant(check.relative_error);
+  }
   if (r.parts) record["parts_bytes"] = r.parts->predicted_bytes;
   if (r.parts && r.parts->median_us) record["parts_us"] = rounded(*r.parts->median_us, 2);
   if (!r.error.empty()) record["error"] = r.error;

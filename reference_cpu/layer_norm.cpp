@@ -40,6 +40,12 @@ void require_size_or_empty(const char* name, std::span<const double> values, std
        ", or none.");
 }
 
+void require_eps(double eps) {
+  if (!(eps > 0) || !std::isfinite(eps)) {
+    fail("eps is ", eps, ", but it must be a finite number above 0.");
+  }
+}
+
 // An absent weight is a row of ones and an absent bias a row of zeros, so that one loop serves all.
 std::vector<double> values_or(std::span<const double> values, std::int64_t cols, double otherwise) {
   if (values.empty()) return std::vector<double>(cols, otherwise);
@@ -63,9 +69,7 @@ Forward forward(Norm norm, std::int64_t rows, std::int64_t cols, std::span<const
   require_size("x", x, rows * cols, "rows × cols");
   require_size_or_empty("weight", weight, cols, "cols");
   require_size_or_empty("bias", bias, cols, "cols");
-  if (!(eps > 0) || !std::isfinite(eps)) {
-    fail("eps is ", eps, ", but it must be a finite number above 0.");
-  }
+  require_eps(eps);
 
   const bool has_mean = norm == Norm::Layer;
   const std::vector<double> weight_or_ones = values_or(weight, cols, 1.0);
@@ -133,20 +137,14 @@ Forward forward(Norm norm, std::int64_t rows, std::int64_t cols, std::span<const
 //   dx_k = rstd (wdy_k - xhat_k · c1 - c2)
 //
 // No step needs eps to be small: it sits inside rstd, and the formula is exact for every eps > 0.
-Backward backward(Norm norm, std::int64_t rows, std::int64_t cols, std::span<const double> dy,
-                  std::span<const double> x, std::span<const double> weight,
-                  std::span<const double> mean, std::span<const double> rstd) {
-  const bool has_mean = norm == Norm::Layer;
-  require_shape(rows, cols);
-  require_size("dy", dy, rows * cols, "rows × cols");
-  require_size("x", x, rows * cols, "rows × cols");
-  require_size_or_empty("weight", weight, cols, "cols");
-  if (!has_mean && !mean.empty()) {
-    fail("mean has ", mean.size(), " values, but it must be empty for Rms, which takes no mean.");
-  }
-  if (has_mean) require_size("mean", mean, rows, "rows");
-  require_size("rstd", rstd, rows, "rows");
 
+namespace {
+
+// Two functions give an element's xhat and its wdy · xhat, so that they may come from x or from y.
+template <typename Xhat, typename WdyXhat>
+Backward gradients(bool has_mean, std::int64_t rows, std::int64_t cols, std::span<const double> dy,
+                   std::span<const double> weight, std::span<const double> rstd, const Xhat& xhat,
+                   const WdyXhat& wdy_xhat) {
   const std::vector<double> weight_or_ones = values_or(weight, cols, 1.0);
   const double* const w = weight_or_ones.data();
 
@@ -175,28 +173,22 @@ Backward backward(Norm norm, std::int64_t rows, std::int64_t cols, std::span<con
     const std::int64_t last_row = rows * (group + 1) / groups;
     for (std::int64_t row = first_row; row < last_row; ++row) {
       const double* const dy_row = dy.data() + row * cols;
-      const double* const x_row = x.data() + row * cols;
       double* const dx_row = out.dx.data() + row * cols;
-      const double row_mean = has_mean ? mean[row] : 0;
-      const double row_rstd = rstd[row];
 
       double sum_wdy_xhat = 0;
       double sum_wdy = 0;
       for (std::int64_t j = 0; j < cols; ++j) {
-        const double xhat = (x_row[j] - row_mean) * row_rstd;
-        const double wdy = dy_row[j] * w[j];
-        sum_wdy_xhat += wdy * xhat;
-        sum_wdy += wdy;
-        group_dweight[j] += dy_row[j] * xhat;
+        sum_wdy_xhat += wdy_xhat(row, j);
+        sum_wdy += dy_row[j] * w[j];
+        group_dweight[j] += dy_row[j] * xhat(row, j);
         group_dbias[j] += dy_row[j];
       }
       const double c1 = sum_wdy_xhat / cols;
       const double c2 = has_mean ? sum_wdy / cols : 0;
 
       for (std::int64_t j = 0; j < cols; ++j) {
-        const double xhat = (x_row[j] - row_mean) * row_rstd;
         const double wdy = dy_row[j] * w[j];
-        dx_row[j] = (wdy - xhat * c1 - c2) * row_rstd;
+        dx_row[j] = (wdy - xhat(row, j) * c1 - c2) * rstd[row];
       }
     }
   }
@@ -208,6 +200,74 @@ Backward backward(Norm norm, std::int64_t rows, std::int64_t cols, std::span<con
     }
   }
   return out;
+}
+
+}  // namespace
+
+Backward backward(Norm norm, std::int64_t rows, std::int64_t cols, std::span<const double> dy,
+                  std::span<const double> x, std::span<const double> weight,
+                  std::span<const double> mean, std::span<const double> rstd) {
+  const bool has_mean = norm == Norm::Layer;
+  require_shape(rows, cols);
+  require_size("dy", dy, rows * cols, "rows × cols");
+  require_size("x", x, rows * cols, "rows × cols");
+  require_size_or_empty("weight", weight, cols, "cols");
+  if (!has_mean && !mean.empty()) {
+    fail("mean has ", mean.size(), " values, but it must be empty for Rms, which takes no mean.");
+  }
+  if (has_mean) require_size("mean", mean, rows, "rows");
+  require_size("rstd", rstd, rows, "rows");
+
+  const std::vector<double> weight_or_ones = values_or(weight, cols, 1.0);
+  const auto xhat = [&](std::int64_t row, std::int64_t j) {
+    return (x[row * cols + j] - (has_mean ? mean[row] : 0)) * rstd[row];
+  };
+  const auto wdy_xhat = [&](std::int64_t row, std::int64_t j) {
+    return dy[row * cols + j] * weight_or_ones[j] * xhat(row, j);
+  };
+  return gradients(has_mean, rows, cols, dy, weight, rstd, xhat, wdy_xhat);
+}
+
+double clamp_by_magnitude(double w, double least) {
+  return std::copysign(std::max(std::abs(w), least), w);
+}
+
+// y_j = xhat_j · w_j + b_j holds all that backward needs of x, except rstd. Solved for xhat:
+//
+//   xhat_j = (y_j - b_j) / w_j
+//
+// and in c1, where xhat_j stands beside w_j, nothing is divided at all:
+//
+//   wdy_j xhat_j = dy_j w_j (y_j - b_j) / w_j = dy_j (y_j - b_j)
+//
+// In exact arithmetic that is backward, for every w_j but 0. A w_j of 0 leaves y_j = b_j, which
+// says nothing about xhat_j; a small one leaves little, once y is rounded. So xhat is divided by
+// w_j clamped away from zero, in dx and in dw. wdy and c1 hold the true w_j: no division, no clamp.
+Backward backward_from_y(Norm norm, std::int64_t rows, std::int64_t cols,
+                         std::span<const double> dy, std::span<const double> y,
+                         std::span<const double> weight, std::span<const double> bias,
+                         std::span<const double> rstd, double eps) {
+  require_shape(rows, cols);
+  require_size("dy", dy, rows * cols, "rows × cols");
+  require_size("y", y, rows * cols, "rows × cols");
+  require_size_or_empty("weight", weight, cols, "cols");
+  require_size_or_empty("bias", bias, cols, "cols");
+  require_size("rstd", rstd, rows, "rows");
+  require_eps(eps);
+
+  const std::vector<double> bias_or_zeros = values_or(bias, cols, 0.0);
+  std::vector<double> divisor = values_or(weight, cols, 1.0);
+  if (!weight.empty()) {  // an absent weight is 1, whatever eps is
+    for (double& w : divisor) w = clamp_by_magnitude(w, eps);
+  }
+  const auto centred = [&](std::int64_t row, std::int64_t j) {
+    return y[row * cols + j] - bias_or_zeros[j];
+  };
+  const auto xhat = [&](std::int64_t row, std::int64_t j) { return centred(row, j) / divisor[j]; };
+  const auto wdy_xhat = [&](std::int64_t row, std::int64_t j) {
+    return dy[row * cols + j] * centred(row, j);
+  };
+  return gradients(norm == Norm::Layer, rows, cols, dy, weight, rstd, xhat, wdy_xhat);
 }
 
 }  // namespace reference

@@ -72,4 +72,26 @@ Backward backward(Norm norm, std::int64_t rows, std::int64_t cols, std::span<con
                   std::span<const double> x, std::span<const double> weight,
                   std::span<const double> mean, std::span<const double> rstd);
 
+// w, or the number of w's sign whose magnitude is `least` where w is nearer to zero than that.
+double clamp_by_magnitude(double w, double least);
+
+// The same gradient from y in place of x and mean, as NVIDIA Apex's memory_efficient has it:
+//
+//   xhat = (y - bias) / clamp_by_magnitude(weight, eps)
+//
+//   y       [rows, cols], as forward returned it, rounded or not
+//   weight  [cols], or empty: as if all ones, and then nothing is clamped
+//   bias    [cols], or empty: as if all zeros
+//   eps     as given to forward
+//
+// The other arguments are those of backward. With an exact y and |weight| >= eps the result is that
+// of backward, up to the rounding of double. A rounded y has errors that the division by a small
+// weight magnifies, in dweight and in dx; dbias is free of them.
+//
+// Throws std::invalid_argument as backward does.
+Backward backward_from_y(Norm norm, std::int64_t rows, std::int64_t cols,
+                         std::span<const double> dy, std::span<const double> y,
+                         std::span<const double> weight, std::span<const double> bias,
+                         std::span<const double> rstd, double eps);
+
 }  // namespace reference

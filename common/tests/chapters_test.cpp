@@ -55,7 +55,7 @@ void require_right(const std::vector<OutputCheck>& checks) {
 void check_problem(const Chapter& chapter, const Problem& problem) {
   INFO(chapter.id << ": " << describe(problem));
   with_types(problem, [&]<typename T, typename W>() {
-    const Instance<T, W> instance(problem, chapter.direction());
+    const Instance<T, W> instance(problem, chapter);
     std::vector<std::vector<std::byte>> first;
     for_each_schedule([&](const std::string& schedule) {
       CAPTURE(schedule);
@@ -355,6 +355,55 @@ TEST_CASE("a backward chapter that can writes y again") {
       });
 }
 
+TEST_CASE("a chapter that is given y is right where weights are near 0, and where they are 0") {
+  for (const Chapter& chapter : chapters()) {
+    if (!chapter.from_y) continue;
+    for (const float scale : {1e-3f, -1e-3f, 1e-6f, -1e-6f, 0.0f})
+      for (const std::int64_t cols : {33, 1024, 9000})
+        for_each_variant(chapter, 9, cols, [&](Problem problem) {
+          problem.weight_scale = scale;
+          if (problem.affine) check_problem(chapter, problem);
+        });
+  }
+}
+
+TEST_CASE("the distance of a gradient from y to the one from x is told, and cannot fail") {
+  for (const Chapter& chapter : chapters()) {
+    if (!chapter.from_y) continue;
+    const auto distances = [&](const Problem& problem) {
+      INFO(describe(problem));
+      return with_types(problem, [&]<typename T, typename W>() {
+        const Instance<T, W> instance(problem, chapter);
+        const Run<T, W> run(chapter, instance);
+        run.launch();
+        const auto checks = run.check();
+        std::vector<double> distances;
+        for (const auto& check : checks) {
+          CHECK(check.passed());
+          if (!check.has_limit()) distances.push_back(check.relative_error);
+        }
+        REQUIRE(distances.size() == 2);
+        CHECK(checks[checks.size() - 2].output == "dx from x");
+        CHECK(checks.back().output == "dweight from x");
+        return distances;
+      });
+    };
+    Problem problem;
+    problem.rows = 64;
+    problem.cols = 256;
+    problem.dtype = DType::BF16;
+    CHECK(distances(problem)[1] < 0.01);
+    problem.weight_scale = 0x1p-10f;
+    CHECK(distances(problem)[1] > 0.1);  // y is rounded to the bias's digits
+    problem.kind = Kind::Rms;            // without a bias y scales with the weight, bit for bit
+    const auto small = distances(problem);
+    problem.weight_scale = 1.0f;
+    const auto large = distances(problem);
+    CHECK(small[1] == doctest::Approx(large[1]).epsilon(1e-3));
+    CHECK(large[1] < 0.01);
+  }
+}
+
 TEST_CASE("every chapter is right past 65 535 rows") {
   for (const Chapter& chapter : chapters()) {
     Problem problem;
@@ -366,7 +415,7 @@ TEST_CASE("every chapter is right past 65 535 rows") {
       if (!refusal(chapter, problem).empty()) continue;
       INFO(chapter.id << ": " << describe(problem));
       with_types(problem, [&]<typename T, typename W>() {
-        const Instance<T, W> instance(problem, chapter.direction());
+        const Instance<T, W> instance(problem, chapter);
         const Run<T, W> run(chapter, instance);
         run.launch();
         require_right(run.check());
@@ -384,18 +433,17 @@ TEST_CASE("every chapter is right where offsets pass 2^31") {
     MESSAGE("skipped: 2^31 elements take minutes a chapter on the SIMT machine; a GPU runs this");
     return;
   }
-  for (const Direction direction : {Direction::Forward, Direction::Backward}) {
-    const auto of_direction = [&](const Chapter& c) { return c.direction() == direction; };
-    const auto first = std::find_if(chapters().begin(), chapters().end(), of_direction);
-    if (needed_device_bytes(*first, problem) > static_cast<double>(free_device_bytes())) {
+  for (auto next = chapters().begin(); next != chapters().end();) {
+    const Chapter& first = *next;
+    if (needed_device_bytes(first, problem) > static_cast<double>(free_device_bytes())) {
       MESSAGE("skipped: this GPU has too little free memory for 2^31 elements a tensor");
       return;
     }
-    const Instance<__nv_bfloat16> instance(problem, direction);
-    for (const Chapter& chapter : chapters()) {
-      if (!of_direction(chapter) || !refusal(chapter, problem).empty()) continue;
-      INFO(chapter.id << ": " << describe(problem));
-      const Run<__nv_bfloat16> run(chapter, instance);
+    const Instance<__nv_bfloat16> instance(problem, first);
+    for (; next != chapters().end() && share_inputs(first, *next); ++next) {
+      if (!refusal(*next, problem).empty()) continue;
+      INFO(next->id << ": " << describe(problem));
+      const Run<__nv_bfloat16> run(*next, instance);
       run.launch();
       require_right(run.check());
     }
@@ -407,7 +455,7 @@ TEST_CASE("without rows the gradients of the parameters are zero, and nothing el
     for_each_variant(chapter, 0, 77, [&](const Problem& problem) {
       INFO(chapter.id << ": " << describe(problem));
       with_types(problem, [&]<typename T, typename W>() {
-        const Instance<T, W> instance(problem, chapter.direction());
+        const Instance<T, W> instance(problem, chapter);
         const Run<T, W> run(chapter, instance);
         run.launch();
         require_right(run.check());
@@ -486,7 +534,7 @@ TEST_CASE("the check sees a wrong gradient of a parameter") {
     problem.rows = 10;
     problem.cols = 50;
     if (!refusal(chapter, problem).empty()) continue;
-    const Instance<float> instance(problem, Direction::Backward);
+    const Instance<float> instance(problem, chapter);
     const Run<float> run(chapter, instance);
     run.launch();
     run.launch();  // accumulating instead of overwriting would double dweight and dbias

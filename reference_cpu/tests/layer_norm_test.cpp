@@ -18,6 +18,8 @@
 namespace {
 
 using reference::backward;
+using reference::backward_from_y;
+using reference::clamp_by_magnitude;
 using reference::forward;
 using reference::Norm;
 using Values = std::vector<double>;
@@ -160,6 +162,43 @@ TEST_CASE("backward uses the mean and rstd that it is given, right or wrong") {
       backward(Norm::Layer, 1, 2, Values{1, 2}, Values{1, 3}, {}, Values{1}, Values{2});
   CHECK(out.dx == Values{-1, -31});
   CHECK(out.dweight == Values{0, 8});
+  CHECK(out.dbias == Values{1, 2});
+}
+
+TEST_CASE("a gradient from y gives the numbers worked out by hand") {
+  // The layer problem above, of which y = [9 22] and [11 18] and rstd = [1/2 1/2] were kept.
+  // y - b = [-1 2] and [1 -2], and xhat = [-1/2 1/2] and [1/2 -1/2] again.
+  const auto out = backward_from_y(Norm::Layer, 2, 2, Values{1, 3, 2, -1}, Values{9, 22, 11, 18},
+                                   Values{2, 4}, Values{10, 20}, Values{0.5, 0.5}, 1);
+  CHECK(out.dx == Values{-1.875, 1.875, 1.5, -1.5});
+  CHECK(out.dweight == Values{0.5, 2});
+  CHECK(out.dbias == Values{3, 2});
+
+  // The rms problem, with bias [1 1], y = [2 5] and rstd = 1/4.
+  const auto rms = backward_from_y(Norm::Rms, 1, 2, Values{1, 2}, Values{2, 5}, Values{2, 4},
+                                   Values{1, 1}, Values{0.25}, 1);
+  CHECK(rms.dx == Values{-0.0625, 0.875});
+  CHECK(rms.dweight == Values{0.5, 2});
+  CHECK(rms.dbias == Values{1, 2});
+}
+
+TEST_CASE("a gradient from y divides by weights clamped away from zero, and only in xhat") {
+  CHECK(clamp_by_magnitude(3, 0.5) == 3);
+  CHECK(clamp_by_magnitude(-3, 0.5) == -3);
+  CHECK(clamp_by_magnitude(0.25, 0.5) == 0.5);
+  CHECK(clamp_by_magnitude(-0.25, 0.5) == -0.5);
+  CHECK(clamp_by_magnitude(0, 0.5) == 0.5);
+  CHECK(std::isnan(clamp_by_magnitude(NAN, 0.5)));
+
+  // eps = 1/2, w = [1/4 -1/4], b = [1 1], y = [2 2], rstd = 2, dy = [1 2]
+  // y - b = [1 1]  xhat = [1/(1/2) 1/(-1/2)] = [2 -2], where a division by w would give [4 -4]
+  // wdy = [1/4 -1/2]  c2 = -1/8, c1 = (1·1 + 2·1)/2 = 3/2: neither has seen the clamp
+  // dx = 2 [1/4 + 1/8 - 3, -1/2 + 1/8 + 3] = [-21/4 21/4]
+  // dw = [1·2, 2·-2] = [2 -4]
+  const auto out = backward_from_y(Norm::Layer, 1, 2, Values{1, 2}, Values{2, 2},
+                                   Values{0.25, -0.25}, Values{1, 1}, Values{2}, 0.5);
+  CHECK(out.dx == Values{-5.25, 5.25});
+  CHECK(out.dweight == Values{2, -4});
   CHECK(out.dbias == Values{1, 2});
 }
 
@@ -352,6 +391,10 @@ TEST_CASE("any number of threads gives the same bits") {
     omp_set_num_threads(1);
     const auto saved = run_forward(p);
     const auto grad = run_backward(p);
+    const auto from_y = [&] {
+      return backward_from_y(norm, p.rows, p.cols, p.dy, saved.y, p.weight, p.bias, saved.rstd, 1);
+    };
+    const auto grad_from_y = from_y();
     for (const int threads : {2, 3, 7}) {
       omp_set_num_threads(threads);
       CHECK(run_forward(p).y == saved.y);
@@ -359,9 +402,70 @@ TEST_CASE("any number of threads gives the same bits") {
       CHECK(run_backward(p).dx == grad.dx);
       CHECK(run_backward(p).dweight == grad.dweight);
       CHECK(run_backward(p).dbias == grad.dbias);
+      CHECK(from_y().dx == grad_from_y.dx);
+      CHECK(from_y().dweight == grad_from_y.dweight);
     }
   }
   omp_set_num_threads(threads_before);
+}
+
+TEST_CASE("a gradient from an exact y is the gradient from x") {
+  // |w| between 1 and 2 is above eps and divides nothing by a small number. An absent weight is 1,
+  // and not clamped, however large eps is.
+  for (const Norm norm : kNorms) {
+    for (const double eps : {1e-12, 1e-5, 0.5, 100.0}) {
+      for (const bool has_weight : {true, false}) {
+        for (const bool has_bias : {true, false}) {
+          if (has_weight && eps > 1) continue;
+          Problem p = random_problem(norm, 37, 17, eps, has_weight, has_bias);
+          for (double& w : p.weight) w = std::copysign(1 + std::abs(w) / 2, w);
+          const auto saved = run_forward(p);
+          const auto expected = run_backward(p);
+          const auto out = backward_from_y(norm, p.rows, p.cols, p.dy, saved.y, p.weight, p.bias,
+                                           saved.rstd, eps);
+          const double largest_rstd = *std::max_element(saved.rstd.begin(), saved.rstd.end());
+          CHECK(largest_difference(out.dx, expected.dx) < 1e-12 * largest_rstd);
+          CHECK(largest_difference(out.dweight, expected.dweight) < 1e-12);
+          CHECK(out.dbias == expected.dbias);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a rounded y costs a gradient from y what the rounding is of the weight") {
+  // y is off by delta in one element. Of dweight that is dy · delta / w; of dx, by the formula
+  // rstd (wdy - xhat c1 - c2), rstd times xhat's part -delta / w · c1 in that column, and c1's part
+  // -xhat · dy delta / N in every column of the row.
+  const double delta = 1e-6;
+  for (const Norm norm : kNorms) {
+    for (const double small : {1.0, 1e-3}) {
+      const std::int64_t cols = 17, row = 2, j = 5, i = row * cols + j;
+      Problem p = random_problem(norm, 4, cols, 1e-5);
+      for (double& w : p.weight) w = std::copysign(1 + std::abs(w) / 2, w) * small;
+      const auto saved = run_forward(p);
+      const auto gradient = [&](const Values& y) {
+        return backward_from_y(norm, p.rows, cols, p.dy, y, p.weight, p.bias, saved.rstd, p.eps);
+      };
+      Values rounded = saved.y;
+      rounded[i] += delta;
+      const auto exact = gradient(saved.y);
+      const auto out = gradient(rounded);
+
+      CHECK(out.dweight[j] - exact.dweight[j] ==
+            doctest::Approx(p.dy[i] * delta / p.weight[j]).epsilon(1e-6));
+      double c1 = 0;
+      for (std::int64_t k = 0; k < cols; ++k)
+        c1 += p.dy[row * cols + k] * (saved.y[row * cols + k] - p.bias[k]) / cols;
+      const double rstd = saved.rstd[row], c1_off = p.dy[i] * delta / cols;
+      for (std::int64_t k = 0; k < cols; ++k) {
+        const double xhat = (saved.y[row * cols + k] - p.bias[k]) / p.weight[k];
+        const double xhat_off = k == j ? delta / p.weight[k] : 0;
+        const double expected = -rstd * (xhat_off * c1 + xhat * c1_off + xhat_off * c1_off);
+        CHECK(std::abs(out.dx[row * cols + k] - exact.dx[row * cols + k] - expected) < 1e-13);
+      }
+    }
+  }
 }
 
 // ------------------------------------------------------------------------ finite differences
@@ -501,4 +605,25 @@ TEST_CASE("backward names the argument that it cannot take, what it got and what
           rms, 2, 3, six, six, none, two, two);
   refuses("rstd has 3 values, but it must have rows = 2.",  //
           layer, 2, 3, six, six, none, two, three);
+}
+
+TEST_CASE("backward_from_y names the argument that it cannot take, what it got and what it needs") {
+  const Values none, two(2), three(3), six(6);
+  const auto refuses = [](const char* sentence, const auto&... arguments) {
+    CHECK_THROWS_WITH_AS(backward_from_y(Norm::Layer, arguments...), sentence,
+                         std::invalid_argument);
+  };
+  refuses("cols is 0, but it must be 1 or more.", 2, 0, none, none, none, none, none, 1);
+  refuses("dy has 3 values, but it must have rows × cols = 6.",  //
+          2, 3, three, six, none, none, two, 1);
+  refuses("y has 3 values, but it must have rows × cols = 6.",  //
+          2, 3, six, three, none, none, two, 1);
+  refuses("weight has 2 values, but it must have cols = 3, or none.",  //
+          2, 3, six, six, two, none, two, 1);
+  refuses("bias has 6 values, but it must have cols = 3, or none.",  //
+          2, 3, six, six, three, six, two, 1);
+  refuses("rstd has 3 values, but it must have rows = 2.",  //
+          2, 3, six, six, none, none, three, 1);
+  refuses("eps is 0, but it must be a finite number above 0.",  //
+          2, 3, six, six, none, none, two, 0);
 }

@@ -1,0 +1,220 @@
+// bwd10 · The gradient of residual, dropout and the norm
+//
+// bwd09 runs the norm's backward pass at the speed of memory. But the gradient of fwd07 goes on: to
+// the residual, to x and to x1, each with a scale and a dropout of its own. As kernels of their own
+// these steps write what the next one reads. Here they happen while the gradient is in a register,
+// the masks drawn again from their seeds: every tensor is moved once, and that should be the time.
+#include "common/kernel.h"
+
+namespace bwd10 {
+using namespace lnc;
+
+constexpr int kMaxThreads = 512, kFloats = 16;  // [1] columns a thread, times pairs of weights
+
+/// What a thread loads of a row at once. R is the type of the sum, as the forward pass stored it.
+template <typename T, typename W, typename R, int kLanes, int kPairs>
+struct Slice {
+  Packed<R, kLanes> sum, past_norm;
+  Packed<T, kLanes> dy[kPairs];
+  Packed<W, kLanes> weight[kPairs];
+  float mean, rstd;
+
+  __device__ void load(const BackwardArgs<T, W>& a, int64_t row, int64_t col) {
+    const auto part_of = [&](const auto* tensor) {  // [2] 0 for null, and beyond the row
+      return load_if<kLanes>(tensor != nullptr && col < a.cols, tensor, row * a.cols + col);
+    };
+    sum = part_of(static_cast<const R*>(a.fused.residual_out));
+    past_norm = part_of(static_cast<const R*>(a.fused.dresidual_out));
+    for (int pair = 0; pair < kPairs; ++pair) {
+      const W* w = pair == 0 ? a.weight : a.fused.weight1;
+      weight[pair] = load_if<kLanes>(w != nullptr && col < a.cols, w, col, 1.0f);
+      dy[pair] = part_of(pair == 0 ? a.dy : a.fused.dy1);
+    }
+    mean = a.mean == nullptr ? 0.0f : a.mean[row];
+    rstd = a.rstd[row];
+  }
+  __device__ GradientTerms<kLanes> terms(int pair) const {
+    return {sum, dy[pair], weight[pair], mean, rstd};
+  }
+};
+
+/// What the gradient of a row's sum goes through on its way back to x, or to x1.
+struct Branch {
+  bool drops;
+  float p, scale;
+  uint32_t seed = 0;
+
+  __device__ Branch(const float* rowscale, const uint32_t* seeds, float p, int64_t row)
+      : drops(seeds != nullptr), p(p), scale(drops ? 1.0f / (1.0f - p) : 1.0f) {
+    if (rowscale != nullptr) scale *= rowscale[row];
+    if (drops) seed = seeds[row];
+  }
+  template <typename T, int kLanes>
+  __device__ void store_gradient(T* tensor, int64_t start, int64_t col,
+                                 const float (&gradient)[kLanes]) const {
+    float values[kLanes];
+    for (int lane = 0; lane < kLanes; ++lane) values[lane] = scale * gradient[lane];
+    if (drops)
+#pragma unroll
+      for (int lane = 0; lane < kLanes; ++lane)  // [7]
+        if (!(triton_uniform(seed, static_cast<uint32_t>(col) + lane) > p)) values[lane] = 0.0f;
+    store(tensor, start + col, values);
+  }
+};
+
+/// A block takes the rows group, group + groups, … and the columns of one tile. Where a tile is not
+/// the whole row, `row_sums` has what each row's c1 and c2 are means of; else it is null.
+template <typename T, typename W, typename R, int kLanes, int kPairs>
+__global__ void __launch_bounds__(kMaxThreads)
+    fused_backward(BackwardArgs<T, W> a, int64_t groups, float* partials, const float2* row_sums) {
+  constexpr int kVectors = kFloats / kPairs / kLanes;
+  constexpr bool kAhead = kLanes > 1 && (kPairs == 2 || sizeof(R) + sizeof(W) == 4);  // [3]
+  const FusedBackward<T, W>& f = a.fused;
+  const int64_t group = blockIdx.x % groups, tile = blockIdx.x / groups;
+  const auto column = [&](int i) {
+    unsigned vector = i * blockDim.x + threadIdx.x;
+    asm volatile("" : "+r"(vector));  // [4]
+    return tile * (kMaxThreads * kFloats / kPairs) + vector * kLanes;
+  };
+  const float inverse_cols = 1.0f / static_cast<float>(a.cols);
+  float dweight[kPairs][kVectors][kLanes]{}, dbias[kPairs][kVectors][kLanes]{};
+  Slice<T, W, R, kLanes, kPairs> slices[kVectors], now[kVectors];
+  for (int64_t row = group, parity = 0; row < a.rows; row += groups, parity ^= 1) {
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i)
+      if (!kAhead || row == group) slices[i].load(a, row, column(i));
+    const Branch branch(f.rowscale, f.seeds, f.dropout, row);
+    const Branch branch1(f.rowscale1, f.seeds1, f.dropout, row);
+    float2 c = make_float2(0.0f, 0.0f);
+    float wdy[kVectors][kLanes]{};
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      for (int pair = 0; pair < kPairs; ++pair) {  // [5]
+        const GradientTerms<kLanes> t = slices[i].terms(pair);
+        t.add_to(c);
+        for (int lane = 0; lane < kLanes; ++lane) {
+          wdy[i][lane] = pair == 0 ? t.wdy[lane] : wdy[i][lane] + t.wdy[lane];
+          dweight[pair][i][lane] += t.dy[lane] * t.xhat[lane];
+          dbias[pair][i][lane] += t.dy[lane];
+        }
+      }
+      now[i] = slices[i];  // [6]
+      if (kAhead && row + groups < a.rows) slices[i].load(a, row + groups, column(i));
+    }
+    c = row_sums == nullptr ? block_sums<kMaxThreads>(c, parity) : row_sums[row];
+    c = make_float2(c.x * inverse_cols, a.kind == Kind::Layer ? c.y * inverse_cols : 0.0f);
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      const int64_t col = column(i), start = row * a.cols;
+      if (col >= a.cols) continue;
+      float gradient[kLanes], past_norm[kLanes];
+      to_floats(now[i].sum, gradient);
+      to_floats(now[i].past_norm, past_norm);
+      for (int lane = 0; lane < kLanes; ++lane) {
+        const float xhat = (gradient[lane] - now[i].mean) * now[i].rstd;
+        gradient[lane] = now[i].rstd * (wdy[i][lane] - c.y - xhat * c.x) + past_norm[lane];
+      }
+      if (f.dresidual != nullptr) store(static_cast<R*>(f.dresidual), start + col, gradient);
+      if (f.dx1 != nullptr) branch1.store_gradient(f.dx1, start, col, gradient);
+      branch.store_gradient(a.dx, start, col, gradient);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i)
+    for (int pair = 0; pair < kPairs && column(i) < a.cols; ++pair) {
+      const int64_t at = (2 * pair * groups + group) * a.cols + column(i);
+      store(partials, at, dweight[pair][i]);
+      if (a.kind == Kind::Layer) store(partials, at + groups * a.cols, dbias[pair][i]);
+    }
+}
+
+/// The sums of rows that are wider than a block's registers.
+template <typename T, typename W, typename R, int kLanes, int kPairs>
+__global__ void __launch_bounds__(kMaxThreads) sum_rows(BackwardArgs<T, W> a, float2* row_sums) {
+  float2 c = make_float2(0.0f, 0.0f);
+#pragma unroll 2
+  for (int64_t col = threadIdx.x * kLanes; col < a.cols; col += kMaxThreads * kLanes) {
+    Slice<T, W, R, kLanes, kPairs> slice;
+    slice.load(a, blockIdx.x, col);
+    for (int pair = 0; pair < kPairs; ++pair) slice.terms(pair).add_to(c);
+  }
+  c = block_sums<kMaxThreads>(c, 0);
+  if (threadIdx.x == 0) row_sums[blockIdx.x] = c;
+}
+
+/// How the work is cut: `groups` of rows times `tiles` of columns, a block each.
+struct Plan {
+  unsigned threads = kMaxThreads;
+  int64_t tiles, groups;
+
+  Plan(int64_t rows, int64_t cols, int pairs, int asked) {
+    tiles = blocks_for(cols, kMaxThreads * kFloats / pairs);
+    if (tiles == 1) threads = blocks_for(cols, kFloats / pairs * kWarpSize) * kWarpSize;
+    const int64_t at_once = int64_t{multiprocessors()} * kMaxThreads / (threads * tiles);  // [9]
+    groups = blocks_for(rows, asked > 0 ? asked : 4);
+    if (asked == 0) groups = std::min(groups, std::max<int64_t>(at_once, 1));
+  }
+};
+
+template <typename R, int kLanes, int kPairs, typename T, typename W>
+void run_rows(BackwardArgs<T, W> a) {
+  if (a.fused.residual_out == nullptr) a.fused.residual_out = a.x;  // [10]
+  const Plan plan(a.rows, a.cols, kPairs, a.group);
+  const int64_t size = plan.groups * a.cols;
+  auto* const partials = static_cast<float*>(a.workspace);
+  auto* const row_sums = reinterpret_cast<float2*>(partials + 2 * kPairs * size);
+  if (plan.tiles > 1)
+    launch(sum_rows<T, W, R, kLanes, kPairs>, {blocks_for(a.rows, 1), kMaxThreads, 0, a.stream}, a,
+           row_sums);
+  launch(fused_backward<T, W, R, kLanes, kPairs>,
+         {blocks_for(plan.groups * plan.tiles, 1), plan.threads, 0, a.stream}, a, plan.groups,
+         partials, plan.tiles > 1 ? row_sums : nullptr);
+  add_partial_sums(a, {partials, partials + size}, plan.groups);
+  a.dweight = a.fused.dweight1;
+  a.dbias = a.fused.dbias1;
+  if (kPairs == 2) add_partial_sums(a, {partials + 2 * size, partials + 3 * size}, plan.groups);
+}
+
+template <typename T, typename W>
+void run(const BackwardArgs<T, W>& a) {
+  const FusedBackward<T, W>& f = a.fused;
+  constexpr int kLanes = kVectorElements<T>;
+  const bool aligned =
+      a.cols % kLanes == 0 && at_16_bytes(a.dy, a.x, a.weight, a.dx, f.dy1, f.residual_out,
+                                          f.dresidual_out, f.weight1, f.dx1, f.dresidual);
+  const auto run_as = [&]<typename R>(R) {
+    if (f.dweight1 == nullptr)
+      aligned ? run_rows<R, kLanes, 1>(a) : run_rows<R, 1, 1>(a);
+    else
+      aligned ? run_rows<R, kLanes, 2>(a) : run_rows<R, 1, 2>(a);
+  };
+  f.residual_is_float ? run_as(float{}) : run_as(T{});
+}
+
+std::int64_t workspace_bytes(const Problem& p) {
+  const Plan plan(p.rows, p.cols, 1 + p.fusion.second_affine, p.group);
+  return (1 + p.fusion.second_affine) * partial_sums_bytes(p, plan.groups) +
+         (plan.tiles > 1) * p.rows * std::int64_t{sizeof(float2)};
+}
+
+const Registration registration{{
+    .id = "bwd10",
+    .title = "The gradient of residual, dropout and the norm",
+    .teaches = "back through every part in one kernel, with the masks drawn again",
+    .source = "FlashAttention",
+    .fused = true,
+    .group = "rows a block",
+    .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
+                             run<__nv_bfloat16, float>},
+    .predicted_bytes = [](const Problem& p, const Gpu& gpu) -> std::int64_t {
+      const Fusion& f = p.fusion;
+      const int pairs = 1 + f.second_affine, walks = p.cols > kMaxThreads * kFloats / pairs ? 2 : 1;
+      const auto walked = p.rows * p.cols * p.residual_element_bytes() + pairs * p.tensor_bytes();
+      return backward_tensor_bytes(p) + (device_reads(walks, walked, gpu) - 1) * walked +
+             4 * p.rows * (1 + f.second_input) * (f.rowscale + (f.dropout > 0.0f)) +
+             pairs * parameter_bytes(p) + workspace_bytes(p);
+    },
+    .workspace_bytes = workspace_bytes,
+}};
+
+}  // namespace bwd10
