@@ -190,7 +190,8 @@ Options parse_options(int argc, char** argv) {
           one_of<Residual>("residual type", {{"same", Residual::Same}, {"f32", Residual::F32}}))
       ->type_name("TYPE")
       ->group("Fused chapters");
-  app.add_flag("--prenorm", problem.fusion.prenorm, "write the sum that is normalised, too")
+  app.add_flag("--prenorm", problem.fusion.prenorm,
+               "write the sum that is normalised, too; backward, take in its gradient")
       ->group("Fused chapters");
   app.add_option("--samples", options.sampling.samples, "timing samples at most; 0 only checks")
       ->check(whole_number(0, 1000000))

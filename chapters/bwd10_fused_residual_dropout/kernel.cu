@@ -56,7 +56,7 @@ struct Branch {
     for (int lane = 0; lane < kLanes; ++lane) values[lane] = scale * gradient[lane];
     if (drops)
 #pragma unroll
-      for (int lane = 0; lane < kLanes; ++lane)  // [7]
+      for (int lane = 0; lane < kLanes; ++lane)  // [3]
         if (!(triton_uniform(seed, static_cast<uint32_t>(col) + lane) > p)) values[lane] = 0.0f;
     store(tensor, start + col, values);
   }
@@ -68,12 +68,12 @@ template <typename T, typename W, typename R, int kLanes, int kPairs>
 __global__ void __launch_bounds__(kMaxThreads)
     fused_backward(BackwardArgs<T, W> a, int64_t groups, float* partials, const float2* row_sums) {
   constexpr int kVectors = kFloats / kPairs / kLanes;
-  constexpr bool kAhead = kLanes > 1 && (kPairs == 2 || sizeof(R) + sizeof(W) == 4);  // [3]
+  constexpr bool kAhead = kLanes > 1 && (kPairs == 2 || sizeof(R) + sizeof(W) == 4);  // [4]
   const FusedBackward<T, W>& f = a.fused;
   const int64_t group = blockIdx.x % groups, tile = blockIdx.x / groups;
   const auto column = [&](int i) {
     unsigned vector = i * blockDim.x + threadIdx.x;
-    asm volatile("" : "+r"(vector));  // [4]
+    asm volatile("" : "+r"(vector));  // [5]
     return tile * (kMaxThreads * kFloats / kPairs) + vector * kLanes;
   };
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kMaxThreads)
     float wdy[kVectors][kLanes]{};
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      for (int pair = 0; pair < kPairs; ++pair) {  // [5]
+      for (int pair = 0; pair < kPairs; ++pair) {  // [6]
         const GradientTerms<kLanes> t = slices[i].terms(pair);
         t.add_to(c);
         for (int lane = 0; lane < kLanes; ++lane) {
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kMaxThreads)
           dbias[pair][i][lane] += t.dy[lane];
         }
       }
-      now[i] = slices[i];  // [6]
+      now[i] = slices[i];  // [7]
       if (kAhead && row + groups < a.rows) slices[i].load(a, row + groups, column(i));
     }
     c = row_sums == nullptr ? block_sums<kMaxThreads>(c, parity) : row_sums[row];
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(kMaxThreads)
       }
       if (f.dresidual != nullptr) store(static_cast<R*>(f.dresidual), start + col, gradient);
       if (f.dx1 != nullptr) branch1.store_gradient(f.dx1, start, col, gradient);
-      branch.store_gradient(a.dx, start, col, gradient);
+      branch.store_gradient(a.dx, start, col, gradient);  // [8]
     }
   }
 #pragma unroll

@@ -143,7 +143,7 @@ namespace {
 
 /// Each part of a fusion alone, and all of them together.
 std::vector<Fusion> fusions() {
-  std::vector<Fusion> all(8);
+  std::vector<Fusion> all(9);
   all[0].rowscale = true;
   all[1].dropout = 0.3f;
   all[2].second_input = true;
@@ -158,6 +158,7 @@ std::vector<Fusion> fusions() {
             .residual = Residual::F32,
             .prenorm = true,
             .second_affine = true};
+  all[8] = {.dropout = 0.3f, .residual = Residual::Same, .prenorm = true};
   for (Fusion& fusion : all) fusion.masks = fusion.dropout > 0.0f;
   return all;
 }
@@ -254,6 +255,56 @@ TEST_CASE("the parts of a fusion are counted, with the bytes that each reads and
             .prenorm = true,
             .second_affine = true},
            8, 2, 4 + 5 + 4 + 5 + 6 + 6, 16);
+  }
+}
+
+TEST_CASE("a fused chapter is right for any number of rows and size of a group") {
+  for (const Chapter& chapter : chapters())
+    for (const Fusion& fusion : {fusions()[7], fusions()[8]})
+      for (const std::int64_t rows : {0, 1, 77})
+        for (const int group : {0, 1, 3, 100'000})
+          for (const std::int64_t cols : {130, 8200}) {
+            Problem problem;
+            problem.dtype = cols == 130 ? DType::F16 : DType::BF16;
+            problem.rows = rows;
+            problem.cols = cols;
+            problem.group = group;
+            problem.fusion = fusion;
+            if (refusal(chapter, problem).empty()) check_problem(chapter, problem);
+          }
+}
+
+TEST_CASE("a backward chapter drops what a forward chapter dropped, from the same seeds") {
+  Problem problem;
+  problem.rows = 50;
+  problem.cols = 1000;
+  problem.fusion = {.dropout = 0.3f, .second_input = true, .masks = true};
+  const std::int64_t count = problem.rows * problem.cols;
+  const Instance<float> forward(problem, Direction::Forward);
+  const Instance<float> backward(problem, Direction::Backward);
+  for (const Chapter& dropping : chapters()) {
+    if (dropping.direction() != Direction::Forward || !refusal(dropping, problem).empty()) continue;
+    Run<float>(dropping, forward).launch();
+    for (const Chapter& chapter : chapters()) {
+      if (chapter.direction() != Direction::Backward || !refusal(chapter, problem).empty())
+        continue;
+      INFO(dropping.id << " and " << chapter.id);
+      Run<float>(chapter, backward).launch();
+      synchronize();
+      std::vector<std::uint8_t> mask(count);
+      std::vector<float> gradient(count);
+      const auto check = [&](const std::uint8_t* kept, const float* dx) {
+        download(mask.data(), kept, count);
+        download(gradient.data(), dx, count * sizeof(float));
+        std::int64_t different = 0;
+        for (std::int64_t i = 0; i < count; ++i) different += (mask[i] != 0) != (gradient[i] != 0);
+        CHECK(different == 0);
+      };
+      const auto f = forward.forward_args({}).fused;
+      const auto b = backward.backward_args({});
+      check(f.mask, b.dx);
+      check(f.mask1, b.fused.dx1);
+    }
   }
 }
 
@@ -542,6 +593,43 @@ TEST_CASE("the check sees a wrong gradient of a parameter") {
     const float wrong = 123.0f;
     upload(instance.backward_args({}).dweight + 49, &wrong, sizeof wrong);
     CHECK_FALSE(run.check()[1].passed());
+  }
+}
+
+TEST_CASE("the check sees one wrong element of each gradient of a fusion") {
+  for (const Chapter& chapter : chapters()) {
+    Problem problem;
+    problem.dtype = DType::BF16;
+    problem.rows = 10;
+    problem.cols = 50;
+    problem.fusion = fusions()[7];
+    if (chapter.direction() != Direction::Backward || !refusal(chapter, problem).empty()) continue;
+    const Instance<__nv_bfloat16> instance(problem, Direction::Backward);
+    const Run<__nv_bfloat16> run(chapter, instance);
+    run.launch();
+    synchronize();
+    require_right(run.check());
+    const auto a = instance.backward_args({});
+    // A nudge of a seventh where there is something, and anything at all where there is nothing.
+    const auto fails_with_another = [&]<typename U>(const char* output, U* at) {
+      U right{};
+      download(&right, at, sizeof right);
+      const auto value = static_cast<float>(right);
+      const U wrong(value == 0.0f ? 1e-30f : value * (8.0f / 7.0f));
+      upload(at, &wrong, sizeof wrong);
+      for (const OutputCheck& check : run.check())
+        CHECK(check.passed() == (check.output != output));
+      upload(at, &right, sizeof right);
+    };
+    for (const int i : {0, 123, 499}) {
+      fails_with_another("dx", a.dx + i);
+      fails_with_another("dx1", a.fused.dx1 + i);
+      fails_with_another("dresidual", static_cast<float*>(a.fused.dresidual) + i);
+    }
+    fails_with_another("dweight", a.dweight + 49);
+    fails_with_another("dbias", a.dbias + 49);
+    fails_with_another("dweight1", a.fused.dweight1 + 49);
+    fails_with_another("dbias1", a.fused.dbias1 + 49);
   }
 }
 
