@@ -7,9 +7,9 @@
 //   warp_sum               five shuffles                   fwd02
 //   block_sum              shared memory between warps     fwd03
 //   GradientSums           dweight, dbias added in float   bwd01
-//   Vector, Columns        128-bit access                  fwd06
+//   Packed, Columns        128-bit access                  fwd06
 //   triton_uniform         a random number by Philox       fwd07
-//   Packed, GradientTerms  what dx, dweight, dbias need    bwd08
+//   GradientTerms          what dx, dweight, dbias need    bwd08
 //   PartialSums            dweight, dbias in parts         bwd08
 //   row_sums               two sums behind one barrier     bwd09
 //   multiprocessors        how many the GPU has            bwd09
@@ -296,22 +296,23 @@ struct Columns {
   }
 
   template <typename U>
-  __device__ Vector<U, kLanes> load(const U* row) const {
-    Vector<U, kLanes> vector{};  // 0 outside of the row
-    if (!any()) return vector;
-    if (in_one_access(row)) return *reinterpret_cast<const Vector<U, kLanes>*>(row + first);
+  __device__ Packed<U, kLanes> load(const U* row) const {
+    Packed<U, kLanes> packed{};  // 0 outside of the row
+    if (!any()) return packed;
+    if (in_one_access(row)) return *reinterpret_cast<const Packed<U, kLanes>*>(row + first);
+    Vector<U, kLanes> vector{};
     for (int lane = 0; lane < kLanes; ++lane)
       if (has(lane)) vector.at[lane] = row[first + lane];
-    return vector;
+    return __builtin_bit_cast(Packed<U, kLanes>, vector);
   }
-  __device__ void store(T* row, const Vector<T, kLanes>& vector) const {
+  __device__ void store(T* row, const float (&values)[kLanes]) const {
     if (!any()) return;
     if (in_one_access(row)) {
-      *reinterpret_cast<Vector<T, kLanes>*>(row + first) = vector;
+      *reinterpret_cast<Packed<T, kLanes>*>(row + first) = from_floats<T>(values);
       return;
     }
     for (int lane = 0; lane < kLanes; ++lane)
-      if (has(lane)) row[first + lane] = vector.at[lane];
+      if (has(lane)) row[first + lane] = from_float<T>(values[lane]);
   }
 };
 

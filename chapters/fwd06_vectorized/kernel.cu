@@ -11,37 +11,34 @@
 namespace fwd06 {
 using namespace lnc;
 
-/// Weight and bias of a vector's columns.
+/// Weight and bias of a vector's columns, where they were loaded early.
 template <typename W, int kLanes>
 struct Parameters {
-  Vector<W, kLanes> weight, bias;
+  Packed<W, kLanes> weight, bias;
 };
 
-/// y of one vector: xhat · weight + bias, with 1 and 0 for what is null. The parameters are those
-/// that were loaded early, or are loaded here.
-template <bool kEarly, typename T, typename W, int kLanes, bool kAligned>
-__device__ Vector<T, kLanes> normalise(const ForwardArgs<T, W>& a, const float (&x)[kLanes],
-                                       const Columns<T, kAligned>& columns,
-                                       const Parameters<W, kLanes>& early, float mean, float rstd) {
-  float y[kLanes], of_column[kLanes];
-  const auto load = [&](const Vector<W, kLanes>& loaded, const W* parameter) {
-    if constexpr (kEarly)
-      to_floats(loaded, of_column);
-    else
-      to_floats(columns.load(parameter), of_column);
-  };
-  for (int lane = 0; lane < kLanes; ++lane) y[lane] = (x[lane] - mean) * rstd;
+/// Makes y of a vector of x: xhat · weight + bias, with 1 and 0 for what is null. What was not
+/// loaded early is loaded here.
+template <bool kWeightEarly, bool kBiasEarly, typename T, typename W, int kLanes, bool kAligned>
+__device__ void normalise(const ForwardArgs<T, W>& a, float (&x)[kLanes],
+                          const Columns<T, kAligned>& columns, const Parameters<W, kLanes>& early,
+                          float mean, float rstd) {
+  float of_column[kLanes];
+  for (int lane = 0; lane < kLanes; ++lane) x[lane] = (x[lane] - mean) * rstd;
   if (a.weight != nullptr) {  // [1] one branch a vector
-    load(early.weight, a.weight);
-    for (int lane = 0; lane < kLanes; ++lane) y[lane] *= of_column[lane];
+    if constexpr (kWeightEarly)
+      to_floats(early.weight, of_column);
+    else
+      to_floats(columns.load(a.weight), of_column);
+    for (int lane = 0; lane < kLanes; ++lane) x[lane] *= of_column[lane];
   }
   if (a.bias != nullptr) {
-    load(early.bias, a.bias);
-    for (int lane = 0; lane < kLanes; ++lane) y[lane] += of_column[lane];
+    if constexpr (kBiasEarly)
+      to_floats(early.bias, of_column);
+    else
+      to_floats(columns.load(a.bias), of_column);
+    for (int lane = 0; lane < kLanes; ++lane) x[lane] += of_column[lane];
   }
-  Vector<T, kLanes> result;
-  for (int lane = 0; lane < kLanes; ++lane) result.at[lane] = from_float<T>(y[lane]);
-  return result;
 }
 
 constexpr int kWarpsPerBlock = 4;  // where a row has one warp
@@ -71,15 +68,16 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>)
     return Columns<T, kAligned>(x_row, i * kRowThreads + thread, a.cols);
   };
 
-  Vector<T, kLanes> loaded[kVectors];  // [2] all loads are issued before the first is used
+  Packed<T, kLanes> loaded[kVectors];  // [2] all loads are issued before the first is used
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) loaded[i] = columns(i).load(x_row);
-  constexpr bool kEarly = kAligned && sizeof(T) == sizeof(float);  // [3]
+  constexpr bool kWeightEarly = kAligned && sizeof(W) == sizeof(T);  // [3]
+  constexpr bool kBiasEarly = kWeightEarly && (sizeof(T) == sizeof(float) || kRowThreads <= 256);
   Parameters<W, kLanes> early[kVectors];
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
-    if (kEarly && a.weight != nullptr) early[i].weight = columns(i).load(a.weight);
-    if (kEarly && a.bias != nullptr) early[i].bias = columns(i).load(a.bias);
+    if (kWeightEarly && a.weight != nullptr) early[i].weight = columns(i).load(a.weight);
+    if (kBiasEarly && a.bias != nullptr) early[i].bias = columns(i).load(a.bias);
   }
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
   float mean = 0.0f, x[kLanes];
@@ -104,7 +102,8 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>)
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     to_floats(loaded[i], x);
-    columns(i).store(a.y + row * a.cols, normalise<kEarly>(a, x, columns(i), early[i], mean, rstd));
+    normalise<kWeightEarly, kBiasEarly>(a, x, columns(i), early[i], mean, rstd);
+    columns(i).store(a.y + row * a.cols, x);
   }
   if (thread == 0) {
     if (a.kind == Kind::Layer) a.mean[row] = mean;
@@ -118,7 +117,7 @@ template <typename T, typename W, bool kAligned>
 __global__ void __launch_bounds__(kWideThreads)
     layer_norm_forward_wide(ForwardArgs<T, W> a, int64_t vectors, int64_t kept) {
   constexpr int kLanes = kVectorElements<T>;
-  auto* waiting = dynamic_shared<Vector<T, kLanes>>();
+  auto* waiting = dynamic_shared<Packed<T, kLanes>>();
   const int64_t row = blockIdx.x;
   const T* x_row = a.x + row * a.cols;
   const auto walk = [&](auto&& body) {  // [5] a thread's own slots: no barrier between the walks
@@ -146,8 +145,9 @@ __global__ void __launch_bounds__(kWideThreads)
       if (columns.has(lane)) squares += (x[lane] - mean) * (x[lane] - mean);
   });
   const float rstd = rsqrtf(block_sum<kWideThreads>(squares) * inverse_cols + a.eps);
-  walk([&](const auto& columns, const auto& x) {
-    columns.store(a.y + row * a.cols, normalise<false>(a, x, columns, {}, mean, rstd));
+  walk([&](const auto& columns, auto& x) {
+    normalise<false, false>(a, x, columns, {}, mean, rstd);
+    columns.store(a.y + row * a.cols, x);
   });
   if (threadIdx.x == 0) {
     if (a.kind == Kind::Layer) a.mean[row] = mean;
