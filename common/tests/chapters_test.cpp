@@ -40,6 +40,34 @@ void for_each_schedule(const Body& body) {
 #endif
 }
 
+/// Calls `body()` `count` times; on the CPU backend each has an order of its own.
+template <typename Body>
+void for_each_run(int count, const Body& body) {
+  for (int i = 0; i < count; ++i) {
+#if defined(LNC_CPU_BACKEND)
+    const simt::Schedule before = simt::schedule();
+    simt::set_schedule({simt::Order::Random, static_cast<unsigned>(i)});
+    body();
+    simt::set_schedule(before);
+#else
+    body();
+#endif
+  }
+}
+
+/// || a - b || / || b ||, of tensors of float.
+double relative_distance(const std::vector<std::byte>& a, const std::vector<std::byte>& b) {
+  double distance = 0.0, norm = 0.0;
+  for (std::size_t at = 0; at < b.size(); at += sizeof(float)) {
+    float x, y;
+    std::memcpy(&x, a.data() + at, sizeof x);
+    std::memcpy(&y, b.data() + at, sizeof y);
+    distance += (double{x} - y) * (double{x} - y);
+    norm += double{y} * y;
+  }
+  return std::sqrt(distance / norm);
+}
+
 void require_right(const std::vector<OutputCheck>& checks) {
   for (const auto& check : checks) {
     CAPTURE(check.output);
@@ -305,6 +333,31 @@ TEST_CASE("a backward chapter drops what a forward chapter dropped, from the sam
       check(f.mask, b.dx);
       check(f.mask1, b.fused.dx1);
     }
+  }
+}
+
+TEST_CASE("twenty runs give the same bits; where a chapter uses atomics, dweight varies") {
+  Problem problem;
+  problem.rows = 400;
+  problem.cols = 300;
+  for (const Chapter& chapter : chapters()) {
+    if (!refusal(chapter, problem).empty()) continue;
+    INFO(chapter.id);
+    const Instance<float> instance(problem, chapter);
+    std::vector<std::vector<std::byte>> first;
+    double widest = 0.0;
+    for_each_run(20, [&] {
+      const Run<float> run(chapter, instance);
+      run.launch();
+      const auto outputs = instance.outputs();
+      if (first.empty()) first = outputs;
+      CHECK((!chapter.deterministic || outputs == first));
+      if (chapter.direction() == Direction::Backward)
+        widest = std::max(widest, relative_distance(outputs[1], first[1]));
+    });
+    if (chapter.deterministic) continue;
+    MESSAGE(chapter.id << ": dweight varies by " << widest << " of its norm over 20 runs");
+    CHECK(widest < 400 * 0x1p-24);  // a rounding for each row that is added
   }
 }
 
