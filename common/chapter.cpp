@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <tuple>
 
+#include "common/device.h"
+
 namespace lnc {
 namespace {
 
@@ -23,7 +25,17 @@ bool takes_types_of(const Chapter& chapter, const Problem& problem) {
 }  // namespace
 
 std::string refusal(const Chapter& chapter, const Problem& problem) {
+  return refusal(chapter, problem, device().gpu);
+}
+
+std::string refusal(const Chapter& chapter, const Problem& problem, const Gpu& gpu) {
   const std::string id(chapter.id);
+  const auto capability = [](int architecture) {
+    return std::to_string(architecture / 10) + "." + std::to_string(architecture % 10);
+  };
+  if (gpu.architecture < chapter.min_architecture)
+    return id + " needs a GPU of compute capability " + capability(chapter.min_architecture) +
+           " or newer; this one has " + capability(gpu.architecture);
   const auto& kinds = chapter.kinds;
   if (std::find(kinds.begin(), kinds.end(), problem.kind) == kinds.end())
     return id + " does not take --kind " + std::string(name(problem.kind)) + ", only --kind " +

@@ -105,6 +105,7 @@ struct ForwardArgs {
   std::int64_t rows;
   std::int64_t cols;
   float eps;
+  int group;  ///< Problem::group
   Kind kind;
   void* workspace;  ///< Chapter::workspace_bytes of it, uninitialised
   cudaStream_t stream;
@@ -203,14 +204,15 @@ auto with_types(const Problem& problem, Body&& body) {
   return body.template operator()<float, float>();
 }
 
-/// The facts about a GPU that a prediction of bytes needs.
+/// The facts about a GPU that a chapter's predictions and demands need.
 struct Gpu {
   int multiprocessors;
   int threads_per_multiprocessor;
   std::int64_t l2_bytes;
+  int architecture;  ///< its compute capability: 90 for 9.0
 };
-inline constexpr Gpu kH100{132, 2048,
-                           50 << 20};  ///< stands in where predictions are made without a GPU
+/// Stands in where predictions are made without a GPU.
+inline constexpr Gpu kH100{132, 2048, 50 << 20, 90};
 
 inline constexpr std::int64_t kMaxGridX = std::numeric_limits<std::int32_t>::max();
 
@@ -226,6 +228,7 @@ struct Chapter {
   bool recomputes_output = false;  ///< takes Problem::recompute_output
   bool from_y = false;             ///< a backward pass that is given y in place of x and mean
   std::string_view group = {};  ///< what Problem::group counts, "rows a block"; empty: it has none
+  int min_architecture = 0;     ///< the first that has what it uses: 90 for Hopper
   bool deterministic = true;    ///< the same bits from run to run
   std::int64_t max_cols = std::numeric_limits<std::int64_t>::max();  ///< where its sums lose digits
   std::int64_t max_rows = kMaxGridX;  ///< where a grid of one block or warp a row ends
@@ -241,7 +244,9 @@ struct Chapter {
   }
 };
 
-/// Why `chapter` does not take `problem`, in one sentence; empty where it does.
+/// Why `chapter` does not run on `gpu`, or does not take `problem`, in one sentence; empty where it
+/// does. Without a GPU, it is the device's.
+std::string refusal(const Chapter& chapter, const Problem& problem, const Gpu& gpu);
 std::string refusal(const Chapter& chapter, const Problem& problem);
 
 /// All registered chapters: forward before backward, each in the order of its ids.

@@ -381,6 +381,7 @@ ForwardArgs<T, W> Instance<T, W>::forward_args(const Buffer& workspace) const {
       .rows = problem_.rows,
       .cols = problem_.cols,
       .eps = problem_.eps,
+      .group = problem_.group,
       .kind = problem_.kind,
       .workspace = workspace.as<void>(),
       .stream = nullptr,

@@ -42,7 +42,7 @@ Device query() {
                               "2>/dev/null"),
       .cuda = std::to_string(runtime / 1000) + "." + std::to_string(runtime % 1000 / 10),
       .gpu = {properties.multiProcessorCount, properties.maxThreadsPerMultiProcessor,
-              properties.l2CacheSize},
+              properties.l2CacheSize, properties.major * 10 + properties.minor},
       .emulated = false,
   };
 }

@@ -594,6 +594,19 @@ TEST_CASE("a chapter refuses what it does not take, in a sentence with its id") 
     }
 }
 
+TEST_CASE("a chapter that needs a newer GPU is refused on an older one, with both named") {
+  Chapter chapter = chapters().front();
+  Gpu gpu = kH100;
+  gpu.architecture = 75;
+  CHECK(refusal(chapter, {}, gpu).empty());
+  chapter.min_architecture = 90;
+  CHECK(refusal(chapter, {}, gpu) == std::string(chapter.id) +
+                                         " needs a GPU of compute capability 9.0 or newer; this "
+                                         "one has 7.5");
+  gpu.architecture = 120;
+  CHECK(refusal(chapter, {}, gpu).empty());
+}
+
 TEST_CASE("the check sees one wrong element, one unwritten element and one wrong statistic") {
   const Chapter& chapter = chapters().front();
   REQUIRE(chapter.direction() == Direction::Forward);
