@@ -26,6 +26,7 @@ struct LaunchConfig {
   dim3 block;
   std::size_t shared_bytes = 0;  ///< of dynamic shared memory, for each block
   cudaStream_t stream = nullptr;
+  unsigned cluster = 1;  ///< blocks, neighbours in x, that share their shared memory (Hopper)
 };
 
 /// "fwd02::layer_norm_forward<float>": the kernel as its source spells it, without its parameters.
@@ -53,16 +54,24 @@ void launch(void (*kernel)(Params...), const LaunchConfig& config, Args&&... arg
   if (config.grid.x == 0 || config.grid.y == 0 || config.grid.z == 0) return;
   const auto* address = reinterpret_cast<const void*>(kernel);
   constexpr std::size_t kSharedWithoutAsking = 48 << 10;
+  constexpr unsigned kClusterWithoutAsking = 8;
   cudaError_t status = cudaSuccess;
   if (config.shared_bytes > kSharedWithoutAsking)
     status = cudaFuncSetAttribute(address, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(config.shared_bytes));
+  if (status == cudaSuccess && config.cluster > kClusterWithoutAsking)
+    status = cudaFuncSetAttribute(address, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
   if (status == cudaSuccess) {
     cudaLaunchConfig_t cuda_config{};
     cuda_config.gridDim = config.grid;
     cuda_config.blockDim = config.block;
     cuda_config.dynamicSmemBytes = config.shared_bytes;
     cuda_config.stream = config.stream;
+    cudaLaunchAttribute cluster{};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {config.cluster, 1, 1};
+    cuda_config.attrs = &cluster;
+    cuda_config.numAttrs = config.cluster > 1 ? 1 : 0;
     status = cudaLaunchKernelEx(&cuda_config, kernel, static_cast<Params>(args)...);
   }
   if (status == cudaSuccess) return;
@@ -75,16 +84,35 @@ void launch(void (*kernel)(Params...), const LaunchConfig& config, Args&&... arg
   show(" with grid", config.grid);
   show(", block", config.block);
   what << ", " << config.shared_bytes << " bytes of shared memory";
+  if (config.cluster > 1) what << ", " << config.cluster << " blocks a cluster";
   check_cuda(status, what.str());
 }
 
-/// How many multiprocessors the current GPU has.
-inline int multiprocessors() {
-  int gpu = 0, count = 0;
+inline int attribute_of_gpu(cudaDeviceAttr attribute) {
+  int gpu = 0, value = 0;
   check_cuda(cudaGetDevice(&gpu), "asking for the current device");
-  check_cuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, gpu),
-             "asking for the number of multiprocessors");
-  return count;
+  check_cuda(cudaDeviceGetAttribute(&value, attribute, gpu), "asking for a device's attribute");
+  return value;
+}
+
+/// How many multiprocessors the current GPU has.
+inline int multiprocessors() { return attribute_of_gpu(cudaDevAttrMultiProcessorCount); }
+
+/// How much dynamic shared memory a block can have: 227 KB on an H100.
+inline int max_shared_bytes() { return attribute_of_gpu(cudaDevAttrMaxSharedMemoryPerBlockOptin); }
+
+/// How many blocks of a kernel a multiprocessor holds at once, with their registers and
+/// `shared_bytes` of dynamic shared memory each; at least 1.
+template <typename... Params>
+int resident_blocks(void (*kernel)(Params...), int threads, std::size_t shared_bytes) {
+  const auto* address = reinterpret_cast<const void*>(kernel);
+  int blocks = 0;
+  cudaError_t status = cudaFuncSetAttribute(address, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                            static_cast<int>(shared_bytes));
+  if (status == cudaSuccess)
+    status = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, shared_bytes);
+  check_cuda(status, "asking how many blocks of " + kernel_name(address) + " fit");
+  return blocks > 0 ? blocks : 1;
 }
 
 /// The block's dynamic shared memory, LaunchConfig::shared_bytes of it, 16-byte aligned.

@@ -16,6 +16,7 @@ struct LaunchConfig {
   dim3 block;
   std::size_t shared_bytes = 0;
   cudaStream_t stream = nullptr;
+  unsigned cluster = 1;  ///< blocks, neighbours in x, that share their shared memory
 };
 
 /// Runs `kernel` over the grid and returns when it has ended. Each thread gets its own copy of the
@@ -26,12 +27,24 @@ void launch(void (*kernel)(Params...), const LaunchConfig& config, Args&&... arg
   static_assert(sizeof...(Params) == sizeof...(Args), "one argument for each kernel parameter");
   if (config.grid.x == 0 || config.grid.y == 0 || config.grid.z == 0) return;
   const std::tuple<Params...> params(std::forward<Args>(args)...);
-  simt::run({config.grid, config.block, config.shared_bytes, reinterpret_cast<const void*>(kernel)},
+  simt::run({config.grid, config.block, config.shared_bytes, reinterpret_cast<const void*>(kernel),
+             config.cluster},
             [&] { std::apply(kernel, params); });
 }
 
 /// How many multiprocessors the GPU has that stands in where none is.
 inline int multiprocessors() { return kH100.multiprocessors; }
+
+/// How much dynamic shared memory a block can have.
+inline int max_shared_bytes() { return 227 << 10; }
+
+/// How many blocks that GPU's multiprocessors hold at once, if each thread has 64 registers.
+template <typename... Params>
+int resident_blocks(void (*)(Params...), int threads, std::size_t shared_bytes) {
+  const auto fit =
+      static_cast<int>(static_cast<std::size_t>(max_shared_bytes()) / (shared_bytes + 1024));
+  return std::clamp(fit, 1, std::max(1024 / threads, 1));
+}
 
 /// The block's dynamic shared memory, as an array of T. In CUDA: `extern __shared__ T data[]`.
 template <typename T>

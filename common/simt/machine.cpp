@@ -1,26 +1,33 @@
 #include "common/simt/machine.h"
 
+#include <link.h>
 #include <omp.h>
 
 #include <algorithm>
 #include <atomic>
+#include <barrier>
 #include <bit>
 #include <boost/context/fiber.hpp>
 #include <charconv>
 #include <chrono>
+#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <limits>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <numeric>
 #include <random>
+#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
 #include <vector>
 
+#include "common/simt/async.h"
 #include "common/simt/stacks.h"
 #include "common/simt/words.h"
 
@@ -49,14 +56,124 @@ uint3 index_of(std::uint64_t i, dim3 extent) {
 
 std::uint64_t volume(dim3 d) { return std::uint64_t{d.x} * d.y * d.z; }
 
+// The thread-local variables of the program, as this core has them: every __shared__ is in there.
+std::span<std::byte> static_shared() {
+  thread_local std::span<std::byte> found;
+  if (!found.empty()) return found;
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, std::size_t, void* out) {
+        for (const auto& part : std::span(info->dlpi_phdr, info->dlpi_phnum))
+          if (part.p_type == PT_TLS)
+            *static_cast<std::span<std::byte>*>(out) = {
+                static_cast<std::byte*>(info->dlpi_tls_data), part.p_memsz};
+        return 1;  // the program comes first, its libraries behind it
+      },
+      &found);
+  return found;
+}
+
+// ----------------------------------------------------------------------------------- one cluster
+
+class Block;
+
+// The blocks of a cluster, one to each of `size` cores. One of them at a time has the turn, so none
+// of what they share needs a lock; a block that has no cluster is the only one of its own.
+class Cluster {
+ public:
+  Cluster(unsigned size, std::uint64_t threads, const std::atomic<bool>& failed)
+      : blocks_(size), stuck_(size), threads_(threads), failed_(failed), meeting_(size) {}
+
+  /// The number of the next cluster of the grid, the same for all blocks; all must come for it.
+  std::uint64_t next(unsigned rank, std::atomic<std::uint64_t>& counter) {
+    meeting_.arrive_and_wait();
+    if (rank == 0) {
+      number_ = failed_ ? std::numeric_limits<std::uint64_t>::max() : counter++;
+      entered_ = 0;
+      arrived_ = exited_ = phase_ = 0;
+    }
+    meeting_.arrive_and_wait();
+    return number_;
+  }
+  /// Enters a block. The turns begin when all have entered.
+  void enter(unsigned rank, Block* block, unsigned first) {
+    {
+      const std::lock_guard lock(mutex_);
+      blocks_[rank] = block;
+      stuck_[rank] = false;
+      turn_ = first;
+      ++entered_;
+    }
+    changed_.notify_all();
+    wait_for_turn(rank);
+  }
+  void leave(unsigned rank) {
+    const std::lock_guard lock(mutex_);
+    blocks_[rank] = nullptr;
+    stuck_[rank] = true;
+    if (turn_ == rank) turn_ = after(rank, 1);
+    changed_.notify_all();
+  }
+  /// Lets the block that is `steps` further have its turn, and waits for the own one.
+  void pass_turn(unsigned rank, unsigned steps) {
+    if (blocks_.size() == 1) return;
+    {
+      const std::lock_guard lock(mutex_);
+      turn_ = after(rank, steps);
+    }
+    changed_.notify_all();
+    wait_for_turn(rank);
+  }
+  /// Notes whether a block could do nothing in its turn; returns whether none of them can.
+  bool all_stuck(unsigned rank, bool stuck) {
+    if (!stuck)  // what it did may be what the others wait for
+      for (unsigned other = 0; other < size(); ++other) stuck_[other] = blocks_[other] == nullptr;
+    stuck_[rank] = stuck;
+    return std::find(stuck_.begin(), stuck_.end(), false) == stuck_.end();
+  }
+
+  unsigned size() const { return blocks_.size(); }
+  Block* block(unsigned rank) const { return blocks_[rank]; }
+  std::uint64_t phase() const { return phase_; }
+  void arrive() { ++arrived_, complete_phase(); }
+  void exit() { ++exited_, complete_phase(); }  // a thread; the others do not wait for it
+
+ private:
+  void complete_phase();
+  void wait_for_turn(unsigned rank) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return failed_ || (entered_ == size() && turn_ == rank); });
+  }
+  unsigned after(unsigned rank, unsigned steps) const {
+    unsigned next = (rank + steps) % size();
+    for (unsigned i = 0; i < size() && blocks_[next] == nullptr; ++i) next = (next + 1) % size();
+    return next;
+  }
+
+  std::vector<Block*> blocks_;  // null after it has left
+  std::vector<bool> stuck_;
+  const std::uint64_t threads_;
+  const std::atomic<bool>& failed_;
+  std::barrier<> meeting_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::uint64_t number_ = 0;
+  unsigned turn_ = 0, entered_ = 0;
+  std::uint64_t arrived_ = 0, exited_ = 0, phase_ = 0;  // of cluster_arrive
+};
+
 // ------------------------------------------------------------------------------------- one block
 
 class Block {
+  struct Thread;
+
  public:
-  Block(const Launch& launch, const std::function<void()>& body, std::uint64_t number)
+  Block(const Launch& launch, const std::function<void()>& body, std::uint64_t number,
+        Cluster& cluster)
       : launch_(launch),
         body_(body),
         number_(number),
+        cluster_(cluster),
+        rank_(number % cluster.size()),
         threads_(volume(launch.block)),
         warps_((threads_.size() + kWarpSize - 1) / kWarpSize),
         shared_(static_cast<std::byte*>(::operator new(launch.shared_bytes, kSharedAlignment))) {
@@ -85,6 +202,9 @@ class Block {
     std::uint64_t awake = ~std::uint64_t{0};  // a bit for each warp
     bool nobody_ran = false;
 
+    const unsigned backward = cluster_.size() - 1;
+    const unsigned step = schedule.order == Order::Reverse ? backward : 1;
+    cluster_.enter(rank_, this, schedule.order == Order::Reverse ? backward : 0);
     auto last_progress = std::chrono::steady_clock::now();
     while (exited_ < threads_.size() && !error_ && !failed.load(std::memory_order_relaxed)) {
       if (schedule.order == Order::Random) {
@@ -107,14 +227,29 @@ class Block {
       if (!spinning) last_progress = now;
       if (spinning) std::this_thread::yield();  // what it waits for may need this very core
       if (error_) break;
-      const char* problem = nullptr;
+      std::string problem;
       if (now - last_progress > schedule.patience)
         problem = "its threads spin, and what they wait for does not come";
-      if (stuck && at_barrier_ == 0)
-        problem = "a warp operation waits for lanes of its mask that never come to it";
-      if (stuck && at_barrier_ > 0)
-        problem = "not every thread of the block reaches __syncthreads()";
-      if (problem != nullptr) error_ = std::make_exception_ptr(fault(problem));
+      if (exited_ == threads_.size()) problem = async_.unfinished();
+      const bool idle = stuck || spinning;
+      if (const std::size_t copies = async_.on_their_way(); problem.empty() && copies > 0) {
+        std::size_t i = schedule.order == Order::Reverse ? copies - 1 : 0;
+        if (schedule.order == Order::Random) i = random() % (idle ? copies : 2 * copies);
+        if (i < copies && (idle || schedule.order == Order::Random)) {
+          problem = async_.complete(i);
+          wake();
+          stuck = false;
+        }
+      }
+      if (cluster_.all_stuck(rank_, stuck) && problem.empty()) problem = what_is_missing();
+      if (!problem.empty()) {
+        error_ = std::make_exception_ptr(fault(problem));
+      } else if (exited_ < threads_.size()) {
+        if (schedule.order == Order::Random)
+          cluster_.pass_turn(rank_, random() % cluster_.size());
+        else if (idle)
+          cluster_.pass_turn(rank_, step);
+      }
     }
     unwinding_ = true;
     for (Thread& thread : threads_) {
@@ -161,6 +296,96 @@ class Block {
     return self.result;
   }
 
+  // Hopper's operations. What goes wrong names the thread, the operation and the line.
+  Thread& at(Op op, std::source_location where) {
+    running_->op = op;
+    running_->where = where;
+    return *running_;
+  }
+  void require(const std::string& problem) const {
+    if (!problem.empty()) throw fault(*running_, problem);
+  }
+  Async& async() { return async_; }
+  const Cluster& cluster() const { return cluster_; }
+  unsigned rank() const { return rank_; }
+
+  void barrier_init(const void* barrier, unsigned arrivals, std::source_location where) {
+    at(Op::BarrierInit, where);
+    shared_offset(barrier);
+    require(async_.init(barrier, arrivals));
+  }
+  void barrier_arrive(const void* barrier, std::uint32_t bytes, std::source_location where) {
+    at(Op::BarrierArrive, where);
+    require(async_.arrive(barrier, bytes));
+    wake();
+  }
+  void barrier_wait(const void* barrier, unsigned parity, std::source_location where) {
+    Thread& self = at(Op::BarrierWait, where);
+    if (!async_.knows(barrier)) require("waits for a Barrier that is not initialised");
+    if (parity > 1) require("waits for a parity that is not 0 or 1");
+    self.object = barrier;
+    self.mask = parity;
+    wait(self);
+  }
+  void bulk_copy(Op op, void* to, const void* from, std::uint32_t bytes, const void* barrier,
+                 std::source_location where) {
+    Thread& self = at(op, where);
+    shared_offset(op == Op::BulkLoad ? to : from);
+    require(async_.begin({static_cast<std::byte*>(to),
+                          static_cast<const std::byte*>(from),
+                          {},
+                          barrier,
+                          self.number,
+                          self.groups,
+                          where},
+                         bytes));
+  }
+  void commit_bulk_stores() {
+    ++running_->groups;
+    async_.commit_stores();
+  }
+  void wait_bulk_stores(unsigned groups, std::source_location where) {
+    Thread& self = at(Op::BulkWait, where);
+    self.mask = groups;
+    wait(self);
+  }
+  void cluster_arrive(std::source_location where) {
+    Thread& self = at(Op::ClusterArrive, where);
+    if (self.cluster_phase > cluster_.phase()) require("has arrived and did not wait");
+    self.cluster_phase = cluster_.phase() + 1;
+    cluster_.arrive();
+  }
+  void cluster_wait(std::source_location where) { wait(at(Op::ClusterWait, where)); }
+  // The place in another block's shared memory. That it has started, all know from a cluster_sync
+  // only, and likewise that it has not ended.
+  std::byte* remote(const void* local, unsigned rank, std::source_location where) {
+    at(Op::Remote, where);
+    const std::string whose = "reaches for the shared memory of block " + std::to_string(rank);
+    if (rank >= cluster_.size()) require(whose + ", which the cluster does not have");
+    if (cluster_.phase() == 0)
+      require(whose + ", which may not have started: cluster_sync() comes first");
+    if (cluster_.block(rank) == nullptr)
+      require(whose + ", which has ended: cluster_sync() comes last");
+    const auto [is_static, offset] = shared_offset(local);
+    const Block& other = *cluster_.block(rank);
+    return (is_static ? other.static_.data() : other.shared_.get()) + offset;
+  }
+  void remote_store_async(const void* local, unsigned rank, const void* value, std::size_t bytes,
+                          const void* barrier, std::source_location where) {
+    std::byte* const to = remote(local, rank, where);
+    const std::byte* const other_barrier = remote(barrier, rank, where);
+    Async& other = cluster_.block(rank)->async_;
+    if (!other.knows(other_barrier)) require("names a Barrier that is not initialised");
+    const auto* const from = static_cast<const std::byte*>(value);
+    other.post({to, from, {from, from + bytes}, other_barrier, running_->number, 0, where});
+  }
+
+  // Lets those threads run whose wait is over.
+  void wake() {
+    for (Thread& thread : threads_)
+      if (thread.state == State::Waiting && is_over(thread)) thread.state = State::Runnable;
+  }
+
   // For a thread that spins. A round in which no thread does anything else is no progress.
   void yield() {
     yielded_ = true;
@@ -195,6 +420,9 @@ class Block {
     unsigned source = 0;
     std::source_location where;
     std::uint64_t result = 0;
+    const void* object = nullptr;     // the Barrier that it waits for
+    unsigned groups = 0;              // of bulk stores that it has committed
+    std::uint64_t cluster_phase = 0;  // the last that it has arrived for
   };
 
   struct Warp {
@@ -242,9 +470,47 @@ class Block {
     });
   }
 
+  // Whether what a waiting thread waits for has come; the waits below end in other ways.
+  bool is_over(const Thread& thread) const {
+    if (thread.op == Op::BarrierWait) return async_.passed(thread.object, thread.mask);
+    if (thread.op == Op::BulkWait)
+      return thread.groups <= thread.mask ||
+             !async_.has_store(thread.number, thread.groups - thread.mask);
+    return thread.op == Op::ClusterWait && cluster_.phase() >= thread.cluster_phase;
+  }
+  void wait(Thread& self) {
+    while (!is_over(self)) {
+      self.state = State::Waiting;
+      suspend();
+    }
+  }
+
+  // Where in shared memory a pointer points: in __shared__ (true) or in dynamic_shared.
+  std::pair<bool, std::ptrdiff_t> shared_offset(const void* pointer) const {
+    const auto* const place = static_cast<const std::byte*>(pointer);
+    if (place >= static_.data() && place < static_.data() + static_.size())
+      return {true, place - static_.data()};
+    if (place < shared_.get() || place >= shared_.get() + launch_.shared_bytes)
+      require("names a place that is not in shared memory");
+    return {false, place - shared_.get()};
+  }
+
+  std::string what_is_missing() const {
+    const auto any_at = [&](Op op) {
+      return std::any_of(threads_.begin(), threads_.end(), [&](const Thread& thread) {
+        return thread.state == State::Waiting && thread.op == op;
+      });
+    };
+    if (any_at(Op::BarrierWait)) return "a Barrier waits for what never comes";
+    if (at_barrier_ > 0) return "not every thread of the block reaches __syncthreads()";
+    if (any_at(Op::ClusterWait)) return "not every thread of the cluster reaches cluster_sync()";
+    return "a warp operation waits for lanes of its mask that never come to it";
+  }
+
   void exit(Thread& self) {
     self.state = State::Exited;
     ++exited_;
+    cluster_.exit();
     Warp& warp = warps_[self.number / kWarpSize];
     warp.exited |= 1u << self.number % kWarpSize;
     Thread* const lanes = &threads_[self.number / kWarpSize * kWarpSize];
@@ -312,6 +578,7 @@ class Block {
     for (const Thread& thread : threads_) {
       std::string place =
           "at " + to_string(thread.op, thread.mask) + ", " + to_string(thread.where);
+      if (thread.op == Op::BarrierWait) place += ", which " + async_.missing(thread.object);
       if (thread.state == State::Exited) place = "exited";
       if (thread.state == State::Runnable) place = "can run";
       groups[place].push_back(thread.number);
@@ -326,9 +593,13 @@ class Block {
   const Launch& launch_;
   const std::function<void()>& body_;
   const std::uint64_t number_;
+  Cluster& cluster_;
+  const unsigned rank_;
   std::vector<Thread> threads_;
   std::vector<Warp> warps_;
   std::unique_ptr<std::byte, DeleteShared> shared_;
+  const std::span<std::byte> static_ = static_shared();
+  Async async_;
 
   fiber scheduler_;  // where run() stopped, while a thread has its turn
   const void* scheduler_bottom_ = nullptr;
@@ -340,6 +611,14 @@ class Block {
   bool yielded_ = false;  // how the last turn ended
   bool unwinding_ = false;
 };
+
+void Cluster::complete_phase() {
+  if (arrived_ == 0 || arrived_ + exited_ < threads_) return;
+  arrived_ = 0;
+  ++phase_;
+  for (Block* block : blocks_)
+    if (block != nullptr) block->wake();
+}
 
 thread_local Block* current_block = nullptr;
 
@@ -360,6 +639,9 @@ void check(const Launch& launch) {
   if (grid.x > 0x7FFF'FFFFu) problem = "grid.x is at most 2^31 - 1";
   if (grid.y > 65535 || grid.z > 65535) problem = "grid.y and grid.z are at most 65535";
   if (launch.shared_bytes > 227 * 1024) problem = "a block has at most 227 KB of shared memory";
+  if (launch.cluster == 0 || launch.cluster > 16) problem = "a cluster has 1 to 16 blocks";
+  if (launch.cluster > 0 && grid.x % launch.cluster != 0)
+    problem = "grid.x is no multiple of the blocks a cluster";
   if (problem == nullptr) return;
   throw std::runtime_error("kernel " + kernel_name(launch.kernel) + " cannot start with grid " +
                            to_string(grid) + ", block " + to_string(block) + ", " +
@@ -398,30 +680,51 @@ void set_schedule(Schedule schedule) { active_schedule() = schedule; }
 void run(const Launch& launch, const std::function<void()>& thread_body) {
   check(launch);
   const Schedule schedule = active_schedule();
-  const std::uint64_t blocks = volume(launch.grid);
+  const std::uint64_t clusters = volume(launch.grid) / launch.cluster;
   std::vector<std::uint64_t> shuffled;
   if (schedule.order == Order::Random) {
-    shuffled.resize(blocks);
+    shuffled.resize(clusters);
     std::iota(shuffled.begin(), shuffled.end(), std::uint64_t{0});
     std::shuffle(shuffled.begin(), shuffled.end(), std::mt19937_64(schedule.seed));
   }
   std::atomic<bool> failed = false;
   std::exception_ptr error;
-  const int cores = std::min(omp_get_max_threads(), kMaxCores);
-#pragma omp parallel for schedule(dynamic) num_threads(cores) if (blocks > 1)
-  for (std::uint64_t i = 0; i < blocks; ++i) {
-    if (failed) continue;
-    try {
+  const auto fail = [&] {
+    if (!failed.exchange(true)) error = std::current_exception();
+  };
+  const int size = static_cast<int>(launch.cluster);
+  const auto at_once =
+      std::clamp<std::uint64_t>(std::min(omp_get_max_threads(), kMaxCores / size), 1, clusters);
+  std::vector<std::unique_ptr<Cluster>> places(at_once);
+  for (auto& place : places)
+    place = std::make_unique<Cluster>(size, size * volume(launch.block), failed);
+  std::atomic<std::uint64_t> next = 0;
+  const int cores = static_cast<int>(at_once) * size;
+#pragma omp parallel num_threads(cores) if (cores > 1)
+  try {
+    const int core = omp_get_thread_num(), whole_clusters = omp_get_num_threads() / size;
+    if (whole_clusters == 0)
+      throw std::runtime_error("a cluster needs a thread of the system for each of its blocks");
+    Cluster& cluster = *places[core / size];
+    const unsigned rank = core % size;
+    while (core / size < whole_clusters) {
+      const std::uint64_t i = cluster.next(rank, next);
+      if (i >= clusters) break;
       const std::uint64_t number = schedule.order == Order::Forward   ? i
-                                   : schedule.order == Order::Reverse ? blocks - 1 - i
+                                   : schedule.order == Order::Reverse ? clusters - 1 - i
                                                                       : shuffled[i];
-      Block block(launch, thread_body, number);
-      current_block = &block;
-      block.run(schedule, failed);
-    } catch (...) {
-      if (!failed.exchange(true)) error = std::current_exception();
+      try {
+        Block block(launch, thread_body, number * size + rank, cluster);
+        current_block = &block;
+        block.run(schedule, failed);
+      } catch (...) {
+        fail();
+      }
+      current_block = nullptr;
+      cluster.leave(rank);
     }
-    current_block = nullptr;
+  } catch (...) {
+    fail();
   }
   if (error) std::rethrow_exception(error);
 }
@@ -433,6 +736,40 @@ void barrier(std::source_location where) { this_block().barrier(where); }
 std::uint64_t collective(Op op, unsigned mask, std::uint64_t value, int x, int width,
                          std::source_location where) {
   return this_block().collective(op, mask, value, x, width, where);
+}
+
+void barrier_init(const void* barrier, unsigned arrivals, std::source_location where) {
+  this_block().barrier_init(barrier, arrivals, where);
+}
+void fence_barrier_init() { this_block().async().fence_init(); }
+void fence_proxy_async() { this_block().async().fence_stores(); }
+void barrier_arrive(const void* barrier, std::uint32_t bytes, std::source_location where) {
+  this_block().barrier_arrive(barrier, bytes, where);
+}
+void barrier_wait(const void* barrier, unsigned parity, std::source_location where) {
+  this_block().barrier_wait(barrier, parity, where);
+}
+void bulk_load(void* to, const void* from, std::uint32_t bytes, const void* barrier,
+               std::source_location where) {
+  this_block().bulk_copy(Op::BulkLoad, to, from, bytes, barrier, where);
+}
+void bulk_store(void* to, const void* from, std::uint32_t bytes, std::source_location where) {
+  this_block().bulk_copy(Op::BulkStore, to, from, bytes, nullptr, where);
+}
+void commit_bulk_stores() { this_block().commit_bulk_stores(); }
+void wait_bulk_stores(unsigned groups, std::source_location where) {
+  this_block().wait_bulk_stores(groups, where);
+}
+unsigned cluster_rank() { return this_block().rank(); }
+unsigned cluster_size() { return this_block().cluster().size(); }
+void cluster_arrive(std::source_location where) { this_block().cluster_arrive(where); }
+void cluster_wait(std::source_location where) { this_block().cluster_wait(where); }
+std::byte* remote(const void* local, unsigned rank, std::source_location where) {
+  return this_block().remote(local, rank, where);
+}
+void remote_store_async(const void* local, unsigned rank, const void* value, std::size_t bytes,
+                        const void* barrier, std::source_location where) {
+  this_block().remote_store_async(local, rank, value, bytes, barrier, where);
 }
 
 void yield() { this_block().yield(); }

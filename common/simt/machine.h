@@ -6,6 +6,9 @@
 // CUDA calls waiting (a barrier, a shuffle) is bookkeeping here, so a wait that can never end is
 // seen, and reported as a Fault that says which threads wait where.
 //
+// Hopper's bulk copies arrive later than they are begun (async.h). The blocks of a cluster have a
+// core each, since their `__shared__` differs, and run one at a time.
+//
 // Kernels include cuda.h, which gives this machine CUDA's spelling.
 #pragma once
 
@@ -33,6 +36,7 @@ struct Launch {
   dim3 block;
   std::size_t shared_bytes = 0;
   const void* kernel = nullptr;
+  unsigned cluster = 1;  ///< blocks, neighbours in x
 };
 
 /// A kernel broke a rule of the execution model. The message names kernel, block, threads and
@@ -43,7 +47,9 @@ class Fault : public std::runtime_error {
 
 /// The order in which blocks start and in which a block's threads take turns. CUDA promises none,
 /// so a kernel free of races gives the same bits under each. Random draws a new permutation every
-/// round, and the warps that take part in it: some get far ahead of others.
+/// round, and the warps that take part in it: some get far ahead of others. A bulk copy arrives
+/// when no thread can go on without it, the oldest first (Forward) or last; under Random at any
+/// time.
 enum class Order { Forward, Reverse, Random };
 
 struct Schedule {
@@ -70,7 +76,8 @@ void* dynamic_shared();
 
 // What the functions of cuda.h are made of.
 
-/// Everything that a thread can wait at. BlockBarrier is the block's, the others are the warp's.
+/// Everything that a thread can wait at or do wrong. BlockBarrier is the block's, those up to All
+/// are the warp's, the rest is Hopper's.
 enum class Op {
   BlockBarrier,
   SyncWarp,
@@ -80,7 +87,16 @@ enum class Op {
   ShuffleXor,
   Ballot,
   Any,
-  All
+  All,
+  BarrierInit,
+  BarrierArrive,
+  BarrierWait,
+  BulkLoad,
+  BulkStore,
+  BulkWait,
+  ClusterArrive,
+  ClusterWait,
+  Remote
 };
 
 /// Waits until every thread of the block is at this barrier.
@@ -91,6 +107,28 @@ void barrier(std::source_location where);
 /// is not 0.
 std::uint64_t collective(Op op, unsigned mask, std::uint64_t value, int x, int width,
                          std::source_location where);
+
+// What common/simt/hopper.h is made of; common/hopper.h says what each does.
+
+void barrier_init(const void* barrier, unsigned arrivals, std::source_location where);
+void fence_barrier_init();
+void fence_proxy_async();
+void barrier_arrive(const void* barrier, std::uint32_t bytes, std::source_location where);
+void barrier_wait(const void* barrier, unsigned parity, std::source_location where);
+void bulk_load(void* to, const void* from, std::uint32_t bytes, const void* barrier,
+               std::source_location where);
+void bulk_store(void* to, const void* from, std::uint32_t bytes, std::source_location where);
+void commit_bulk_stores();
+void wait_bulk_stores(unsigned groups, std::source_location where);
+unsigned cluster_rank();
+unsigned cluster_size();
+void cluster_arrive(std::source_location where);
+void cluster_wait(std::source_location where);
+
+/// The place in block `rank` of the cluster that `local` is in this block's shared memory.
+std::byte* remote(const void* local, unsigned rank, std::source_location where);
+void remote_store_async(const void* local, unsigned rank, const void* value, std::size_t bytes,
+                        const void* barrier, std::source_location where);
 
 /// Lets the block's other threads take a turn. Spin loops need this, since no thread is
 /// interrupted.

@@ -44,10 +44,10 @@ struct StackPool {
   std::vector<stack_context> free;
 
   stack_context take() {
-    if (free.empty()) return source.allocate();
+    if (free.empty()) free.push_back(source.allocate());
     const stack_context stack = free.back();
     free.pop_back();
-    clean(stack);
+    clean(stack);  // a new one too: another core's may have been there
     return stack;
   }
   ~StackPool() {

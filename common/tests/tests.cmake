@@ -14,6 +14,9 @@ if(BACKEND STREQUAL "cpu")
   add_executable(simt_machine_test common/simt/tests/machine_test.cpp common/simt/machine.cpp)
   target_link_libraries(simt_machine_test PRIVATE project_options)
   add_test(NAME simt_machine COMMAND simt_machine_test)
+  add_executable(simt_hopper_test common/simt/tests/hopper_test.cpp common/simt/machine.cpp)
+  target_link_libraries(simt_hopper_test PRIVATE project_options)
+  add_test(NAME simt_hopper COMMAND simt_hopper_test)
 
   # Out-of-bounds accesses of a kernel are the sanitizers' to see.
   set(sanitizers -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "common/simt/launch.h"
+#include "common/hopper.h"
 
 namespace kernels {
 
@@ -62,6 +62,20 @@ __global__ void correct(float* out) {
   out[blockIdx.x * blockDim.x + threadIdx.x] = sum;
 }
 
+__global__ void copy_in_bulk(const float* in, float* out, unsigned bytes) {
+  __shared__ lnc::Barrier barrier;
+  float* const dynamic = lnc::dynamic_shared<float>();
+  barrier.init(1);
+  lnc::fence_barrier_init();
+  barrier.arrive_and_expect(bytes);
+  lnc::bulk_load(dynamic, in, bytes, barrier);
+  barrier.wait(0);
+  lnc::fence_proxy_async();
+  lnc::bulk_store(out, dynamic, bytes);
+  lnc::commit_bulk_stores();
+  lnc::wait_bulk_stores_read<0>();
+}
+
 __global__ void early_return() {
   std::vector<int> owned(8);  // unwinding must free it
   if (threadIdx.x >= 16) return;
@@ -77,6 +91,13 @@ struct Case {
   const char* report;  // what the sanitizer must say; nullptr: nothing, and the child succeeds
   std::function<void()> run;
 };
+
+// 512 bytes, from and to buffers that may be shorter.
+void copy_in_bulk(int in_bytes, int out_bytes, unsigned shared_bytes) {
+  const auto in = std::make_unique<float[]>(in_bytes / 4);
+  const auto out = std::make_unique<float[]>(out_bytes / 4);
+  lnc::launch(kernels::copy_in_bulk, {1, 1, shared_bytes}, in.get(), out.get(), 512u);
+}
 
 const std::vector<Case> kCases = {
     {"correct kernel", nullptr,
@@ -112,6 +133,11 @@ const std::vector<Case> kCases = {
        const auto in = std::make_unique<float[]>(100), out = std::make_unique<float[]>(99);
        lnc::launch(kernels::copy, {4, 32}, in.get(), out.get(), 100);
      }},
+    {"bulk copies within their buffers", nullptr, [] { copy_in_bulk(512, 512, 512); }},
+    {"bulk load past a device buffer", "heap-buffer-overflow", [] { copy_in_bulk(508, 512, 512); }},
+    {"bulk load past shared memory", "heap-buffer-overflow", [] { copy_in_bulk(512, 512, 508); }},
+    {"bulk store past a device buffer", "heap-buffer-overflow",
+     [] { copy_in_bulk(512, 508, 512); }},
     {"read past dynamic shared memory", "heap-buffer-overflow",
      [] {
        const auto out = std::make_unique<float[]>(32);

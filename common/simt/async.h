@@ -1,0 +1,167 @@
+// What goes on in a block while its threads do something else: its mbarriers, and the bulk copies
+// on their way.
+//
+// A copy arrives later than it is begun, when the scheduler says so. Until then its destination
+// holds 0xFF (NaN), so a thread that does not wait for it computes nonsense.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <source_location>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/simt/words.h"
+
+namespace simt {
+
+/// An mbarrier as PTX describes it. A phase is complete when no arrival and no byte is missing.
+struct Mbarrier {
+  unsigned arrivals;  ///< that a phase takes
+  unsigned pending = arrivals;
+  std::int64_t bytes = 0;  ///< expected less arrived: below 0 where some came before that was said
+  std::uint64_t phase = 0;
+  bool fenced = false;  ///< known to the copy engine
+
+  void update() {
+    if (pending > 0 || bytes != 0) return;
+    pending = arrivals;
+    ++phase;
+  }
+};
+
+struct BulkCopy {
+  std::byte* to;
+  const std::byte* from;
+  std::vector<std::byte> data;  // as it was when the copy began
+  const void* barrier;          // of a load; a store has none
+  unsigned thread;
+  unsigned group;  // of a store, among its thread's
+  std::source_location where;
+
+  std::string name() const {
+    return "the bulk " + std::string(barrier != nullptr ? "load" : "store") + " of " +
+           std::to_string(data.size()) + " bytes that thread " + std::to_string(thread) +
+           " began at " + to_string(where);
+  }
+};
+
+/// The functions that return a string say what is wrong; an empty one means nothing.
+class Async {
+ public:
+  std::string init(const void* barrier, unsigned arrivals) {
+    if (arrivals == 0 || arrivals >= 1u << 20) return "wants 0 or more than 2^20 - 1 arrivals";
+    if (!barriers_.emplace(barrier, Mbarrier{.arrivals = arrivals}).second)
+      return "initialises a Barrier for the second time";
+    return "";
+  }
+  void fence_init() {
+    for (auto& [address, barrier] : barriers_) barrier.fenced = true;
+  }
+  void fence_stores() { stores_fenced_ = true; }
+  void commit_stores() { stores_fenced_ = false; }
+  /// Arrives, and expects `bytes` more.
+  std::string arrive(const void* address, std::uint32_t bytes) {
+    Mbarrier* const barrier = find(address);
+    if (barrier == nullptr) return "arrives at a Barrier that is not initialised";
+    if (barrier->pending == 0) return "arrives at a Barrier that has all arrivals of its phase";
+    barrier->bytes += bytes;
+    if (barrier->bytes >= 1 << 20) return "expects 2^20 bytes or more";
+    --barrier->pending;
+    barrier->update();
+    return "";
+  }
+  /// Whether the phase of this parity is complete: the one before the current has the other parity.
+  bool passed(const void* address, unsigned parity) const {
+    const Mbarrier* const barrier = find(address);
+    return barrier != nullptr && (barrier->phase & 1) != parity;
+  }
+  bool knows(const void* barrier) const { return find(barrier) != nullptr; }
+
+  std::string begin(BulkCopy copy, std::size_t bytes) {
+    const auto at_16 = [](const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; };
+    const Mbarrier* const barrier = find(copy.barrier);
+    if (copy.barrier != nullptr && barrier == nullptr)
+      return "names a Barrier that is not initialised";
+    if (barrier != nullptr && !barrier->fenced)
+      return "names a Barrier that the copy engine does not know: fence_barrier_init()";
+    if (copy.barrier == nullptr && !stores_fenced_)
+      return "copies what the copy engine may not see yet: fence_proxy_async()";
+    if (bytes == 0 || bytes % 16 != 0)
+      return "copies " + std::to_string(bytes) + " bytes, which is no multiple of 16";
+    if (!at_16(copy.to)) return "copies to an address that is no multiple of 16";
+    if (!at_16(copy.from)) return "copies from an address that is no multiple of 16";
+    copy.data.assign(copy.from, copy.from + bytes);
+    post(std::move(copy));
+    return "";
+  }
+  /// Without the rules of bulk copies: what another block of the cluster sends.
+  void post(BulkCopy copy) {
+    std::memset(copy.to, kPoison, copy.data.size());
+    copies_.push_back(std::move(copy));
+  }
+  std::size_t on_their_way() const { return copies_.size(); }
+  bool has_store(unsigned thread, unsigned before_group) const {
+    return std::any_of(copies_.begin(), copies_.end(), [&](const BulkCopy& copy) {
+      return copy.barrier == nullptr && copy.thread == thread && copy.group < before_group;
+    });
+  }
+
+  /// Ends the copy that is number `i` of those on their way.
+  std::string complete(std::size_t i) {
+    const BulkCopy copy = std::move(copies_[i]);
+    copies_.erase(copies_.begin() + static_cast<std::ptrdiff_t>(i));
+    if (copy.barrier == nullptr) {
+      if (std::memcmp(copy.from, copy.data.data(), copy.data.size()) != 0)
+        return copy.name() + " had not read its source when that was written to";
+    } else if (std::any_of(copy.to, copy.to + copy.data.size(),
+                           [](std::byte byte) { return byte != std::byte{kPoison}; })) {
+      return copy.name() + " had not arrived when its destination was written to";
+    }
+    std::memcpy(copy.to, copy.data.data(), copy.data.size());
+    if (copy.barrier == nullptr) return "";
+    Mbarrier& barrier = *find(copy.barrier);
+    barrier.bytes -= static_cast<std::int64_t>(copy.data.size());
+    if (barrier.pending == 0 && barrier.bytes < 0)
+      return copy.name() + " brings " + std::to_string(-barrier.bytes) +
+             " bytes that its Barrier does not expect";
+    barrier.update();
+    return "";
+  }
+
+  /// What is wrong where the block ends now.
+  std::string unfinished() const {
+    if (!copies_.empty()) return "a block ended before " + copies_.front().name() + " had";
+    for (const auto& [address, barrier] : barriers_)
+      if (barrier.bytes != 0) return "a block ended though a Barrier's phase " + missing(address);
+    return "";
+  }
+  /// "lacks 1 arrivals and 512 bytes"
+  std::string missing(const void* address) const {
+    const Mbarrier* const barrier = find(address);
+    if (barrier == nullptr) return "does not exist";
+    return "lacks " + std::to_string(barrier->pending) + " arrivals and " +
+           std::to_string(barrier->bytes) + " bytes";
+  }
+
+ private:
+  static constexpr unsigned char kPoison = 0xFF;
+
+  const Mbarrier* find(const void* address) const {
+    const auto found = barriers_.find(address);
+    return found == barriers_.end() ? nullptr : &found->second;
+  }
+  Mbarrier* find(const void* address) {
+    return const_cast<Mbarrier*>(std::as_const(*this).find(address));
+  }
+
+  std::map<const void*, Mbarrier> barriers_;
+  std::vector<BulkCopy> copies_;
+  bool stores_fenced_ = false;  // by any thread, since the last commit
+};
+
+}  // namespace simt
