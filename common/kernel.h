@@ -64,6 +64,11 @@ __device__ inline float warp_sum(float value) {
   return value;
 }
 
+/// Likewise of both values.
+__device__ inline float2 warp_sum(float2 values) {
+  return make_float2(warp_sum(values.x), warp_sum(values.y));
+}
+
 /// The sum of `value` over the kThreads threads of a block, in every thread. All must call it.
 template <int kThreads>
 __device__ float block_sum(float value) {
@@ -81,23 +86,23 @@ __device__ float block_sum(float value) {
   return value;
 }
 
-/// The sums of both values over the kRowThreads threads of a row, in each of them; a block has
-/// kThreads / kRowThreads rows at a time. All threads of the block must call it, with 0 and 1 as
-/// `parity` in turns: then the barrier of one call says that the partials of the call before are
-/// read, and a second barrier is not needed.
-template <int kThreads, int kRowThreads>
-__device__ float2 row_sums(float2 values, int parity) {
-  values = make_float2(warp_sum(values.x), warp_sum(values.y));
+/// The sums of a value, or of both of a float2, over the kRowThreads threads of a row, in each of
+/// them; a block has kThreads / kRowThreads rows at a time. All threads of the block must call it,
+/// with 0 and 1 as `parity` in turns: then the barrier of one call says that the partials of the
+/// call before are read, and a second barrier is not needed.
+template <int kThreads, int kRowThreads, typename Values>
+__device__ Values row_sums(Values values, int parity) {
+  values = warp_sum(values);
   if constexpr (kRowThreads > kWarpSize) {
     constexpr int kRowWarps = kRowThreads / kWarpSize;
-    __shared__ float2 partial[2][kThreads / kWarpSize];
+    __shared__ Values partial[2][kThreads / kWarpSize];
     const int warp = threadIdx.x / kWarpSize;
     const int lane = threadIdx.x % kWarpSize;
     if (lane == 0) partial[parity][warp] = values;
     __syncthreads();
-    values = make_float2(0.0f, 0.0f);
+    values = Values{};
     if (lane < kRowWarps) values = partial[parity][warp / kRowWarps * kRowWarps + lane];
-    values = make_float2(warp_sum(values.x), warp_sum(values.y));
+    values = warp_sum(values);
   }
   return values;
 }
@@ -108,12 +113,12 @@ template <int kMaxThreads>
 __device__ float2 block_sums(float2 values, int parity) {
   __shared__ float2 partial[2][kMaxThreads / kWarpSize];
   const unsigned warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
-  values = make_float2(warp_sum(values.x), warp_sum(values.y));
+  values = warp_sum(values);
   if (lane == 0) partial[parity][warp] = values;
   __syncthreads();
   values = make_float2(0.0f, 0.0f);
   if (lane < blockDim.x / kWarpSize) values = partial[parity][lane];
-  return make_float2(warp_sum(values.x), warp_sum(values.y));
+  return warp_sum(values);
 }
 
 /// kCount neighbouring elements, moved at once: up to 16 bytes in one instruction, and as often as
@@ -189,6 +194,16 @@ __device__ inline void to_floats(const Packed<T, kCount>& packed, float (&values
 #pragma unroll
     for (int i = 0; i < kCount; ++i) values[i] = to_float(__builtin_bit_cast(T, packed.at[i]));
   }
+}
+
+/// Called once in each turn of a loop, keeps the compiler from converting a vector before the loop
+/// and holding floats all the while: twice the registers, where T is shorter.
+template <typename T, int kCount>
+__device__ inline void stay_packed([[maybe_unused]] Packed<T, kCount>& packed) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (sizeof(T) < sizeof(float) && sizeof(packed.at[0]) == 4)
+    for (auto& word : packed.at) asm volatile("" : "+r"(word));  // perhaps it changes here
+#endif
 }
 
 /// Floats as elements, rounded to nearest even, and packed already: what is stored from registers
@@ -304,6 +319,11 @@ struct Columns {
     for (int lane = 0; lane < kLanes; ++lane)
       if (has(lane)) vector.at[lane] = row[first + lane];
     return __builtin_bit_cast(Packed<U, kLanes>, vector);
+  }
+  /// Of a tensor that may be null: then each lane is `otherwise`.
+  template <typename U>
+  __device__ Packed<U, kLanes> load_or(float otherwise, const U* row) const {
+    return row == nullptr ? load_if<kLanes>(false, row, 0, otherwise) : load(row);
   }
   __device__ void store(T* row, const float (&values)[kLanes]) const {
     if (!any()) return;

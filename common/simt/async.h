@@ -135,9 +135,9 @@ class Async {
 
   /// What is wrong where the block ends now.
   std::string unfinished() const {
-    if (!copies_.empty()) return "a block ended before " + copies_.front().name() + " had";
+    if (!copies_.empty()) return "it ends while " + copies_.front().name() + " is on its way";
     for (const auto& [address, barrier] : barriers_)
-      if (barrier.bytes != 0) return "a block ended though a Barrier's phase " + missing(address);
+      if (barrier.bytes != 0) return "it ends while a Barrier " + missing(address);
     return "";
   }
   /// "lacks 1 arrivals and 512 bytes"

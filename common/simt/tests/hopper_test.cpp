@@ -346,7 +346,7 @@ TEST_CASE("bytes that are not expected, or do not come, are told") {
   under_each_schedule([] {
     Memory out;
     CHECK(run_ring(Mistake::TooFewBytes, out) != "");
-    CHECK(has(run_ring(Mistake::TooFewBytes, out, 1), "a block ended "));
+    CHECK(has(run_ring(Mistake::TooFewBytes, out, 1), "it ends while "));
     std::string fault = run_ring(Mistake::TooManyBytes, out);
     CHECK(has(fault, "a Barrier waits for what never comes"));
     CHECK(has(fault,
@@ -382,7 +382,7 @@ TEST_CASE("misuse of barriers and copies is a fault in words") {
     says(Mistake::OddSource, "copies from an address that is no multiple of 16");
     says(Mistake::OddTarget, "copies to an address that is no multiple of 16");
     says(Mistake::OwnStore, "had not arrived when its destination was written to");
-    says(Mistake::LeavesEarly, "a block ended before the bulk load of 256 bytes that thread 0");
+    says(Mistake::LeavesEarly, "it ends while the bulk load of 256 bytes that thread 0 began at ");
     CHECK(has(fault_of(kernels::too_many_arrivals, {1, 32}),
               "arrives at a Barrier that has all arrivals of its phase"));
     CHECK(has(fault_of(kernels::load_to_global, {1, 1}, out.at, out.at),
@@ -405,7 +405,7 @@ TEST_CASE("bulk stores write what is in shared memory, and what may go wrong is 
     CHECK(has(run_stores(StoreMistake::NoFence, out), "may not see yet: fence_proxy_async()"));
     CHECK(run_stores(StoreMistake::NoCommit, out) != "");
     CHECK(has(run_stores(StoreMistake::EarlyExit, out),
-              "a block ended before the bulk store of 256 bytes that thread 0 began at"));
+              "it ends while the bulk store of 256 bytes that thread 0 began at "));
   });
   simt::set_schedule({});
   Memory out;
