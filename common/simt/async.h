@@ -63,7 +63,6 @@ class Async {
     for (auto& [address, barrier] : barriers_) barrier.fenced = true;
   }
   void fence_stores() { stores_fenced_ = true; }
-  void commit_stores() { stores_fenced_ = false; }
   /// Arrives, and expects `bytes` more.
   std::string arrive(const void* address, std::uint32_t bytes) {
     Mbarrier* const barrier = find(address);
@@ -161,7 +160,7 @@ class Async {
 
   std::map<const void*, Mbarrier> barriers_;
   std::vector<BulkCopy> copies_;
-  bool stores_fenced_ = false;  // by any thread, since the last commit
+  bool stores_fenced_ = false;  // by any thread, ever: that one is missing now and then is not seen
 };
 
 }  // namespace simt

@@ -340,10 +340,7 @@ class Block {
                           where},
                          bytes));
   }
-  void commit_bulk_stores() {
-    ++running_->groups;
-    async_.commit_stores();
-  }
+  void commit_bulk_stores() { ++running_->groups; }
   void wait_bulk_stores(unsigned groups, std::source_location where) {
     Thread& self = at(Op::BulkWait, where);
     self.mask = groups;
