@@ -1,23 +1,18 @@
 #include "common/simt/machine.h"
 
-#include <link.h>
 #include <omp.h>
 
 #include <algorithm>
 #include <atomic>
-#include <barrier>
 #include <bit>
 #include <boost/context/fiber.hpp>
 #include <charconv>
 #include <chrono>
-#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
-#include <limits>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <new>
 #include <numeric>
 #include <random>
@@ -28,6 +23,7 @@
 #include <vector>
 
 #include "common/simt/async.h"
+#include "common/simt/cluster.h"
 #include "common/simt/stacks.h"
 #include "common/simt/words.h"
 
@@ -56,111 +52,6 @@ uint3 index_of(std::uint64_t i, dim3 extent) {
 
 std::uint64_t volume(dim3 d) { return std::uint64_t{d.x} * d.y * d.z; }
 
-// The thread-local variables of the program, as this core has them: every __shared__ is in there.
-std::span<std::byte> static_shared() {
-  thread_local std::span<std::byte> found;
-  if (!found.empty()) return found;
-  dl_iterate_phdr(
-      [](dl_phdr_info* info, std::size_t, void* out) {
-        for (const auto& part : std::span(info->dlpi_phdr, info->dlpi_phnum))
-          if (part.p_type == PT_TLS)
-            *static_cast<std::span<std::byte>*>(out) = {
-                static_cast<std::byte*>(info->dlpi_tls_data), part.p_memsz};
-        return 1;  // the program comes first, its libraries behind it
-      },
-      &found);
-  return found;
-}
-
-// ----------------------------------------------------------------------------------- one cluster
-
-class Block;
-
-// The blocks of a cluster, one to each of `size` cores. One of them at a time has the turn, so none
-// of what they share needs a lock; a block that has no cluster is the only one of its own.
-class Cluster {
- public:
-  Cluster(unsigned size, std::uint64_t threads, const std::atomic<bool>& failed)
-      : blocks_(size), stuck_(size), threads_(threads), failed_(failed), meeting_(size) {}
-
-  /// The number of the next cluster of the grid, the same for all blocks; all must come for it.
-  std::uint64_t next(unsigned rank, std::atomic<std::uint64_t>& counter) {
-    meeting_.arrive_and_wait();
-    if (rank == 0) {
-      number_ = failed_ ? std::numeric_limits<std::uint64_t>::max() : counter++;
-      entered_ = 0;
-      arrived_ = exited_ = phase_ = 0;
-    }
-    meeting_.arrive_and_wait();
-    return number_;
-  }
-  /// Enters a block. The turns begin when all have entered.
-  void enter(unsigned rank, Block* block, unsigned first) {
-    {
-      const std::lock_guard lock(mutex_);
-      blocks_[rank] = block;
-      stuck_[rank] = false;
-      turn_ = first;
-      ++entered_;
-    }
-    changed_.notify_all();
-    wait_for_turn(rank);
-  }
-  void leave(unsigned rank) {
-    const std::lock_guard lock(mutex_);
-    blocks_[rank] = nullptr;
-    stuck_[rank] = true;
-    if (turn_ == rank) turn_ = after(rank, 1);
-    changed_.notify_all();
-  }
-  /// Lets the block that is `steps` further have its turn, and waits for the own one.
-  void pass_turn(unsigned rank, unsigned steps) {
-    if (blocks_.size() == 1) return;
-    {
-      const std::lock_guard lock(mutex_);
-      turn_ = after(rank, steps);
-    }
-    changed_.notify_all();
-    wait_for_turn(rank);
-  }
-  /// Notes whether a block could do nothing in its turn; returns whether none of them can.
-  bool all_stuck(unsigned rank, bool stuck) {
-    if (!stuck)  // what it did may be what the others wait for
-      for (unsigned other = 0; other < size(); ++other) stuck_[other] = blocks_[other] == nullptr;
-    stuck_[rank] = stuck;
-    return std::find(stuck_.begin(), stuck_.end(), false) == stuck_.end();
-  }
-
-  unsigned size() const { return blocks_.size(); }
-  Block* block(unsigned rank) const { return blocks_[rank]; }
-  std::uint64_t phase() const { return phase_; }
-  void arrive() { ++arrived_, complete_phase(); }
-  void exit() { ++exited_, complete_phase(); }  // a thread; the others do not wait for it
-
- private:
-  void complete_phase();
-  void wait_for_turn(unsigned rank) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return failed_ || (entered_ == size() && turn_ == rank); });
-  }
-  unsigned after(unsigned rank, unsigned steps) const {
-    unsigned next = (rank + steps) % size();
-    for (unsigned i = 0; i < size() && blocks_[next] == nullptr; ++i) next = (next + 1) % size();
-    return next;
-  }
-
-  std::vector<Block*> blocks_;  // null after it has left
-  std::vector<bool> stuck_;
-  const std::uint64_t threads_;
-  const std::atomic<bool>& failed_;
-  std::barrier<> meeting_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::uint64_t number_ = 0;
-  unsigned turn_ = 0, entered_ = 0;
-  std::uint64_t arrived_ = 0, exited_ = 0, phase_ = 0;  // of cluster_arrive
-};
-
 // ------------------------------------------------------------------------------------- one block
 
 class Block {
@@ -168,7 +59,7 @@ class Block {
 
  public:
   Block(const Launch& launch, const std::function<void()>& body, std::uint64_t number,
-        Cluster& cluster)
+        Cluster<Block>& cluster)
       : launch_(launch),
         body_(body),
         number_(number),
@@ -306,7 +197,7 @@ class Block {
     if (!problem.empty()) throw fault(*running_, problem);
   }
   Async& async() { return async_; }
-  const Cluster& cluster() const { return cluster_; }
+  const Cluster<Block>& cluster() const { return cluster_; }
   unsigned rank() const { return rank_; }
 
   void barrier_init(const void* barrier, unsigned arrivals, std::source_location where) {
@@ -590,7 +481,7 @@ class Block {
   const Launch& launch_;
   const std::function<void()>& body_;
   const std::uint64_t number_;
-  Cluster& cluster_;
+  Cluster<Block>& cluster_;
   const unsigned rank_;
   std::vector<Thread> threads_;
   std::vector<Warp> warps_;
@@ -608,14 +499,6 @@ class Block {
   bool yielded_ = false;  // how the last turn ended
   bool unwinding_ = false;
 };
-
-void Cluster::complete_phase() {
-  if (arrived_ == 0 || arrived_ + exited_ < threads_) return;
-  arrived_ = 0;
-  ++phase_;
-  for (Block* block : blocks_)
-    if (block != nullptr) block->wake();
-}
 
 thread_local Block* current_block = nullptr;
 
@@ -692,9 +575,9 @@ void run(const Launch& launch, const std::function<void()>& thread_body) {
   const int size = static_cast<int>(launch.cluster);
   const auto at_once =
       std::clamp<std::uint64_t>(std::min(omp_get_max_threads(), kMaxCores / size), 1, clusters);
-  std::vector<std::unique_ptr<Cluster>> places(at_once);
+  std::vector<std::unique_ptr<Cluster<Block>>> places(at_once);
   for (auto& place : places)
-    place = std::make_unique<Cluster>(size, size * volume(launch.block), failed);
+    place = std::make_unique<Cluster<Block>>(size, size * volume(launch.block), failed);
   std::atomic<std::uint64_t> next = 0;
   const int cores = static_cast<int>(at_once) * size;
 #pragma omp parallel num_threads(cores) if (cores > 1)
@@ -702,7 +585,7 @@ void run(const Launch& launch, const std::function<void()>& thread_body) {
     const int core = omp_get_thread_num(), whole_clusters = omp_get_num_threads() / size;
     if (whole_clusters == 0)
       throw std::runtime_error("a cluster needs a thread of the system for each of its blocks");
-    Cluster& cluster = *places[core / size];
+    Cluster<Block>& cluster = *places[core / size];
     const unsigned rank = core % size;
     while (core / size < whole_clusters) {
       const std::uint64_t i = cluster.next(rank, next);
