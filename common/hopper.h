@@ -19,16 +19,14 @@
 // all its arrivals are there and all bytes that somebody expected in it have come; the next begins
 // at once. Any number of threads may wait for a phase, by its parity: phase % 2.
 //
-//   init(arrivals)            by one thread, once; then fence_barrier_init() by the same thread,
-//   and
-//                             __syncthreads() before others use it
+//   init(arrivals)            by one thread, once; then fence_barrier_init() by the same thread
 //   arrive()                  what this thread wrote before is seen by those who wait
 //   arrive_and_expect(bytes)  arrives, and the phase wants so many bytes more: less than 2^20
-//   wait(parity)              until the phase of this parity is complete. Of a new barrier the
-//   phase
-//                             before the first counts as complete: wait(1) returns.
+//   wait(parity)              until the phase of this parity is complete
 //
-// A thread that waits must be at most one phase behind: a parity says no more.
+// Other threads know a Barrier only after a __syncthreads(). Of a new one the phase before the
+// first counts as complete: wait(1) returns. A thread that waits must be at most one phase behind:
+// a parity says no more.
 //
 // bulk_load(to_shared, from_global, bytes, barrier). One thread asks, the copy engine works. Both
 // addresses and the size are multiples of 16. The bytes count for the barrier's phase when they are
@@ -42,8 +40,10 @@
 //
 // Clusters. LaunchConfig::cluster blocks, neighbours in x, run at the same time. Before one reaches
 // for another's shared memory, and after the last time, they meet in a cluster_sync(); it orders
-// all memory, global too. remote_…(&x, rank, …) means x of block `rank`, for 4 or 8 bytes.
-// remote_store_async needs no meeting: its bytes count for that block's barrier, as a bulk_load's.
+// all memory, global too, and so waits for the stores before it and empties L1. It is made of
+// cluster_arrive() and cluster_wait(), between which a thread may do something else.
+// remote_…(&x, rank, …) means x of block `rank`, for 4 or 8 bytes. remote_store_async needs no
+// meeting: its bytes count for that block's barrier, as a bulk_load's do.
 #pragma once
 
 #include "common/kernel.h"
