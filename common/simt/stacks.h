@@ -44,10 +44,9 @@ struct StackPool {
   std::vector<stack_context> free;
 
   stack_context take() {
-    if (free.empty()) free.push_back(source.allocate());
+    if (free.empty()) return source.allocate();
     const stack_context stack = free.back();
     free.pop_back();
-    clean(stack);  // a new one too: another core's may have been there
     return stack;
   }
   ~StackPool() {
@@ -57,7 +56,10 @@ struct StackPool {
 inline thread_local StackPool stack_pool;
 
 struct ReturnToPool {
-  void deallocate(stack_context& stack) { stack_pool.free.push_back(stack); }
+  void deallocate(stack_context& stack) {
+    clean(stack);  // whatever lies here next, even if that is another core's
+    stack_pool.free.push_back(stack);
+  }
 };
 
 }  // namespace simt

@@ -76,6 +76,15 @@ __global__ void copy_in_bulk(const float* in, float* out, unsigned bytes) {
   lnc::wait_bulk_stores_read<0>();
 }
 
+__global__ void next_block(float* out) {
+  __shared__ float own;
+  if (threadIdx.x == 0) own = static_cast<float>(blockIdx.x);
+  lnc::cluster_sync();
+  const unsigned next = (lnc::cluster_rank() + 1) % lnc::cluster_size();
+  if (threadIdx.x == 0) out[blockIdx.x] = lnc::remote_load(&own, next);
+  lnc::cluster_sync();
+}
+
 __global__ void early_return() {
   std::vector<int> owned(8);  // unwinding must free it
   if (threadIdx.x >= 16) return;
@@ -132,6 +141,17 @@ const std::vector<Case> kCases = {
      [] {
        const auto in = std::make_unique<float[]>(100), out = std::make_unique<float[]>(99);
        lnc::launch(kernels::copy, {4, 32}, in.get(), out.get(), 100);
+     }},
+    {"clusters of many sizes", nullptr,  // more cores and fewer, so that their memory changes hands
+     [] {
+       for (int i = 0; i < 40; ++i) {
+         const unsigned size = 1 + i * 7 % 16;
+         std::vector<float> out(3 * size);
+         lnc::launch(kernels::next_block, {3 * size, 64, 0, nullptr, size}, out.data());
+         for (unsigned block = 0; block < 3 * size; ++block)
+           if (out[block] != static_cast<float>(block / size * size + (block + 1) % size))
+             std::exit(3);
+       }
      }},
     {"bulk copies within their buffers", nullptr, [] { copy_in_bulk(512, 512, 512); }},
     {"bulk load past a device buffer", "heap-buffer-overflow", [] { copy_in_bulk(508, 512, 512); }},
