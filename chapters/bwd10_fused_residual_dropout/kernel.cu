@@ -55,7 +55,6 @@ struct Branch {
     float values[kLanes];
     for (int lane = 0; lane < kLanes; ++lane) values[lane] = scale * gradient[lane];
     if (drops)
-#pragma unroll
       for (int lane = 0; lane < kLanes; ++lane)  // [3]
         if (!(triton_uniform(seed, static_cast<uint32_t>(col) + lane) > p)) values[lane] = 0.0f;
     store(tensor, start + col, values);
@@ -68,7 +67,7 @@ template <typename T, typename W, typename R, int kLanes, int kPairs>
 __global__ void __launch_bounds__(kMaxThreads)
     fused_backward(BackwardArgs<T, W> a, int64_t groups, float* partials, const float2* row_sums) {
   constexpr int kVectors = kFloats / kPairs / kLanes;
-  constexpr bool kAhead = kLanes > 1 && (kPairs == 2 || sizeof(R) + sizeof(W) == 4);  // [4]
+  constexpr bool kAhead = kLanes > 1 && (kPairs == 2 || sizeof(R) == 2);  // [4]
   const FusedBackward<T, W>& f = a.fused;
   const int64_t group = blockIdx.x % groups, tile = blockIdx.x / groups;
   const auto column = [&](int i) {
