@@ -69,11 +69,11 @@ __global__ void __launch_bounds__(kMaxThreads)
   constexpr int kVectors = kFloats / kPairs / kLanes;
   constexpr bool kAhead = kLanes > 1 && (kPairs == 2 || sizeof(R) == 2);  // [4]
   const FusedBackward<T, W>& f = a.fused;
-  const int64_t group = blockIdx.x % groups, tile = blockIdx.x / groups;
+  const unsigned group = blockIdx.x % groups, tile = blockIdx.x / groups;
   const auto column = [&](int i) {
     unsigned vector = i * blockDim.x + threadIdx.x;
     asm volatile("" : "+r"(vector));  // [5]
-    return tile * (kMaxThreads * kFloats / kPairs) + vector * kLanes;
+    return tile * int64_t{kMaxThreads * kFloats / kPairs} + vector * kLanes;
   };
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
   float dweight[kPairs][kVectors][kLanes]{}, dbias[kPairs][kVectors][kLanes]{};
