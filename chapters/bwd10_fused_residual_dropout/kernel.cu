@@ -1,9 +1,10 @@
 // bwd10 · The gradient of residual, dropout and the norm
 //
 // bwd09 runs the norm's backward pass at the speed of memory. But the gradient of fwd07 goes on: to
-// the residual, to x and to x1, each with a scale and a dropout of its own. As kernels of their own
+// the residual, and to x and x1, which have a scale and a dropout each. As kernels of their own
 // these steps write what the next one reads. Here they happen while the gradient is in a register,
-// the masks drawn again from their seeds: every tensor is moved once, and that should be the time.
+// the masks drawn again from their seeds. Every tensor is moved once, and that should be the time;
+// with dropout a little more, since the masks take nearly as many instructions as all the rest.
 #include "common/kernel.h"
 
 namespace bwd10 {
