@@ -17,6 +17,7 @@ from pathlib import Path
 sys.dont_write_bytecode = True
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
+import book  # noqa: E402
 import measurements  # noqa: E402
 import plots  # noqa: E402
 import profile_chapter  # noqa: E402
@@ -220,7 +221,7 @@ class Tables(InDirectory):
     def test_profile_stands_beside_the_prediction(self):
         self.run_tables()
         self.assertIn("Not profiled yet.", self.text(self.NOTES))
-        silently(profile_chapter.main, ["--csv", str(NCU), "--json", str(self.root / tables.PROFILES)])
+        silently(profile_chapter.main, ["--csv", str(NCU), "--json", str(self.root / "notebooks/data/h100_profile.jsonl")])
         self.run_tables()
         text = self.text(self.NOTES)
         self.assertIn("| device memory read | 16.82 MB |", text)
@@ -414,9 +415,9 @@ class Figure(InDirectory):
 
 class ThisRepository(unittest.TestCase):
     def test_its_tables_agree_with_its_data(self):
-        if not (tables.ROOT / tables.DATA).exists():
-            print(f"skipped: {tables.DATA} is not there yet, so no table can disagree with it", file=sys.stderr)
-            self.skipTest(f"{tables.DATA} is not there yet")
+        if not (book.ROOT / book.DATA).exists():
+            print(f"skipped: {book.DATA} is not there yet, so no table can disagree with it", file=sys.stderr)
+            self.skipTest(f"{book.DATA} is not there yet")
         status, out, err = silently(tables.main, ["--check"])
         self.assertEqual(status, 0, out + err)
 
