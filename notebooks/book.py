@@ -7,6 +7,7 @@
 A row is one chapter (or peer) on one problem:
 
     chapter, title, direction   "fwd02", "One warp per row", "fwd"
+    group                       what the chapter's --group counts
     dtype, rows, cols, variant  the problem
     median_us, p10_us, p90_us   as measurements.py says
     cycles, gbps, roof_gbps, of_roof, roof_us   None where not measured, and where the time is emulated
@@ -80,6 +81,16 @@ class Book:
                 for problem in problems for variant in variants
                 if (record := self.find(chapter, problem, variant))]
 
+    def problems(self):
+        """Every problem that the data hold."""
+        return list(dict.fromkeys(Problem(record["dtype"], record["rows"], record["cols"])
+                                  for record in self.measured.records))
+
+    def source_rows(self, direction):
+        """What the chapters' source published: its device and its cycles."""
+        return [record for record in self.source.records
+                if record["chapter"] in self.chapters and record["chapter"].startswith(direction)]
+
     def variant_rows(self, direction):
         """The rows of problems that a chapter was measured on with an option of its own."""
         return [make_row(self.chapters[record["chapter"]], record) for record in self.measured.records
@@ -87,13 +98,15 @@ class Book:
                 and record.get("variant") and is_right(record)]
 
     def peer_rows(self, direction, kind="layer"):
-        """What others' kernels need, with `provider` in place of `chapter`; the roof is that of a
-        chapter's record of the same problem, if there is one."""
-        rows = []
+        """What others' kernels need: `provider` in place of `chapter`, and `run`, empty where they
+        were measured with the chapters."""
+        rows, apart = [], ""
+        if self.peers.path != self.measured.path and self.peers.records:
+            apart = f", measured in another run ({self.peers.records[-1].get('date', 'undated')})"
         for record in self.peers.records:
             if record.get("direction") == DIRECTIONS[direction] and record.get("kind", "layer") == kind:
                 row = make_row(None, {**record, "chapter": direction})
-                rows.append({**row, "provider": record["provider"]})
+                rows.append({**row, "provider": record["provider"], "run": apart})
         return rows
 
     def profile_rows(self, direction):
@@ -159,6 +172,7 @@ def make_row(chapter, record):
     roof = None if emulated else record.get("roof_gbps")
     gbps = None if emulated else moved / median / 1e3
     return {"chapter": chapter and chapter.id, "title": chapter and chapter.title,
+            "group": chapter and chapter.group,
             "direction": record["chapter"][:3],
             "dtype": record["dtype"], "rows": record["rows"], "cols": record["cols"],
             "variant": record.get("variant", ""),

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the tables in README.md and chapters/*/notes.md from the committed measurements.
 
-    python3 notebooks/tables.py            # rewrites the tables in place, and draws the plot
+    python3 notebooks/tables.py            # rewrites the tables in place, and draws the figures
     python3 notebooks/tables.py --check    # writes nothing; exit status 1 where something disagrees
 
 A table stands between two markers, each alone on its line; nothing else is touched:
@@ -20,6 +20,7 @@ status 2, with a sentence: an unknown table, a marker that is not closed, data t
 
 import argparse
 import difflib
+import functools
 import os
 import re
 import sys
@@ -31,7 +32,7 @@ from book import DIRECTIONS, ROOT, group_of, open_book, operator_bytes, provenan
 from measurements import GROUPS, LARGE, MISSING, PROGRESSION, SWEEP, DataError, count, number
 from profile_chapter import profile_rows
 
-PLOT = Path("notebooks/figures/progression.svg")
+FIGURES = Path("notebooks/figures")
 TEXTS = ("*.md", "chapters/*/*.md", "notebooks/*.md")
 
 SHOWN_WIDTHS = (1024, 2048, 4096, 8192, 12288, 15872)  # of the sweep's thirty
@@ -291,19 +292,30 @@ def show_change(name, change, most=8):
 # --- The program ---
 
 
-def plot_bars(book):
-    """What the plot shows: a plain structure, so that it can be compared without drawing."""
-    bars = []
-    for chapter in book.chapters.values():
-        record = book.find(chapter, PROGRESSION)
-        if record:
-            roof = record.get("roof_gbps")
-            bars.append({"chapter": chapter.id, "title": chapter.title, "median_us": record["median_us"],
-                         "p10_us": record.get("p10_us", record["median_us"]),
-                         "p90_us": record.get("p90_us", record["median_us"]),
-                         "roof_us": operator_bytes(record) / roof / 1e3 if roof else None,
-                         "device": record.get("device", "")})
-    return bars
+def figures(book):
+    """[(path, what it shows, how it is drawn)]: plain rows, so that a check need not draw them."""
+    chapters = [row for direction in DIRECTIONS for row in book.rows(direction, [PROGRESSION])]
+    sweep = [row for direction in DIRECTIONS for row in book.rows(direction, SWEEP)]
+    peers = [row for direction in DIRECTIONS for row in
+             plots.against_peers(book.rows(direction, book.problems()), book.peer_rows(direction))]
+    return [(FIGURES / "progression.svg", chapters, plots.progression),
+            (FIGURES / "sweep.svg", sweep, functools.partial(plots.over_columns, value="gbps")),
+            (FIGURES / "peers.svg", peers, plots.peers_map)]
+
+
+def refresh(path, rows, draw, root, check):
+    """Draws a figure whose data changed. True unless it should only be checked and disagrees."""
+    if not rows or plots.drawn_from(root / path) == plots.digest(rows):
+        return True
+    if check:
+        print(f"{path} was not drawn from these data; `make tables` draws it")
+        return False
+    if plots.write_figure(draw, rows, root / path):
+        print(f"{path}: drawn")
+    else:
+        print(f"matplotlib is not installed, so {path} stays as it is; "
+              "python3 -m pip install -r notebooks/requirements.txt")
+    return True
 
 
 def main(argv, root=ROOT):
@@ -327,17 +339,8 @@ def main(argv, root=ROOT):
         if changes and not check:
             file.write_text(text, encoding="utf-8")
             print(f"{name}: wrote {', '.join(request for _, request, _, _ in changes)}")
-    bars = plot_bars(book)
-    if not bars or plots.drawn_from(root / PLOT) == plots.digest(bars):
-        pass
-    elif check:
-        agrees = False
-        print(f"{PLOT} was not drawn from these data; `make tables` draws it")
-    elif plots.draw_progression(bars, str(PROGRESSION), root / PLOT):
-        print(f"{PLOT}: drawn")
-    else:
-        print(f"matplotlib is not installed, so {PLOT} stays as it is; "
-              "python3 -m pip install -r notebooks/requirements.txt")
+    for figure in figures(book):
+        agrees &= refresh(*figure, root, check)
     return 1 if check and not agrees else 0
 
 
