@@ -33,7 +33,8 @@ bench:
 	@$(prepare) && $(program) --set progression,sweep,large,fused,groups --json '$(JSON)' $(ARGS)
 
 profile:
-	@$(prepare) && $(PYTHON) notebooks/profile_chapter.py $(program) -- $(ARGS)
+	@$(PYTHON) notebooks/profile_chapter.py --ready && \
+	$(prepare) && $(PYTHON) notebooks/profile_chapter.py $(program) -- $(ARGS)
 
 sanitize:
 	@$(prepare) && $(setup)/sanitize.sh $$backend $$program $(ARGS)

@@ -136,7 +136,8 @@ class Book:
             text.append("Emulated times: the SIMT machine's, which rank nothing on a GPU. No roof, no profile "
                         "and no GPU's time stands beside them.")
         if self.measured.skipped:
-            text.append(f"Skipped in it: {self.measured.skipped} unreadable line(s).")
+            lines = "line" if self.measured.skipped == 1 else "lines"
+            text.append(f"Skipped in it: {self.measured.skipped} {lines} that could not be read.")
         lacking = [identifier for direction in DIRECTIONS for identifier in self.missing(direction)]
         if lacking:
             text.append(f"Without a time on {PROGRESSION}, so left out: {', '.join(lacking)}.")

@@ -12,12 +12,17 @@ where a cell raised an error, 2 where the request was wrong.
 """
 
 import argparse
+import contextlib
+import io
 import json
 import os
 import re
 import sys
 import time
 from pathlib import Path
+
+import book
+import measurements
 
 HERE = Path(__file__).resolve().parent
 EXECUTED = HERE.parent / "build/notebooks"
@@ -85,6 +90,16 @@ def execute_all(paths):
     return 0
 
 
+def unusable():
+    """Why the data that the reader named cannot be shown, or None."""
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):  # the notebooks say themselves what was skipped
+            book.choose_book()
+    except measurements.DataError as error:
+        return str(error)
+    return None
+
+
 def open_lab():
     """Does not return: JupyterLab takes this process's place."""
     root = ["--allow-root"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
@@ -102,11 +117,14 @@ def main(argv):
         if path.suffix != ".ipynb" or not path.is_file():
             print(f"{path} is not a notebook", file=sys.stderr)
             return 2
-    if options.open:
-        open_lab()
     if options.strip:
         strip(paths)
         return 0
+    if os.environ.get(book.VARIABLE) and (problem := unusable()):
+        print(problem, file=sys.stderr)
+        return 2
+    if options.open:
+        open_lab()
     return execute_all(paths)
 
 

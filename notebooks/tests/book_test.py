@@ -88,7 +88,7 @@ class Choose(unittest.TestCase):
         self.write(book.DATA, jsonl(HEADER, *self.measured)[:-40])
         chosen, err = self.choose()
         self.assertIn("skipped 1 line", err)
-        self.assertIn("Skipped in it: 1 unreadable line(s).", chosen.about())
+        self.assertIn("Skipped in it: 1 line that could not be read.", chosen.about())
         self.assertEqual(chosen.missing("bwd"), ["bwd01"])
 
     def test_no_data(self):

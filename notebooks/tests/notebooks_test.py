@@ -7,6 +7,7 @@
 import contextlib
 import io
 import json
+import os
 import sys
 import tempfile
 import unittest
@@ -61,6 +62,15 @@ class Strip(unittest.TestCase):
         with contextlib.redirect_stderr(io.StringIO()) as err:
             self.assertEqual(run_notebooks.main(["nowhere.ipynb"]), 2)
         self.assertIn("nowhere.ipynb is not a notebook", err.getvalue())
+
+
+class BadData(unittest.TestCase):
+    def test_a_file_that_is_not_there_is_a_sentence(self):
+        self.addCleanup(os.environ.pop, "LNC_DATA")
+        os.environ["LNC_DATA"] = "notebooks/data/nowhere.jsonl"
+        with contextlib.redirect_stderr(io.StringIO()) as err:
+            self.assertEqual(run_notebooks.main([]), 2)
+        self.assertRegex(err.getvalue(), r"^\S+nowhere.jsonl is not there yet; `make bench JSON=\S+` measures it\n$")
 
 
 if __name__ == "__main__":

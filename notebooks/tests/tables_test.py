@@ -378,6 +378,7 @@ class Profile(InDirectory):
         self.addCleanup(setattr, shutil, "which", which)
         shutil.which = lambda *_, **__: None
         self.assertIn("nsight-compute", self.sentence(program))
+        self.assertIn("nsight-compute", self.sentence("--ready"))
 
     def test_runs_the_program_under_ncu(self):
         # A pretended ncu: runs the program that follows its options, then prints a table.
