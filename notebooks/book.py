@@ -166,7 +166,7 @@ def is_right(record):
 
 
 def make_row(chapter, record):
-    emulated = record.get("backend") == "cpu"
+    emulated, kind = record.get("backend") == "cpu", record.get("kind", "layer")
     median, moved = record["median_us"], operator_bytes(record)
     if record.get("variant") and "gbps" in record:
         moved = record["gbps"] * median * 1e3  # a fused operator's, which only its program counts
@@ -176,7 +176,7 @@ def make_row(chapter, record):
             "group": chapter and chapter.group,
             "direction": record["chapter"][:3],
             "dtype": record["dtype"], "rows": record["rows"], "cols": record["cols"],
-            "variant": record.get("variant", ""),
+            "variant": ", ".join(filter(None, [kind if kind != "layer" else "", record.get("variant", "")])),
             "median_us": median, "p10_us": record.get("p10_us", median), "p90_us": record.get("p90_us", median),
             "cycles": None if emulated else record.get("cycles"), "operator_bytes": moved,
             "gbps": gbps, "roof_gbps": roof, "of_roof": 100 * gbps / roof if roof else None,
