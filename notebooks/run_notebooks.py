@@ -26,8 +26,7 @@ import measurements
 
 HERE = Path(__file__).resolve().parent
 EXECUTED = HERE.parent / "build/notebooks"
-METADATA = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
-            "language_info": {"name": "python"}}
+METADATA = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
 CELL_SECONDS = 600  # a cell that needs longer hangs
 
 
