@@ -146,11 +146,11 @@ def chapter_styles(rows):
 
 
 def line_styles(names):
-    """A colour and a marker for each name: dark to light in order, so that greys differ too."""
+    """A colour and a marker for each name: light to dark in order, so that greys differ too."""
     from matplotlib import colormaps
 
     shades = colormaps["viridis"]
-    return {name: {"color": shades(0.88 * i / max(1, len(names) - 1)), "marker": MARKERS[i % len(MARKERS)]}
+    return {name: {"color": shades(0.88 * (1 - i / max(1, len(names) - 1))), "marker": MARKERS[i % len(MARKERS)]}
             for i, name in enumerate(names)}
 
 
