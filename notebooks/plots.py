@@ -301,7 +301,7 @@ def waterfall(rows):
     draw_roof_time(axes, rows, DIRECTIONS[rows[0]["direction"]][1], len(rows) - 0.1)
     low = min(min(row["p10_us"], row["roof_us"] or row["p10_us"]) for row in rows)
     high = max(row["p90_us"] for row in rows)
-    axes.set_xlim(low / 1.4, high * (high / low) ** 0.33)  # room for the words beside the longest
+    axes.set_xlim(low / 1.4, high * (high / low) ** 0.42)  # room for the words beside the longest
     log_axis(axes.xaxis)
     axes.set_xlabel(f"{time_label(rows)}: each bar from the chapter before to this one (log scale)")
     return figure
@@ -394,10 +394,11 @@ def groups(rows):
     best = max(rows, key=lambda row: row["of_roof"])
     title = (f"Nearest to the roof: {best['chapter']} with {best['variant']}, {best['of_roof']:.0f} % "
              f"at {problem_of(best)}")
-    figure, panels = new_figure(4.6 * len(problems) + 0.6, 3.9, verdict(rows, title),
+    figure, panels = new_figure(3.9 * len(problems) + 2.4, 3.9, verdict(rows, title),
                                 panels=(1, len(problems)), sharey="row")
     for axes, (problem, own) in zip(panels[0], problems.items()):
-        for chapter, line in by(sorted(own, key=group_of), lambda row: row["chapter"]).items():
+        for chapter, line in by(sorted(own, key=lambda row: (row["chapter"], group_of(row))),
+                                 lambda row: row["chapter"]).items():
             values = [row["of_roof"] for row in line]
             low, high = spread_of(line, "of_roof")
             spread = [[value - end for value, end in zip(values, low)],
@@ -410,10 +411,10 @@ def groups(rows):
         axes.set_xticks(sizes, [str(size) for size in sizes])
         axes.set_title(str(problem))
         axes.set_xlabel("--group (log scale)")
-        axes.set_ylim(0)
         axes.grid(which="major")
+    panels[0, 0].set_ylim(0)
     panels[0, 0].set_ylabel(AXES["of_roof"])
-    panels[0, -1].legend(fontsize=8.5)
+    panels[0, -1].legend(fontsize=8.5, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
     return figure
 
 
