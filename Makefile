@@ -6,6 +6,7 @@ ARGS         ?=
 JSON         ?= notebooks/data/local.jsonl
 PYTHON       ?= python3
 CLANG_FORMAT ?=
+DATA         ?=
 ARCHS        ?= 75;80;86;89;90;100;120
 export PYTHON CLANG_FORMAT
 
@@ -19,7 +20,8 @@ program = build/$$backend/bin/$$program
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test bench profile sanitize tables compile-cuda format format-check clean
+.PHONY: help run test bench profile sanitize tables notebooks notebooks-run notebooks-strip \
+        compile-cuda format format-check clean
 
 help:
 	@$(setup)/help.sh
@@ -31,7 +33,8 @@ bench:
 	@$(prepare) && $(program) --set progression,sweep,large,fused,groups --json '$(JSON)' $(ARGS)
 
 profile:
-	@$(prepare) && $(PYTHON) notebooks/profile_chapter.py $(program) -- $(ARGS)
+	@$(PYTHON) notebooks/profile_chapter.py --ready && \
+	$(prepare) && $(PYTHON) notebooks/profile_chapter.py $(program) -- $(ARGS)
 
 sanitize:
 	@$(prepare) && $(setup)/sanitize.sh $$backend $$program $(ARGS)
@@ -42,6 +45,15 @@ test:
 
 tables:
 	@$(setup)/python.sh notebooks/tables.py
+
+notebooks:
+	@LNC_DATA='$(DATA)' $(setup)/python.sh --with-notebooks notebooks/run_notebooks.py --open $(ARGS)
+
+notebooks-run:
+	@LNC_DATA='$(DATA)' $(setup)/python.sh --with-notebooks notebooks/run_notebooks.py $(ARGS)
+
+notebooks-strip:
+	@$(PYTHON) notebooks/run_notebooks.py --strip
 
 compile-cuda:
 	@$(setup)/setup.sh cuda && $(setup)/build.sh cuda-all all '-DCMAKE_CUDA_ARCHITECTURES=$(ARCHS)'

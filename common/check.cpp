@@ -448,10 +448,10 @@ std::vector<OutputCheck> check_backward(const Problem& problem, const BackwardAr
       return (x[i] - value_or(mean, row, 0.0)) * rstd[row];
     };
     const auto wdy = [&](std::int64_t i) { return value_or(weight, i % cols, 1.0) * dy[i]; };
-    // The absolute values of the terms of xhat, and of wdy · xhat. From y they are those of y -
-    // bias, with the division by weight for xhat alone.
+    // The absolute values of the terms of xhat, and of wdy · xhat. From y they are y - bias, one
+    // term, since a subtraction rounds nothing but its result; divided by weight for xhat alone.
     const auto abs_centred = [&](std::int64_t i) {
-      return std::abs(saved_y[i]) + std::abs(value_or(bias, i % cols, 0.0));
+      return std::abs(saved_y[i] - value_or(bias, i % cols, 0.0));
     };
     const auto abs_xhat = [&](std::int64_t i) {
       if (!from_y) return std::abs(xhat(i));

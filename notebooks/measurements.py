@@ -33,6 +33,9 @@ MISSING = "–"
 class DataError(Exception):
     """Measurements that cannot be used; the message is a sentence for the reader."""
 
+    def _render_traceback_(self):  # all that a notebook shows of it
+        return [f"{type(self).__name__}: {self}"]
+
 
 class MissingData(DataError):
     """There is no such file."""

@@ -250,15 +250,21 @@ def print_page(launches):
 # --- The program ---
 
 
+def find_ncu():
+    ncu = shutil.which("ncu") or shutil.which("ncu", path="/usr/local/cuda/bin")
+    if ncu is None:
+        raise DataError("Profiling needs an NVIDIA GPU and Nsight Compute, and ncu is neither in PATH nor in "
+                        "/usr/local/cuda/bin. It comes with the CUDA Toolkit, as the package nsight-compute of "
+                        "NVIDIA's repository, or from https://developer.nvidia.com/nsight-compute")
+    return ncu
+
+
 def run_ncu(program, arguments):
     """Profiles the program: (what ncu printed, the program's own records)."""
     if not os.access(program, os.X_OK) or not Path(program).is_file():
         raise DataError(f"{program} is no program; `make run CH=bwd02 BACKEND=cuda` builds "
                         "build/cuda/bin/bwd02")
-    ncu = shutil.which("ncu") or shutil.which("ncu", path="/usr/local/cuda/bin")
-    if ncu is None:
-        raise DataError("Nsight Compute (ncu) is not installed, or not in PATH; it is the package "
-                        "nsight-compute of the CUDA Toolkit (/usr/local/cuda/bin)")
+    ncu = find_ncu()
     with tempfile.TemporaryDirectory() as directory:
         own = Path(directory) / "own.jsonl"
         # --samples 0: check once, time nothing, so that only the chapter's kernels run.
@@ -325,11 +331,15 @@ def main(argv):
     parser.add_argument("--csv", metavar="FILE", help="read what ncu printed before, run nothing")
     parser.add_argument("--problem", metavar="TEXT", default="f32 1024x2048",
                         help="what --csv was measured on (default: %(default)s)")
+    parser.add_argument("--ready", action="store_true", help="only say whether Nsight Compute is there")
     options = parser.parse_args(argv)
-    if bool(options.program) == bool(options.csv):
-        parser.error("give either a program to profile or --csv FILE")
+    if sum(map(bool, (options.program, options.csv, options.ready))) != 1:
+        parser.error("give either a program to profile, or --csv FILE, or --ready")
     try:
-        profile(options, arguments)
+        if options.ready:
+            find_ncu()
+        else:
+            profile(options, arguments)
     except (DataError, OSError) as error:
         print(error, file=sys.stderr)
         return 2

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the tables in README.md and chapters/*/notes.md from the committed measurements.
 
-    python3 notebooks/tables.py            # rewrites the tables in place, and draws the plot
+    python3 notebooks/tables.py            # rewrites the tables in place, and draws the figures
     python3 notebooks/tables.py --check    # writes nothing; exit status 1 where something disagrees
 
 A table stands between two markers, each alone on its line; nothing else is touched:
@@ -20,109 +20,27 @@ status 2, with a sentence: an unknown table, a marker that is not closed, data t
 
 import argparse
 import difflib
+import functools
 import os
 import re
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import measurements
 import plots
-from measurements import (GROUPS, LARGE, MISSING, PROGRESSION, SWEEP, DataError, Measurements,
-                          MissingData, count, number)
-from profile_chapter import load_profiles, profile_rows
+from book import DIRECTIONS, ROOT, group_of, open_book, operator_bytes, provenance
+from measurements import GROUPS, LARGE, MISSING, PROGRESSION, SWEEP, DataError, count, number
+from profile_chapter import profile_rows
 
-ROOT = Path(__file__).resolve().parents[1]
-DATA = Path("notebooks/data/h100.jsonl")
-PROFILES = Path("notebooks/data/h100_profile.jsonl")
-SOURCE = Path("notebooks/data/source_a100.jsonl")
-PLOT = Path("notebooks/figures/progression.svg")
+FIGURES = Path("notebooks/figures")
 TEXTS = ("*.md", "chapters/*/*.md", "notebooks/*.md")
 
 SHOWN_WIDTHS = (1024, 2048, 4096, 8192, 12288, 15872)  # of the sweep's thirty
-DIRECTIONS = {"fwd": "forward", "bwd": "backward"}
 ROOFS = {"fwd": "a copy (one read, one write)", "bwd": "a triad (two reads, one write)"}
 
 
 class MarkerError(Exception):
     """A marker that means nothing; the message names file and line."""
-
-
-class Chapter(NamedTuple):
-    id: str  # "bwd02"
-    directory: Path  # chapters/bwd02_warp_per_row
-    title: str  # "One warp per row"
-    group: str  # what --group counts, "rows a block"; empty where it has none
-
-    @property
-    def direction(self):
-        return self.id[:3]  # "fwd" or "bwd"
-
-
-@dataclass
-class Book:
-    """Everything that the tables are made from."""
-
-    root: Path
-    chapters: dict  # Chapter by id, in reading order
-    measured: Measurements
-    profiles: dict  # as load_profiles returns them
-    source: Measurements
-
-    def find(self, chapter, problem, variant=""):
-        """The record of a chapter on a problem; None where there is none with a right result."""
-        record = self.measured.find(chapter.id, *problem, variant=variant)
-        return record if record and record.get("passed", True) and "median_us" in record else None
-
-    def has_data_for(self, chapter):
-        """False only for a chapter that is newer than the data: it joins with the next run."""
-        records = self.measured.records
-        return not records or any(record.get("chapter") == chapter.id for record in records)
-
-    def predicted_mb(self, chapter, problem):
-        record = self.measured.find(chapter.id, *problem) or {}
-        return number(record["predicted_bytes"] / 1e6) if "predicted_bytes" in record else MISSING
-
-
-def open_book(root):
-    return Book(root, find_chapters(root), load_measured(root / DATA),
-                load_if_there(load_profiles, root / PROFILES, {}),
-                load_if_there(measurements.load, root / SOURCE, Measurements(SOURCE, [], [], 0)))
-
-
-def load_if_there(load, path, otherwise):
-    try:
-        return load(path)
-    except MissingData:
-        return otherwise
-
-
-def load_measured(path):
-    try:
-        measured = measurements.load(path)
-    except MissingData as error:
-        print(f"{error}. Until then the tables show '{MISSING}'.", file=sys.stderr)
-        return Measurements(path, [], [], 0)
-    if any(record.get("backend") == "cpu" for record in measured.records):
-        raise DataError(f"{path} holds emulated times (backend cpu); the tables are of a GPU's")
-    devices = sorted({record.get("device", "an unknown device") for record in measured.records})
-    if len(devices) > 1:
-        raise DataError(f"{path} holds times of {' and '.join(devices)}; a table is of one device")
-    return measured
-
-
-def find_chapters(root):
-    chapters = {}
-    for kernel in sorted(root.glob("chapters/*/kernel.cu"),
-                         key=lambda path: (not path.parent.name.startswith("fwd"), path.parent.name)):
-        identifier = kernel.parent.name.split("_")[0]
-        text = kernel.read_text(encoding="utf-8")
-        title = re.search(r'\.title\s*=\s*"([^"]*)"', text) or re.match(r"// \w+ · (.*)", text)
-        group = re.search(r'\.group\s*=\s*"([^"]*)"', text)
-        chapters[identifier] = Chapter(identifier, kernel.parent.relative_to(root),
-                                       title[1] if title else identifier, group[1] if group else "")
-    return chapters
 
 
 # --- The tables ---
@@ -150,7 +68,7 @@ def progression(book, file):
             notes = os.path.relpath(book.root / chapter.directory / "notes.md", file.parent)
             row = [f"[{chapter.id}]({Path(notes).as_posix()})", chapter.title, median(record),
                    speed_up(before, record), count(record.get("cycles")) if record else MISSING,
-                   gbps(record), of_roof(record), book.predicted_mb(chapter, PROGRESSION)]
+                   gbps(record), of_roof(record), predicted_mb(book, chapter, PROGRESSION)]
             if direction == "bwd":
                 row.append(count((book.source.find(chapter.id, *PROGRESSION) or {}).get("cycles")))
             rows.append(row)
@@ -171,7 +89,7 @@ def measured(book, chapter):
     records = {problem: book.find(chapter, problem) for problem in problems}
     headers = ["problem, M × N", "median µs", "p10–p90", "GB/s", "% of roof", "predicted MB", "samples"]
     rows = [[str(problem), median(record), spread(record), gbps(record), of_roof(record),
-             book.predicted_mb(chapter, problem), samples(record)] for problem, record in records.items()]
+             predicted_mb(book, chapter, problem), samples(record)] for problem, record in records.items()]
     shown = [record for record in records.values() if record]
     lines = [*markdown(headers, rows), "", caption(shown)]
     if any(record.get("cut_short") for record in shown):
@@ -207,12 +125,6 @@ def parts(record):
             f"× {number(record['parts_bytes'] / record['predicted_bytes'], 3)}"]
 
 
-def group_of(record):
-    """N of a record whose variant is "group N" and nothing else; None of any other."""
-    size = re.fullmatch(r"group (\d+)", record.get("variant", ""))
-    return int(size[1]) if size else None
-
-
 def groups(book, chapter):
     """The problems of --set groups, by the size that --group asks for."""
     sizes = sorted({group_of(record) for record in book.measured.records
@@ -241,6 +153,11 @@ def spread(record):
     return f"{number(record.get('p10_us'))}–{number(record.get('p90_us'))}" if record else MISSING
 
 
+def predicted_mb(book, chapter, problem):
+    record = book.measured.find(chapter.id, *problem) or {}
+    return number(record["predicted_bytes"] / 1e6) if "predicted_bytes" in record else MISSING
+
+
 def bytes_per_ns(record):
     return operator_bytes(record) / record["median_us"] / 1e3
 
@@ -257,12 +174,6 @@ def of_roof(record):
 
 def samples(record):
     return count(record.get("samples")) + (" †" if record.get("cut_short") else "") if record else MISSING
-
-
-def operator_bytes(record):
-    """The bytes that any implementation must move: forward 2·M·N elements, backward 3·M·N."""
-    tensor = measurements.Problem(record["dtype"], record["rows"], record["cols"]).tensor_bytes
-    return tensor * (2 if record["chapter"].startswith("fwd") else 3)
 
 
 def caption(records, with_speed=False):
@@ -289,17 +200,6 @@ def failures(book, chapters, problems, variants=("",)):
               for chapter in chapters for problem in problems for variant in variants
               if not (book.measured.find(chapter.id, *problem, variant=variant) or {}).get("passed", True)]
     return ["", f"Without times, because the check failed: {'; '.join(failed)}."] if failed else []
-
-
-def provenance(records):
-    """'NVIDIA H100 80GB HBM3, driver 580.159.04, CUDA 13.0, 2026-11-21, commit 1a2b3c4'"""
-    parts = []
-    for key, words in (("device", ""), ("driver", "driver "), ("cuda", "CUDA "), ("date", ""),
-                       ("commit", "commit ")):
-        values = sorted({str(record[key]) for record in records if record.get(key)})
-        if values:
-            parts.append(words + " and ".join(values))
-    return ", ".join(parts)
 
 
 def profile(book, chapter):
@@ -392,19 +292,30 @@ def show_change(name, change, most=8):
 # --- The program ---
 
 
-def plot_bars(book):
-    """What the plot shows: a plain structure, so that it can be compared without drawing."""
-    bars = []
-    for chapter in book.chapters.values():
-        record = book.find(chapter, PROGRESSION)
-        if record:
-            roof = record.get("roof_gbps")
-            bars.append({"chapter": chapter.id, "title": chapter.title, "median_us": record["median_us"],
-                         "p10_us": record.get("p10_us", record["median_us"]),
-                         "p90_us": record.get("p90_us", record["median_us"]),
-                         "roof_us": operator_bytes(record) / roof / 1e3 if roof else None,
-                         "device": record.get("device", "")})
-    return bars
+def figures(book):
+    """[(path, what it shows, how it is drawn)]: plain rows, so that a check need not draw them."""
+    chapters = [row for direction in DIRECTIONS for row in book.rows(direction, [PROGRESSION])]
+    sweep = [row for direction in DIRECTIONS for row in book.rows(direction, SWEEP)]
+    peers = [row for direction in DIRECTIONS for row in
+             plots.against_peers(book.rows(direction, book.problems()), book.peer_rows(direction))]
+    return [(FIGURES / "progression.svg", chapters, plots.progression),
+            (FIGURES / "sweep.svg", sweep, functools.partial(plots.over_columns, value="gbps")),
+            (FIGURES / "peers.svg", peers, plots.peers_map)]
+
+
+def refresh(path, rows, draw, root, check):
+    """Draws a figure whose data changed. True unless it should only be checked and disagrees."""
+    if not rows or plots.drawn_from(root / path) == plots.digest(rows):
+        return True
+    if check:
+        print(f"{path} was not drawn from these data; `make tables` draws it")
+        return False
+    if plots.write_figure(draw, rows, root / path):
+        print(f"{path}: drawn")
+    else:
+        print(f"matplotlib is not installed, so {path} stays as it is; "
+              "python3 -m pip install -r notebooks/requirements.txt")
+    return True
 
 
 def main(argv, root=ROOT):
@@ -428,17 +339,8 @@ def main(argv, root=ROOT):
         if changes and not check:
             file.write_text(text, encoding="utf-8")
             print(f"{name}: wrote {', '.join(request for _, request, _, _ in changes)}")
-    bars = plot_bars(book)
-    if not bars or plots.drawn_from(root / PLOT) == plots.digest(bars):
-        pass
-    elif check:
-        agrees = False
-        print(f"{PLOT} was not drawn from these data; `make tables` draws it")
-    elif plots.draw_progression(bars, str(PROGRESSION), root / PLOT):
-        print(f"{PLOT}: drawn")
-    else:
-        print(f"matplotlib is not installed, so {PLOT} stays as it is; "
-              "python3 -m pip install -r notebooks/requirements.txt")
+    for figure in figures(book):
+        agrees &= refresh(*figure, root, check)
     return 1 if check and not agrees else 0
 
 

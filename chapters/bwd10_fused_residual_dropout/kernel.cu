@@ -1,9 +1,10 @@
 // bwd10 · The gradient of residual, dropout and the norm
 //
 // bwd09 runs the norm's backward pass at the speed of memory. But the gradient of fwd07 goes on: to
-// the residual, to x and to x1, each with a scale and a dropout of its own. As kernels of their own
+// the residual, and to x and x1, which have a scale and a dropout each. As kernels of their own
 // these steps write what the next one reads. Here they happen while the gradient is in a register,
-// the masks drawn again from their seeds: every tensor is moved once, and that should be the time.
+// the masks drawn again from their seeds. Every tensor is moved once, and that should be the time;
+// with dropout a little more, since the masks take nearly as many instructions as all the rest.
 #include "common/kernel.h"
 
 namespace bwd10 {
@@ -55,7 +56,6 @@ struct Branch {
     float values[kLanes];
     for (int lane = 0; lane < kLanes; ++lane) values[lane] = scale * gradient[lane];
     if (drops)
-#pragma unroll
       for (int lane = 0; lane < kLanes; ++lane)  // [3]
         if (!(triton_uniform(seed, static_cast<uint32_t>(col) + lane) > p)) values[lane] = 0.0f;
     store(tensor, start + col, values);
@@ -68,13 +68,13 @@ template <typename T, typename W, typename R, int kLanes, int kPairs>
 __global__ void __launch_bounds__(kMaxThreads)
     fused_backward(BackwardArgs<T, W> a, int64_t groups, float* partials, const float2* row_sums) {
   constexpr int kVectors = kFloats / kPairs / kLanes;
-  constexpr bool kAhead = kLanes > 1 && (kPairs == 2 || sizeof(R) + sizeof(W) == 4);  // [4]
+  constexpr bool kAhead = kLanes > 1 && (kPairs == 2 || sizeof(R) == 2);  // [4]
   const FusedBackward<T, W>& f = a.fused;
-  const int64_t group = blockIdx.x % groups, tile = blockIdx.x / groups;
+  const unsigned group = blockIdx.x % groups, tile = blockIdx.x / groups;
   const auto column = [&](int i) {
     unsigned vector = i * blockDim.x + threadIdx.x;
     asm volatile("" : "+r"(vector));  // [5]
-    return tile * (kMaxThreads * kFloats / kPairs) + vector * kLanes;
+    return tile * int64_t{kMaxThreads * kFloats / kPairs} + vector * kLanes;
   };
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
   float dweight[kPairs][kVectors][kLanes]{}, dbias[kPairs][kVectors][kLanes]{};

@@ -45,13 +45,13 @@ find_cuda_headers() {
   venv_has cuda-headers common/setup/cuda-headers.txt
 }
 
-# has_modules PYTHON: that interpreter has notebooks/requirements.txt, in versions new enough.
+# has_modules PYTHON REQUIREMENTS…: that interpreter has what the files list, in versions new enough.
 has_modules() {
-  "$1" - notebooks/requirements.txt 2>/dev/null <<'END'
-import re, sys
+  "$1" - "${@:2}" 2>/dev/null <<'END'
+import fileinput, re, sys
 from importlib.metadata import version
 number = lambda text: [int(digits) for digits in re.findall(r"\d+", text)]
-for line in open(sys.argv[1], encoding="utf-8"):
+for line in fileinput.input(encoding="utf-8"):
     name, _, least = line.partition("#")[0].strip().partition(">=")
     if name and number(version(name)) < number(least):
         sys.exit(1)

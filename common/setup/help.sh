@@ -12,6 +12,8 @@ LayerNorm, chapter by chapter
   make sanitize [CH=…]         compute-sanitizer's four tools over every kernel; without a GPU, g++'s
   make compile-cuda            compile every kernel for every GPU architecture (needs nvcc, no GPU)
   make tables                  write the measured tables into README.md and notes.md
+  make notebooks               open the notebooks; DATA=notebooks/data/… chooses the measurements
+  make notebooks-run           execute them all, without a browser; notebooks-strip removes their outputs
   make format, format-check    clang-format; make clean removes build/
 
 BACKEND=cpu runs the same kernels on a small SIMT machine, BACKEND=cuda on the GPU; without

@@ -1,12 +1,20 @@
 #!/usr/bin/env bash
-# python.sh SCRIPT [ARGUMENT…]: runs SCRIPT with a Python that has notebooks/requirements.txt, which
-# setup.sh installs into .venv where they are missing.
+# python.sh [--with-notebooks] SCRIPT [ARGUMENT…]: runs SCRIPT with a Python that has
+# notebooks/requirements.txt, and requirements-notebooks.txt if so asked. setup.sh installs them into
+# .venv where they are missing.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . common/setup/find.sh
 
-bash common/setup/setup.sh --with-tables
-if ! has_modules "${PYTHON:-python3}"; then
+needed=(notebooks/requirements.txt)
+part=--with-tables
+if [ "${1:-}" = --with-notebooks ]; then
+  needed+=(notebooks/requirements-notebooks.txt)
+  part=$1
+  shift
+fi
+bash common/setup/setup.sh "$part"
+if ! has_modules "${PYTHON:-python3}" "${needed[@]}"; then
   PYTHON=.venv/bin/python
 fi
 exec "${PYTHON:-python3}" "$@"

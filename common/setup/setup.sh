@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# setup.sh [cpu] [cuda] [--with-format] [--with-tables]
+# setup.sh [cpu] [cuda] [--with-format] [--with-tables] [--with-notebooks]
 #
 # Installs what is missing for that: Debian packages with one call of apt-get, Python wheels into
 # .venv. Where everything is there, it tests a few files, touches no network and says nothing.
@@ -53,6 +53,16 @@ check_cpu() {
   find_cuda_headers || wheels+=(cuda-headers=common/setup/cuda-headers.txt)
 }
 
+# In .venv, since the reader's own Python lacks something.
+check_tables() {
+  venv_has tables notebooks/requirements.txt || wheels+=(tables=notebooks/requirements.txt)
+}
+
+check_notebooks() {
+  venv_has notebooks notebooks/requirements-notebooks.txt ||
+    wheels+=(notebooks=notebooks/requirements-notebooks.txt)
+}
+
 check() {
   local part
   packages=() missing=() wheels=()
@@ -64,9 +74,11 @@ check() {
         refuse "nvcc 12.0 or newer is needed, and there is none in PATH, CUDA_HOME or /usr/local/cuda." ;;
       --with-format) find_clang_format >/dev/null ||
         wheels+=(clang-format=common/setup/clang-format.txt) ;;
-      --with-tables) has_modules "${PYTHON:-python3}" || venv_has tables notebooks/requirements.txt ||
-        wheels+=(tables=notebooks/requirements.txt) ;;
-      *) refuse "setup.sh: '$part' is not one of cpu, cuda, --with-format, --with-tables." ;;
+      --with-tables) has_modules "${PYTHON:-python3}" notebooks/requirements.txt || check_tables ;;
+      --with-notebooks)
+        has_modules "${PYTHON:-python3}" notebooks/requirements{,-notebooks}.txt ||
+          { check_tables && check_notebooks; } ;;
+      *) refuse "setup.sh: '$part' is not one of cpu, cuda, --with-format, --with-tables, --with-notebooks." ;;
     esac
   done
   if [ ${#wheels[@]} -gt 0 ] && ! venv_works && ! "${PYTHON:-python3}" -c 'import ensurepip' 2>/dev/null; then

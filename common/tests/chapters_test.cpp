@@ -469,6 +469,14 @@ TEST_CASE("a chapter that is given y is right where weights are near 0, and wher
           problem.weight_scale = scale;
           if (problem.affine) check_problem(chapter, problem);
         });
+    for (const bool affine : {true, false}) {
+      Problem problem;
+      problem.affine = affine;  // without, the weight is 1, and nothing is clamped
+      problem.eps = 4.0f;
+      problem.rows = 5;
+      problem.cols = 100;
+      check_problem(chapter, problem);
+    }
   }
 }
 

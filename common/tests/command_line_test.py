@@ -269,6 +269,24 @@ class Json(CommandLineTest):
         self.assert_passes(run("fwd07", *SMALL, "--json", str(self.json)))
         self.assertNotIn("parts_bytes", records_of(self.json)[-1])
 
+    def test_a_gradient_from_y_says_how_far_it_is_from_the_one_from_x(self):
+        told = {"dx_from_x_rel_err", "dweight_from_x_rel_err"}
+        for program, given, others in (("bwd06", {"x", "mean"}, {"y"}),
+                                       ("bwd07", {"y"}, {"x", "mean"})):
+            with self.subTest(program):
+                result = run(program, *SMALL, "--dtype", "bf16", "--weight-scale", "1e-4",
+                             "--json", str(self.json), "--dump", str(self.folder))
+                self.assert_passes(result)
+                record = records_of(self.json)[-1]
+                self.assertEqual(told & set(record), told if given == {"y"} else set())
+                self.assertEqual("no limit" in result.stdout, given == {"y"})
+                self.assertLess(record["rel_err"], 0.01)  # of what is judged
+                dumped = {path.stem for path in self.folder.glob("*.npy")}
+                self.assertLessEqual(given | {"dy", "rstd", "weight", "bias", "dx"}, dumped)
+                self.assertEqual(others & dumped, set())
+                for path in self.folder.glob("*.npy"):
+                    path.unlink()
+
     def test_what_was_not_timed_has_no_times(self):
         self.assert_passes(run("chapters", *SMALL[:-1], "0", "--json", str(self.json)))
         for record in records_of(self.json)[1:]:

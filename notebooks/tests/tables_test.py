@@ -17,6 +17,7 @@ from pathlib import Path
 sys.dont_write_bytecode = True
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
+import book  # noqa: E402
 import measurements  # noqa: E402
 import plots  # noqa: E402
 import profile_chapter  # noqa: E402
@@ -132,9 +133,8 @@ class Tables(InDirectory):
                                "<!-- table: profile bwd02 -->\n<!-- end table -->\n")
         self.data = self.write("notebooks/data/h100.jsonl", MEASURED.read_text(encoding="utf-8"))
         shutil.copy(HERE.parent / "data/source_a100.jsonl", self.root / "notebooks/data")
-        draw = plots.draw_progression
-        self.addCleanup(setattr, plots, "draw_progression", draw)
-        plots.draw_progression = lambda bars, problem, path: self.write(path, f"data {plots.digest(bars)}")
+        self.addCleanup(setattr, plots, "write_figure", plots.write_figure)
+        plots.write_figure = lambda draw, rows, path: self.write(path, f"data {plots.digest(rows)}")
 
     def add_records(self, *records):
         """Appends records to the data, as of their device."""
@@ -220,7 +220,7 @@ class Tables(InDirectory):
     def test_profile_stands_beside_the_prediction(self):
         self.run_tables()
         self.assertIn("Not profiled yet.", self.text(self.NOTES))
-        silently(profile_chapter.main, ["--csv", str(NCU), "--json", str(self.root / tables.PROFILES)])
+        silently(profile_chapter.main, ["--csv", str(NCU), "--json", str(self.root / "notebooks/data/h100_profile.jsonl")])
         self.run_tables()
         text = self.text(self.NOTES)
         self.assertIn("| device memory read | 16.82 MB |", text)
@@ -243,13 +243,13 @@ class Tables(InDirectory):
 
     def test_check_finds_a_plot_of_other_data(self):
         self.run_tables()
-        self.write(tables.PLOT, "data 0123456789abcdef")
+        self.write(tables.FIGURES / "progression.svg", "data 0123456789abcdef")
         status, out, _ = self.run_tables("--check")
         self.assertEqual(status, 1)
         self.assertIn("progression.svg was not drawn from these data", out)
 
     def test_without_matplotlib_the_plot_stays(self):
-        plots.draw_progression = lambda *_: False
+        plots.write_figure = lambda *_: False
         status, out, _ = self.run_tables()
         self.assertEqual(status, 0)
         self.assertIn("matplotlib is not installed", out)
@@ -261,7 +261,7 @@ class Tables(InDirectory):
         self.assertIn("h100.jsonl is not there yet", err)
         self.assertIn("| Atomics | – |  | – | – | – | – | 7 482 424 |", self.text())
         self.assertIn("Not measured yet.", self.text(self.NOTES))
-        self.assertFalse((self.root / tables.PLOT).exists())
+        self.assertFalse((self.root / tables.FIGURES / "progression.svg").exists())
         self.assertEqual(self.run_tables("--check")[0], 0)
 
     def test_emulated_times_and_two_devices_are_no_table(self):
@@ -378,6 +378,7 @@ class Profile(InDirectory):
         self.addCleanup(setattr, shutil, "which", which)
         shutil.which = lambda *_, **__: None
         self.assertIn("nsight-compute", self.sentence(program))
+        self.assertIn("nsight-compute", self.sentence("--ready"))
 
     def test_runs_the_program_under_ncu(self):
         # A pretended ncu: runs the program that follows its options, then prints a table.
@@ -401,22 +402,11 @@ class Profile(InDirectory):
         self.assertIn("bwd02 takes no f16", self.sentence(program))
 
 
-class Figure(InDirectory):
-    def test_the_same_data_draw_the_same_figure(self):
-        bars = [{"chapter": c, "title": c, "median_us": t, "p10_us": t - 1, "p90_us": t + 1, "roof_us": 9.0,
-                 "device": "GPU"} for c, t in (("fwd01", 90.0), ("fwd02", 10.0), ("bwd01", 30.0))]
-        paths = [self.root / name for name in ("a.svg", "b.svg")]
-        if not all(plots.draw_progression(bars, "f32", path) for path in paths):
-            self.skipTest("matplotlib is not installed")
-        self.assertEqual(paths[0].read_bytes(), paths[1].read_bytes())
-        self.assertEqual(plots.drawn_from(paths[0]), plots.digest(bars))
-
-
 class ThisRepository(unittest.TestCase):
     def test_its_tables_agree_with_its_data(self):
-        if not (tables.ROOT / tables.DATA).exists():
-            print(f"skipped: {tables.DATA} is not there yet, so no table can disagree with it", file=sys.stderr)
-            self.skipTest(f"{tables.DATA} is not there yet")
+        if not (book.ROOT / book.DATA).exists():
+            print(f"skipped: {book.DATA} is not there yet, so no table can disagree with it", file=sys.stderr)
+            self.skipTest(f"{book.DATA} is not there yet")
         status, out, err = silently(tables.main, ["--check"])
         self.assertEqual(status, 0, out + err)
 

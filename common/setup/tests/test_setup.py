@@ -136,9 +136,15 @@ class Find(WithTools):
         self.assertIn("missing: g++ 11 or newer", result.stderr)
         self.assertIn("sudo apt-get install -y g++", result.stderr)
 
-    def test_a_python_without_the_modules(self):
+    def test_a_python_needs_the_modules_of_every_file(self):
+        nothing, something = self.directory / "nothing.txt", self.directory / "something.txt"
+        nothing.write_text("# A comment\n\n")
+        something.write_text("no-such-module-anywhere>=1\n")
+        self.assertTrue(self.find(f"has_modules {sys.executable} {nothing} {nothing}"))
+        for files in (f"{something} {nothing}", f"{nothing} {something}"):
+            self.assertFalse(self.find(f"has_modules {sys.executable} {files}"))
         self.tool("python3", status=1)
-        self.assertFalse(self.find("has_modules python3"))
+        self.assertFalse(self.find(f"has_modules python3 {nothing}"))
 
 
 if __name__ == "__main__":

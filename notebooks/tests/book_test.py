@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+"""Which data the notebooks read, and what they say of bad ones. Needs neither a GPU nor matplotlib.
+
+    python3 notebooks/tests/book_test.py
+"""
+
+import contextlib
+import io
+import os
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+sys.dont_write_bytecode = True
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+import book  # noqa: E402
+from made_up import EMULATED, HEADER, jsonl, peer, profile, record  # noqa: E402
+from measurements import PROGRESSION, DataError, MissingData  # noqa: E402
+
+
+class Choose(unittest.TestCase):
+    """A small repository: fwd01, fwd02, bwd01; all but fwd02 are measured."""
+
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.root = Path(directory.name)
+        for name in ("fwd01_one", "fwd02_two", "bwd01_one"):
+            self.write(f"chapters/{name}/kernel.cu", f'    .title = "{name}",\n')
+        self.measured = [record("fwd01", 20.0), record("bwd01", 50.0)]
+        self.write(book.DATA, jsonl(HEADER, *self.measured))
+        self.write(book.SOURCE, jsonl({"device": "A100"}, record("bwd01", 80.0)))
+        self.addCleanup(os.environ.pop, book.VARIABLE, None)
+        os.environ.pop(book.VARIABLE, None)
+
+    def write(self, name, text):
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+    def choose(self, name=None):
+        """(the book, what was said on stderr)"""
+        if name:
+            os.environ[book.VARIABLE] = str(name)
+        with contextlib.redirect_stderr(io.StringIO()) as err:
+            return book.choose_book(self.root), err.getvalue()
+
+    def test_the_committed_data_and_who_is_missing_in_them(self):
+        chosen, err = self.choose()
+        self.assertEqual((chosen.device, err), (HEADER["device"], ""))
+        self.assertEqual([row["chapter"] for row in chosen.rows("fwd", [PROGRESSION])], ["fwd01"])
+        self.assertEqual(chosen.missing("fwd"), ["fwd02"])
+        self.assertIn("Data: notebooks/data/h100.jsonl, NVIDIA H100 80GB HBM3, driver 1", chosen.about())
+        self.assertIn("left out: fwd02.", chosen.about())
+        self.assertEqual([row["device"] for row in chosen.source_rows("bwd")], ["A100"])
+
+    def test_a_row(self):
+        row = self.choose()[0].rows("fwd", [PROGRESSION])[0]
+        moved = 2 * 4 * 1024 * 2048
+        self.assertEqual(row["operator_bytes"], moved)
+        self.assertAlmostEqual(row["gbps"], moved / 20e3)
+        self.assertAlmostEqual(row["of_roof"], 100 * moved / 20e3 / 2000)
+        self.assertAlmostEqual(row["roof_us"], moved / 2e6)
+
+    def test_the_readers_own_measurements_come_first(self):
+        own = {**HEADER, "device": "GPU"}
+        self.write(book.LOCAL, jsonl(EMULATED, record("fwd01", 9e4, backend="cpu"), own, record("fwd02", 7.0)))
+        chosen, _ = self.choose()
+        self.assertEqual((chosen.device, [row["median_us"] for row in chosen.rows("fwd", [PROGRESSION])]), ("GPU", [7.0]))
+        self.assertEqual(self.choose(book.DATA)[0].device, HEADER["device"])
+
+    def test_emulated_times_only_where_they_are_named(self):
+        self.write(book.LOCAL, jsonl(EMULATED, record("fwd01", 9e4, backend="cpu")))
+        self.write("notebooks/data/peers.jsonl", jsonl(EMULATED, peer("torch", "forward", 9.0)))
+        chosen, err = self.choose()
+        self.assertFalse(chosen.emulated)
+        self.assertIn("local.jsonl holds no GPU's times", err)
+        chosen, _ = self.choose(book.LOCAL)
+        self.assertTrue(chosen.emulated)
+        self.assertIn("Emulated times", chosen.about())
+        row, = chosen.rows("fwd", [PROGRESSION])
+        self.assertEqual([row[key] for key in ("cycles", "gbps", "roof_gbps", "of_roof")], [None] * 4)
+        self.assertEqual((chosen.source_rows("bwd"), chosen.peer_rows("fwd"), chosen.profiles), ([], [], {}))
+
+    def test_a_line_cut_short_is_skipped_counted_and_said(self):
+        self.write(book.DATA, jsonl(HEADER, *self.measured)[:-40])
+        chosen, err = self.choose()
+        self.assertIn("skipped 1 line", err)
+        self.assertIn("Skipped in it: 1 line that could not be read.", chosen.about())
+        self.assertEqual(chosen.missing("bwd"), ["bwd01"])
+
+    def test_no_data(self):
+        with self.assertRaisesRegex(MissingData, "nowhere.jsonl is not there yet; `make bench JSON="):
+            self.choose("notebooks/data/nowhere.jsonl")
+        self.write("notebooks/data/empty.jsonl", "")
+        chosen, _ = self.choose("notebooks/data/empty.jsonl")
+        self.assertIn("holds no measurement", chosen.about())
+        self.write("two.jsonl", jsonl(HEADER, *self.measured, {**HEADER, "device": "B"}, record("fwd02", 1.0)))
+        with self.assertRaisesRegex(DataError, "times of B and NVIDIA H100 80GB HBM3"):
+            self.choose("two.jsonl")
+
+    def test_a_wrong_result_has_no_time(self):
+        self.write(book.DATA, jsonl(HEADER, record("fwd01", 20.0, passed=False)))
+        self.assertEqual(self.choose()[0].rows("fwd", [PROGRESSION]), [])
+
+    def test_profiles_and_peers_are_of_the_same_device(self):
+        self.write("notebooks/data/h100_profile.jsonl", jsonl(HEADER, profile("fwd01"), profile("fwd01")))
+        self.write("notebooks/data/peers_h100.jsonl", jsonl({**HEADER, "torch": "2.11"}, peer("torch", "forward", 9.0)))
+        chosen, _ = self.choose()
+        row, = chosen.profile_rows("fwd")
+        self.assertEqual((row["read_bytes"], row["l2_bytes"]), (2 * 9 * 10**6, 2 * 32 * 1100000))
+        self.assertEqual([row["provider"] for row in chosen.peer_rows("fwd")], ["torch"])
+        self.assertIn("another run than the chapters, 2026-01-02, PyTorch 2.11", chosen.about_peers())
+        self.assertIn("another run", chosen.peer_rows("fwd")[0]["run"])
+        other = {**HEADER, "device": "GPU"}
+        self.write("notebooks/data/other.jsonl", jsonl(other, *self.measured))
+        self.write("notebooks/data/other_profile.jsonl", jsonl(HEADER, profile("fwd01")))
+        chosen, _ = self.choose("notebooks/data/other.jsonl")
+        self.assertEqual((chosen.profile_rows("fwd"), chosen.peer_rows("fwd")), ([], []))
+        self.assertIn("No peer was measured on this device (GPU).", chosen.about_peers())
+
+    def test_peers_in_the_file_itself_are_of_the_same_run(self):
+        self.write("both.jsonl", jsonl(HEADER, *self.measured, peer("torch", "backward", 9.0)))
+        chosen, _ = self.choose("both.jsonl")
+        self.assertEqual([row["run"] for row in chosen.peer_rows("bwd")], [""])
+        self.assertIn("with the chapters", chosen.about_peers())
+
+
+if __name__ == "__main__":
+    unittest.main()
