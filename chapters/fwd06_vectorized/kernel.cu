@@ -41,38 +41,41 @@ __device__ void normalise(const ForwardArgs<T, W>& a, float (&x)[kLanes],
   }
 }
 
-constexpr int kWarpsPerBlock = 4;  // where a row has one warp
-template <int kRowThreads>
-inline constexpr int kBlockThreads =
-    kRowThreads == kWarpSize ? kWarpsPerBlock* kWarpSize : kRowThreads;
+constexpr int kRowsPerBlock = 4;  // where a row has one warp
+template <int kMaxRowThreads>
+constexpr int kMaxThreads = kMaxRowThreads == kWarpSize ? kRowsPerBlock* kWarpSize : kMaxRowThreads;
 
-template <int kRowThreads>
+template <int kMaxRowThreads>
 __device__ float row_sum(float value) {
-  if constexpr (kRowThreads == kWarpSize)
+  if constexpr (kMaxRowThreads == kWarpSize)
     return warp_sum(value);
   else
-    return block_sum<kRowThreads>(value);
+    return block_sum<kMaxRowThreads>(value);
 }
 
-/// A row in registers: kVectors vectors in each of its kRowThreads threads.
-template <typename T, typename W, int kRowThreads, int kVectors, bool kAligned>
-__global__ void __launch_bounds__(kBlockThreads<kRowThreads>)
+/// A row in registers: kVectors vectors in each of its threads. A row of more than a warp has the
+/// block, and that as many threads as its vectors need.
+template <typename T, typename W, int kMaxRowThreads, int kVectors, bool kAligned>
+__global__ void __launch_bounds__(kMaxThreads<kMaxRowThreads>,
+                                  kAligned ? 1024 / kMaxThreads<kMaxRowThreads> : 1)
     layer_norm_forward(ForwardArgs<T, W> a) {
   constexpr int kLanes = kVectorElements<T>;
-  constexpr int kRowsPerBlock = kBlockThreads<kRowThreads> / kRowThreads;
-  const int64_t row = int64_t{blockIdx.x} * kRowsPerBlock + threadIdx.x / kRowThreads;
+  constexpr bool kOneWarp = kMaxRowThreads == kWarpSize;
+  const int64_t row =
+      kOneWarp ? int64_t{blockIdx.x} * kRowsPerBlock + threadIdx.x / kWarpSize : blockIdx.x;
   if (row >= a.rows) return;
-  const int thread = threadIdx.x % kRowThreads;
+  const int thread = kOneWarp ? threadIdx.x % kWarpSize : threadIdx.x;
+  const int row_threads = kOneWarp ? kWarpSize : blockDim.x;
   const T* x_row = a.x + row * a.cols;
   const auto columns = [&](int i) {
-    return Columns<T, kAligned>(x_row, i * kRowThreads + thread, a.cols);
+    return Columns<T, kAligned>(x_row, i * row_threads + thread, a.cols);
   };
 
   Packed<T, kLanes> loaded[kVectors];  // [2] all loads are issued before the first is used
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) loaded[i] = columns(i).load(x_row);
   constexpr bool kWeightEarly = kAligned && sizeof(W) == sizeof(T);  // [3]
-  constexpr bool kBiasEarly = kWeightEarly && (sizeof(T) == sizeof(float) || kRowThreads <= 256);
+  constexpr bool kBiasEarly = kWeightEarly && (sizeof(T) == sizeof(float) || kMaxRowThreads <= 256);
   Parameters<W, kLanes> early[kVectors];
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
@@ -88,7 +91,7 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>)
       to_floats(loaded[i], x);
       for (int lane = 0; lane < kLanes; ++lane) sum += x[lane];  // [4] 0 outside of the row
     }
-    mean = row_sum<kRowThreads>(sum) * inverse_cols;
+    mean = row_sum<kMaxRowThreads>(sum) * inverse_cols;
   }
   float squares = 0.0f;
 #pragma unroll
@@ -97,7 +100,7 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>)
     for (int lane = 0; lane < kLanes; ++lane)
       if (columns(i).any() && columns(i).has(lane)) squares += (x[lane] - mean) * (x[lane] - mean);
   }
-  const float rstd = rsqrtf(row_sum<kRowThreads>(squares) * inverse_cols + a.eps);
+  const float rstd = rsqrtf(row_sum<kMaxRowThreads>(squares) * inverse_cols + a.eps);
 
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
@@ -155,14 +158,15 @@ __global__ void __launch_bounds__(kWideThreads)
   }
 }
 
-template <int kRowThreads, int kVectors>
+template <int kMaxRowThreads, int kVectors>
 struct Variant {
   template <bool kAligned, typename T, typename W>
   static bool run(const ForwardArgs<T, W>& a, int64_t vectors) {
-    if (vectors > kRowThreads * kVectors) return false;
-    constexpr int kThreads = kBlockThreads<kRowThreads>;
-    launch(layer_norm_forward<T, W, kRowThreads, kVectors, kAligned>,
-           {blocks_for(a.rows, kThreads / kRowThreads), kThreads, 0, a.stream}, a);
+    if (vectors > kMaxRowThreads * kVectors) return false;
+    constexpr bool kOneWarp = kMaxRowThreads == kWarpSize;
+    const unsigned warps = kOneWarp ? kRowsPerBlock : blocks_for(vectors, kVectors * kWarpSize);
+    launch(layer_norm_forward<T, W, kMaxRowThreads, kVectors, kAligned>,
+           {blocks_for(a.rows, kOneWarp ? kRowsPerBlock : 1), warps * kWarpSize, 0, a.stream}, a);
     return true;
   }
 };
