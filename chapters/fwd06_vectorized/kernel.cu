@@ -2,7 +2,7 @@
 //
 // fwd05 walks a row three times and moves 2 or 4 bytes a thread and instruction. Here a thread
 // moves 16 bytes at once and keeps what it has read in registers, so x is read once, whatever the
-// caches do, with an eighth of the instructions. How many threads a row gets depends on its width.
+// caches do, with 4 to 8 times as many bytes an instruction. A row's width decides on its threads.
 //
 // It should run at the speed of a copy: 2·M·N elements, each moved once. Rows too wide for the
 // registers wait in shared memory; what does not fit there is read again.
