@@ -114,6 +114,7 @@ __global__ void __launch_bounds__(V::kMaxThreads* V::kRowsPerBlock, kAligned ? V
 
 /// A row of any width: `kept` vectors wait in shared memory, what is beyond is read again.
 constexpr int kWideThreads = 1024;
+constexpr int64_t kSharedBytes = 64 << 10;  // every GPU from Turing on has them
 template <typename T, typename W, bool kAligned>
 __global__ void __launch_bounds__(kWideThreads)
     layer_norm_forward_wide(ForwardArgs<T, W> a, int64_t vectors, int64_t kept) {
@@ -172,7 +173,6 @@ void run_first_that_fits(const ForwardArgs<T, W>& a) {
   // A row that starts inside of a vector may touch one more.
   const int64_t vectors = (a.cols + (kAligned ? 0 : kLanes - 1) + kLanes - 1) / kLanes;
   if ((run_if_it_fits<Variants, kAligned>(a, vectors) || ...)) return;
-  constexpr int64_t kSharedBytes = 64 << 10;  // every GPU from Turing on has them
   const int64_t kept = std::min<int64_t>(vectors, kSharedBytes / 16);
   launch(layer_norm_forward_wide<T, W, kAligned>,
          {blocks_for(a.rows, 1), kWideThreads, static_cast<std::size_t>(kept) * 16, a.stream}, a,
@@ -209,8 +209,11 @@ const Registration registration{{
     .source = "OneFlow, PyTorch",
     .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
                             run<__nv_bfloat16, float>},
-    .predicted_bytes = [](const Problem& p, const Gpu&) -> std::int64_t {
-      return 2 * p.tensor_bytes() + parameter_bytes(p);
+    .predicted_bytes = [](const Problem& p, const Gpu& gpu) -> std::int64_t {
+      const std::int64_t row = p.cols * p.element_bytes(), rows = rows_in_flight(p, 1024, gpu);
+      const auto walks = device_reads(p.kind == Kind::Layer ? 3 : 2, rows * row, gpu);
+      const auto again = (walks - 1) * p.rows * std::max<std::int64_t>(row - kSharedBytes, 0);
+      return 2 * p.tensor_bytes() + again + parameter_bytes(p);
     },
 }};
 
