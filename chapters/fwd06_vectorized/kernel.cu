@@ -36,9 +36,9 @@ __device__ void normalise(const ForwardArgs<T, W>& a, float (&x)[kLanes],
 }
 
 /// What a row is given: at most kMaxThreads threads, each with kVectors vectors of 16 bytes. kEarly
-/// parameters (the weight, and the bias) are loaded before the sums. A multiprocessor has registers
-/// for kBlocks such blocks, or more.
-template <int kMaxThreads_, int kVectors_, int kEarly_ = 2, int kBlocks_ = 1>
+/// parameters (the weight, and the bias) are loaded before the sums. nvcc takes so few registers
+/// that a multiprocessor holds kBlocks such blocks; 0: as many as it likes.
+template <int kMaxThreads_, int kVectors_, int kEarly_ = 2, int kBlocks_ = 0>
 struct Variant {
   static constexpr int kMaxThreads = kMaxThreads_, kVectors = kVectors_, kEarly = kEarly_;
   static constexpr bool kOneWarp = kMaxThreads == kWarpSize;
@@ -56,7 +56,7 @@ __device__ float row_sum(float value, int row_threads) {
 
 /// A row in registers. One of more than a warp has a block.
 template <typename T, typename W, typename V, bool kAligned>
-__global__ void __launch_bounds__(V::kMaxThreads* V::kRowsPerBlock, kAligned ? V::kBlocks : 1)
+__global__ void __launch_bounds__(V::kMaxThreads* V::kRowsPerBlock, kAligned ? V::kBlocks : 0)
     layer_norm_forward(ForwardArgs<T, W> a) {
   constexpr int kLanes = kVectorElements<T>, kVectors = V::kVectors;
   const int row_threads = V::kFewer ? blockDim.x : V::kMaxThreads;
@@ -183,11 +183,11 @@ template <bool kAligned, typename T, typename W>
 void run_aligned(const ForwardArgs<T, W>& a) {  // [6]
   if constexpr (sizeof(T) == sizeof(float))
     run_first_that_fits<kAligned, Variant<32, 1>, Variant<32, 4>, Variant<64, 4>, Variant<128, 4>,
-                        Variant<256, 4>, Variant<512, 4, 1, 2>, Variant<1024, 4, 1>>(a);
+                        Variant<256, 4>, Variant<512, 4>, Variant<1024, 4>>(a);
   else
     run_first_that_fits<kAligned, Variant<32, 1>, Variant<32, 2>, Variant<64, 2>, Variant<128, 2>,
                         Variant<256, 2>, Variant<512, 2, 1, 3>, Variant<384, 4, 0, 3>,
-                        Variant<512, 4, 0, 2>>(a);
+                        Variant<512, 4, 1>>(a);
 }
 
 template <typename T, typename W>
