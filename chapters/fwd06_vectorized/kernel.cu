@@ -35,15 +35,15 @@ __device__ void normalise(const ForwardArgs<T, W>& a, float (&x)[kLanes],
   }
 }
 
-/// What a row is given: at most kMaxThreads threads, each with kVectors vectors of 16 bytes. kEarly
-/// parameters (the weight, and the bias) are loaded before the sums. nvcc takes so few registers
-/// that a multiprocessor holds kBlocks such blocks; 0: as many as it likes.
+/// What a row is given: kMaxThreads threads, each with kVectors vectors of 16 bytes. kEarly
+/// parameters (the weight, and the bias) are loaded before the sums. With kBlocks a row has no more
+/// threads than it needs, and nvcc takes so few registers that a multiprocessor holds kBlocks.
 template <int kMaxThreads_, int kVectors_, int kEarly_ = 2, int kBlocks_ = 0>
 struct Variant {
   static constexpr int kMaxThreads = kMaxThreads_, kVectors = kVectors_, kEarly = kEarly_;
-  static constexpr bool kOneWarp = kMaxThreads == kWarpSize;
-  static constexpr bool kFewer = kMaxThreads > 256;  // no more threads than the row needs
-  static constexpr int kRowsPerBlock = kOneWarp ? 4 : 1, kBlocks = kBlocks_;
+  static constexpr int kBlocks = kBlocks_;
+  static constexpr bool kOneWarp = kMaxThreads == kWarpSize, kFewer = kBlocks > 0;
+  static constexpr int kRowsPerBlock = kOneWarp ? 4 : 1;
 };
 
 template <typename V>
@@ -183,7 +183,7 @@ template <bool kAligned, typename T, typename W>
 void run_aligned(const ForwardArgs<T, W>& a) {  // [6]
   if constexpr (sizeof(T) == sizeof(float))
     run_first_that_fits<kAligned, Variant<32, 1>, Variant<32, 4>, Variant<64, 4>, Variant<128, 4>,
-                        Variant<256, 4>, Variant<512, 4>, Variant<1024, 4>>(a);
+                        Variant<256, 4>, Variant<512, 4, 1, 2>, Variant<1024, 4, 1, 1>>(a);
   else
     run_first_that_fits<kAligned, Variant<32, 1>, Variant<32, 2>, Variant<64, 2>, Variant<128, 2>,
                         Variant<256, 2>, Variant<512, 2, 1, 3>, Variant<384, 4, 0, 3>,
