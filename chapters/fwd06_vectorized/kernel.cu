@@ -60,9 +60,8 @@ __global__ void __launch_bounds__(V::kMaxThreads* V::kRowsPerBlock, kAligned ? V
     layer_norm_forward(ForwardArgs<T, W> a) {
   constexpr int kLanes = kVectorElements<T>, kVectors = V::kVectors;
   const int row_threads = V::kFewer ? blockDim.x : V::kMaxThreads;
-  const int thread = V::kOneWarp ? threadIdx.x % kWarpSize : threadIdx.x;
-  int64_t row = blockIdx.x;
-  if (V::kOneWarp) row = row * V::kRowsPerBlock + threadIdx.x / kWarpSize;
+  const int row_of_block = threadIdx.x / V::kMaxThreads, thread = threadIdx.x % V::kMaxThreads;
+  const int64_t row = int64_t{blockIdx.x} * V::kRowsPerBlock + row_of_block;
   if (row >= a.rows) return;
   const T* x_row = a.x + row * a.cols;
   const auto columns = [&](int i) {
