@@ -48,10 +48,8 @@ struct Variant {
 
 template <typename V>
 __device__ float row_sum(float value, int row_threads) {
-  if constexpr (V::kOneWarp)
-    return warp_sum(value);
-  else
-    return block_sum<V::kMaxThreads>(value, row_threads);
+  if constexpr (V::kOneWarp) return warp_sum(value);
+  return block_sum<V::kMaxThreads>(value, row_threads);
 }
 
 /// A row in registers. One of more than a warp has a block.
@@ -60,8 +58,9 @@ __global__ void __launch_bounds__(V::kMaxThreads* V::kRowsPerBlock, kAligned ? V
     layer_norm_forward(ForwardArgs<T, W> a) {
   constexpr int kLanes = kVectorElements<T>, kVectors = V::kVectors;
   const int row_threads = V::kFewer ? blockDim.x : V::kMaxThreads;
-  const int row_of_block = threadIdx.x / V::kMaxThreads, thread = threadIdx.x % V::kMaxThreads;
-  const int64_t row = int64_t{blockIdx.x} * V::kRowsPerBlock + row_of_block;
+  const int in_block = V::kFewer ? 0 : threadIdx.x / V::kMaxThreads;  // rows before this one
+  const int thread = V::kFewer ? threadIdx.x : threadIdx.x % V::kMaxThreads;
+  const int64_t row = int64_t{blockIdx.x} * V::kRowsPerBlock + in_block;
   if (row >= a.rows) return;
   const T* x_row = a.x + row * a.cols;
   const auto columns = [&](int i) {
