@@ -55,14 +55,9 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>,
     });
   if (kEarlySum) launch_dependents();
   const bool layer = a.kind == Kind::Layer;
-  struct {
-    float mean, rstd;
-  } now, next;
-  const auto load_statistics = [&](int64_t row) {  // [8]
-    next.mean = row < a.rows && layer ? a.mean[row] : 0.0f;
-    next.rstd = row < a.rows ? a.rstd[row] : 0.0f;
-  };
-  load_statistics(first_row + in_slot);
+  const auto mean_of = [&](int64_t row) { return row < a.rows && layer ? a.mean[row] : 0.0f; };
+  const auto rstd_of = [&](int64_t row) { return row < a.rows ? a.rstd[row] : 0.0f; };
+  float next_mean = mean_of(first_row + in_slot), next_rstd = rstd_of(first_row + in_slot);  // [8]
   Packed<W, kLanes> weight[kVectors];
   Vector<float, kLanes> dweight[kVectors] = {}, dbias[kVectors] = {};
 #pragma unroll
@@ -73,8 +68,8 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>,
   for (int64_t first = first_row; first < a.rows; first += stride, turn ^= 1) {
     const int64_t row = first + in_slot;
     const bool there = kRows == 1 || row < a.rows;  // [9]
-    now = next;
-    load_statistics(row + stride);
+    const float mean = next_mean, rstd = next_rstd;
+    next_mean = mean_of(row + stride), next_rstd = rstd_of(row + stride);
     const auto* const x = ring.wait() + in_slot * slot_vectors;
     const auto make_terms = [&](int i) {
       if (!kKept) weight[i] = columns(i).load_or(1.0f, a.weight);
@@ -82,7 +77,7 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>,
       const int col = static_cast<int>(columns(i).first);
       return GradientTerms<kLanes>(x_rows.take_columns(there, row, col, x),
                                    dy_rows.take_columns(there, row, col, x + dy_at), weight[i],
-                                   now.mean, now.rstd);
+                                   mean, rstd);
     };
     GradientTerms<kLanes> terms[kVectors];
     float2 c = make_float2(0.0f, 0.0f);
@@ -100,14 +95,14 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>,
     if (threadIdx.x == 0)
       request(first + ahead * stride, kKept ? ring.stage : ring.before());  // [10]
     ring.advance();
-    const float c1 = c.x * inverse_cols * now.rstd;
-    const float c2 = layer ? c.y * inverse_cols * now.rstd : 0.0f;
+    const float c1 = c.x * inverse_cols * rstd;
+    const float c2 = layer ? c.y * inverse_cols * rstd : 0.0f;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       if constexpr (!kKept) terms[i] = make_terms(i);
       float dx[kLanes];
       for (int lane = 0; lane < kLanes; ++lane)
-        dx[lane] = now.rstd * terms[i].wdy[lane] - (terms[i].xhat[lane] * c1 + c2);
+        dx[lane] = rstd * terms[i].wdy[lane] - (terms[i].xhat[lane] * c1 + c2);
       if (there) columns(i).store(a.dx + row * a.cols, dx);
     }
   }
@@ -123,10 +118,13 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>,
   }
   if (kRows == 1) return;
   __syncthreads();
-  for (int at = threadIdx.x; at < 2 * padded; at += kThreads) {
-    float sum = 0.0f;
-    for (int of_row = 0; of_row < kRows; ++of_row) sum += of_rows[of_row * 2 * padded + at];
-    of_block[at] = sum;
+  for (int at = threadIdx.x * 4; at < 2 * padded; at += kThreads * 4) {
+    Vector<float, 4> sum = {};
+    for (int of_row = 0; of_row < kRows; ++of_row) {
+      const auto part = *reinterpret_cast<Vector<float, 4>*>(of_rows + of_row * 2 * padded + at);
+      for (int lane = 0; lane < 4; ++lane) sum.at[lane] += part.at[lane];
+    }
+    *reinterpret_cast<Vector<float, 4>*>(of_block + at) = sum;
   }
 }
 
