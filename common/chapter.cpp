@@ -56,6 +56,10 @@ std::string refusal(const Chapter& chapter, const Problem& problem, const Gpu& g
   if (problem.cols > chapter.max_cols)
     return id + " takes " + std::to_string(chapter.max_cols) + " columns at most, not " +
            std::to_string(problem.cols) + ": its sums would lose digits";
+  if (problem.cols > chapter.max_row_bytes / problem.element_bytes())
+    return id + " takes " + std::to_string(chapter.max_row_bytes / problem.element_bytes()) +
+           " columns of " + std::string(name(problem.dtype)) + " at most, not " +
+           std::to_string(problem.cols) + ": a block holds a whole row";
   if (problem.rows > chapter.max_rows)
     return id + " takes " + std::to_string(chapter.max_rows) + " rows at most, not " +
            std::to_string(problem.rows);

@@ -14,6 +14,7 @@
 //   remote_load, remote_store               another block's shared memory           fwd09
 //   remote_store_async                      likewise, with a Barrier over there     fwd09
 //   BulkRows, Ring                          rows of any width, in turns             fwd08
+//   launch_dependents, grid_dependency_wait the next kernel starts early            bwd12
 //
 // Barrier. A barrier in shared memory that goes through phases 0, 1, 2, … A phase is complete when
 // all its arrivals are there and all bytes that somebody expected in it have come; the next begins
@@ -44,6 +45,11 @@
 // cluster_arrive() and cluster_wait(), between which a thread may do something else.
 // remote_…(&x, rank, …) means x of block `rank`, for 4 or 8 bytes. remote_store_async needs no
 // meeting: its bytes count for that block's barrier, as a bulk_load's do.
+//
+// The next kernel. One that is launched with LaunchConfig::starts_early may start when every block
+// of the kernel before it has called launch_dependents() or ended, on what those leave free. Before
+// it touches global memory each of its threads calls grid_dependency_wait(), which returns when the
+// kernel before has ended and its writes are seen. On the CPU backend there is nothing to wait for.
 #pragma once
 
 #include "common/kernel.h"
@@ -70,22 +76,23 @@ struct BulkRows {
   /// wholly inside of the tensor does not come.
   __device__ void load(std::int64_t row, std::int64_t first, int vectors, Slot* slots,
                        Barrier& barrier) const {
-    if constexpr (kAligned) {
-      const auto bytes = static_cast<unsigned>(
-          min(cols - first * kLanes, std::int64_t{vectors} * kLanes) * sizeof(T));
-      barrier.arrive_and_expect(bytes);
-      return bulk_load(slots, tensor + row * cols + first * kLanes, bytes, barrier);
+    barrier.arrive_and_expect(copy(row, first, vectors, slots, barrier));
+  }
+  /// Asks for `count` neighbouring rows, or for as many as there are, each to `vectors` vectors of
+  /// the slots, which hold a whole one. Returns how many bytes come: the caller arrives and expects
+  /// them.
+  __device__ unsigned load_rows(std::int64_t row, int count, int vectors, Slot* slots,
+                                Barrier& barrier) const {
+    count = static_cast<int>(min(rows - row, std::int64_t{count}));
+    if constexpr (kAligned) {  // they are neighbours in both places
+      const auto bytes = static_cast<unsigned>(count * cols * sizeof(T));
+      bulk_load(slots, tensor + row * cols, bytes, barrier);
+      return bytes;
     }
-    const auto floor = [](const T* p) { return reinterpret_cast<std::uintptr_t>(p) / 16 * 16; };
-    const auto ceil = [=](const T* p) { return floor(p + kLanes - 1); };
-    const std::uintptr_t start = floor(tensor + row * cols) + first * 16;
-    const std::uintptr_t begin = max(start, ceil(tensor));
-    const std::uintptr_t end = min(min(start + vectors * 16, ceil(tensor + (row + 1) * cols)),
-                                   floor(tensor + rows * cols));
-    const unsigned bytes = end > begin ? end - begin : 0;
-    barrier.arrive_and_expect(bytes);
-    if (bytes == 0) return;
-    bulk_load(slots + (begin - start) / 16, reinterpret_cast<const void*>(begin), bytes, barrier);
+    unsigned bytes = 0;
+    for (int i = 0; i < count; ++i, slots += vectors)
+      bytes += copy(row + i, 0, vectors, slots, barrier);
+    return bytes;
   }
 
   /// A vector of `row`, from the slot where `load` has brought it; 0 outside of the row.
@@ -98,6 +105,45 @@ struct BulkRows {
     for (int lane = 0; lane < kLanes; ++lane)
       if (!columns.has(lane)) vector.at[lane] = from_float<T>(0.0f);
     return __builtin_bit_cast(Slot, vector);
+  }
+  /// The elements of `row` from column `first` on, a multiple of kLanes, from the slots where
+  /// `load_rows` has brought it; 0 beyond its end, and where the row is not `there`.
+  __device__ Slot take_columns(bool there, std::int64_t row, int first, const Slot* slots) const {
+    if (!there || first >= cols) return {};
+    if constexpr (kAligned) return slots[first / kLanes];
+    const T* const start = tensor + row * cols;
+    const auto* elements = reinterpret_cast<const T*>(slots) +
+                           reinterpret_cast<std::uintptr_t>(start) % 16 / sizeof(T);
+    Vector<T, kLanes> vector{};
+    for (int col = first; col < first + kLanes && col < cols; ++col) {
+      const std::uintptr_t of_vector = reinterpret_cast<std::uintptr_t>(start + col) / 16 * 16;
+      const bool came = of_vector >= reinterpret_cast<std::uintptr_t>(tensor) &&
+                        of_vector + 16 <= reinterpret_cast<std::uintptr_t>(tensor + rows * cols);
+      vector.at[col - first] = came ? elements[col] : start[col];
+    }
+    return __builtin_bit_cast(Slot, vector);
+  }
+
+ private:
+  /// Begins the copy that `load` speaks of; returns how many bytes come.
+  __device__ unsigned copy(std::int64_t row, std::int64_t first, int vectors, Slot* slots,
+                           Barrier& barrier) const {
+    if constexpr (kAligned) {
+      const auto bytes = static_cast<unsigned>(
+          min(cols - first * kLanes, std::int64_t{vectors} * kLanes) * sizeof(T));
+      bulk_load(slots, tensor + row * cols + first * kLanes, bytes, barrier);
+      return bytes;
+    }
+    const auto floor = [](const T* p) { return reinterpret_cast<std::uintptr_t>(p) / 16 * 16; };
+    const auto ceil = [=](const T* p) { return floor(p + kLanes - 1); };
+    const std::uintptr_t start = floor(tensor + row * cols) + first * 16;
+    const std::uintptr_t begin = max(start, ceil(tensor));
+    const std::uintptr_t end = min(min(start + vectors * 16, ceil(tensor + (row + 1) * cols)),
+                                   floor(tensor + rows * cols));
+    if (end <= begin) return 0;
+    bulk_load(slots + (begin - start) / 16, reinterpret_cast<const void*>(begin), end - begin,
+              barrier);
+    return end - begin;
   }
 };
 
@@ -126,6 +172,7 @@ struct Ring {
     full[stage].wait(parity);
     return slot(stage);
   }
+  __device__ int before() const { return (stage > 0 ? stage : stages) - 1; }
   __device__ void advance() {
     stage = stage + 1 < stages ? stage + 1 : 0;
     parity ^= stage == 0;  // once around, every barrier is a phase further

@@ -56,17 +56,20 @@ constexpr unsigned blocks_for(std::int64_t count, std::int64_t per_block) {
   return static_cast<unsigned>((count + per_block - 1) / per_block);
 }
 
-/// The sum of `value` over the 32 lanes of a warp, in every lane. All lanes must call it.
+/// The sum of `value` over the 32 lanes of a warp, or over each kLanes neighbours, a power of two,
+/// in every lane. All lanes must call it.
+template <int kLanes = kWarpSize>
 __device__ inline float warp_sum(float value) {
 #pragma unroll
-  for (int offset = kWarpSize / 2; offset > 0; offset /= 2)
+  for (int offset = kLanes / 2; offset > 0; offset /= 2)
     value += __shfl_xor_sync(kFullMask, value, offset);
   return value;
 }
 
 /// Likewise of both values.
+template <int kLanes = kWarpSize>
 __device__ inline float2 warp_sum(float2 values) {
-  return make_float2(warp_sum(values.x), warp_sum(values.y));
+  return make_float2(warp_sum<kLanes>(values.x), warp_sum<kLanes>(values.y));
 }
 
 /// The sum of `value` over the threads of a block, in every thread. All must call it. The block has
@@ -93,6 +96,7 @@ __device__ float block_sum(float value, int threads = kMaxThreads) {
 /// call before are read, and a second barrier is not needed.
 template <int kThreads, int kRowThreads, typename Values>
 __device__ Values row_sums(Values values, int parity) {
+  static_assert((kRowThreads & (kRowThreads - 1)) == 0);
   values = warp_sum(values);
   if constexpr (kRowThreads > kWarpSize) {
     constexpr int kRowWarps = kRowThreads / kWarpSize;
@@ -101,9 +105,8 @@ __device__ Values row_sums(Values values, int parity) {
     const int lane = threadIdx.x % kWarpSize;
     if (lane == 0) partial[parity][warp] = values;
     __syncthreads();
-    values = Values{};
-    if (lane < kRowWarps) values = partial[parity][warp / kRowWarps * kRowWarps + lane];
-    values = warp_sum(values);
+    values = partial[parity][warp / kRowWarps * kRowWarps + lane % kRowWarps];
+    values = warp_sum<kRowWarps>(values);
   }
   return values;
 }
@@ -258,6 +261,7 @@ template <int kLanes>
 struct GradientTerms {
   float xhat[kLanes], dy[kLanes], wdy[kLanes];
 
+  GradientTerms() = default;
   template <typename X, typename T, typename W>
   __device__ GradientTerms(const Packed<X, kLanes>& packed_x, const Packed<T, kLanes>& packed_dy,
                            const Packed<W, kLanes>& weight, float mean, float rstd) {

@@ -180,6 +180,12 @@ __device__ void remote_store_async(T* pointer, unsigned rank, T value, Barrier& 
         : "memory");
 }
 
+__device__ inline void launch_dependents() { LNC_HOPPER_ASM("griddepcontrol.launch_dependents;"); }
+
+__device__ inline void grid_dependency_wait() {
+  LNC_HOPPER_ASM("griddepcontrol.wait;" ::: "memory");
+}
+
 #undef LNC_HOPPER_ASM
 
 }  // namespace lnc

@@ -26,7 +26,9 @@ struct LaunchConfig {
   dim3 block;
   std::size_t shared_bytes = 0;  ///< of dynamic shared memory, for each block
   cudaStream_t stream = nullptr;
-  unsigned cluster = 1;  ///< blocks, neighbours in x, that share their shared memory (Hopper)
+  unsigned cluster = 1;       ///< blocks, neighbours in x, that share their shared memory (Hopper)
+  bool starts_early = false;  ///< before the stream's kernel before has ended: it calls
+                              ///< grid_dependency_wait() (Hopper)
 };
 
 /// "fwd02::layer_norm_forward<float>": the kernel as its source spells it, without its parameters.
@@ -70,11 +72,18 @@ void launch(void (*kernel)(Params...), const LaunchConfig& config, Args&&... arg
     cuda_config.blockDim = config.block;
     cuda_config.dynamicSmemBytes = config.shared_bytes;
     cuda_config.stream = config.stream;
-    cudaLaunchAttribute cluster{};
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim = {config.cluster, 1, 1};
-    cuda_config.attrs = &cluster;
-    cuda_config.numAttrs = config.cluster > 1 ? 1 : 0;
+    cudaLaunchAttribute attributes[2]{};
+    cuda_config.attrs = attributes;
+    if (config.cluster > 1) {
+      auto& cluster = attributes[cuda_config.numAttrs++];
+      cluster.id = cudaLaunchAttributeClusterDimension;
+      cluster.val.clusterDim = {config.cluster, 1, 1};
+    }
+    if (config.starts_early) {
+      auto& early = attributes[cuda_config.numAttrs++];
+      early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+      early.val.programmaticStreamSerializationAllowed = 1;
+    }
     status = cudaLaunchKernelEx(&cuda_config, kernel, static_cast<Params>(args)...);
   }
   if (status == cudaSuccess) return;

@@ -16,7 +16,8 @@ struct LaunchConfig {
   dim3 block;
   std::size_t shared_bytes = 0;
   cudaStream_t stream = nullptr;
-  unsigned cluster = 1;  ///< blocks, neighbours in x, that share their shared memory
+  unsigned cluster = 1;       ///< blocks, neighbours in x, that share their shared memory
+  bool starts_early = false;  ///< it calls grid_dependency_wait(); here kernels never overlap
 };
 
 /// Runs `kernel` over the grid and returns when it has ended. Each thread gets its own copy of the

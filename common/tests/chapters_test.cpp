@@ -603,6 +603,21 @@ TEST_CASE("a chapter refuses what it does not take, in a sentence with its id") 
     }
 }
 
+TEST_CASE("rows wider than a chapter's blocks hold are refused, with the width that they do hold") {
+  Chapter chapter = chapters().front();
+  chapter.max_row_bytes = 1000;
+  Problem problem;
+  for (const DType dtype : kDTypes) {
+    problem.dtype = dtype;
+    problem.cols = 1000 / problem.element_bytes();
+    CHECK(refusal(chapter, problem).empty());
+    ++problem.cols;
+    const std::string why = refusal(chapter, problem);
+    CHECK(why.starts_with(std::string(chapter.id) + " takes "));
+    CHECK(why.find(std::to_string(problem.cols - 1) + " columns") != std::string::npos);
+  }
+}
+
 TEST_CASE("a chapter that needs a newer GPU is refused on an older one, with both named") {
   Chapter chapter = chapters().front();
   Gpu gpu = kH100;

@@ -82,6 +82,40 @@ enum class Mistake {
   LeavesEarly,
 };
 
+constexpr int kRowsAtOnce = 3, kRowThreads = 32;
+
+/// Copies a tensor that bulk copies bring, some rows at a time; `beyond` is what was no 0 past its
+/// rows and columns.
+template <bool kAligned>
+__global__ void copy_rows(BulkRows<float, kAligned> in, float* out, int vectors, int* beyond) {
+  __shared__ Barrier full;
+  auto* const slots = dynamic_shared<Packed<float, 4>>();
+  if (threadIdx.x == 0) {
+    full.init(1);
+    fence_barrier_init();
+  }
+  __syncthreads();
+  unsigned parity = 0;
+  for (std::int64_t first = 0; first < in.rows; first += kRowsAtOnce, parity ^= 1) {
+    if (threadIdx.x == 0)
+      full.arrive_and_expect(in.load_rows(first, kRowsAtOnce, vectors, slots, full));
+    full.wait(parity);
+    for (int i = threadIdx.x; i < kRowsAtOnce * vectors; i += kRowThreads) {
+      const std::int64_t row = first + i / vectors;
+      const int col = i % vectors * 4;
+      float values[4];
+      to_floats(in.take_columns(row < in.rows, row, col, slots + i / vectors * vectors), values);
+      for (int lane = 0; lane < 4; ++lane) {
+        if (row < in.rows && col + lane < in.cols)
+          out[row * in.cols + col + lane] = values[lane];
+        else
+          *beyond += values[lane] != 0.0f;
+      }
+    }
+    __syncthreads();
+  }
+}
+
 constexpr int kStages = 3, kThreads = 64, kStageFloats = 2 * kThreads;
 constexpr int kWaitLine = __LINE__ + 34;
 
@@ -313,6 +347,31 @@ TEST_CASE("a ring of bulk loads brings what it should") {
       CHECK(run_ring(Mistake::None, out, steps) == "");
       CHECK(doubled(out, steps));
     }
+  });
+}
+
+TEST_CASE("rows that start anywhere come by bulk copies, several at a time") {
+  under_each_schedule([] {
+    for (const int cols : {1, 3, 4, 8, 13, 100})
+      for (const int rows : {1, 3, 7})
+        for (const int offset : {0, 1, 3}) {
+          INFO(rows << " x " << cols << ", offset " << offset);
+          Memory in;
+          std::iota(in.at, in.at + 4096, 1.0f);
+          std::vector<float> out(rows * cols);
+          int beyond = 0;
+          const int vectors = (cols + 6) / 4;
+          const auto copy = [&]<bool kAligned>() {
+            const BulkRows<float, kAligned> tensor{in.at + offset, rows, cols};
+            return fault_of(kernels::copy_rows<kAligned>,
+                            {1, kernels::kRowThreads, kernels::kRowsAtOnce * vectors * 16ul},
+                            tensor, out.data(), kAligned ? cols / 4 : vectors, &beyond);
+          };
+          const bool aligned = cols % 4 == 0 && offset == 0;
+          CHECK((aligned ? copy.operator()<true>() : copy.operator()<false>()) == "");
+          CHECK(std::equal(out.begin(), out.end(), in.at + offset));
+          CHECK(beyond == 0);
+        }
   });
 }
 

@@ -1,0 +1,218 @@
+// bwd12 · Bulk copies in a ring, an early last sum
+//
+// A thread of bwd09 fetches x and dy of its next row itself: registers wait for them, and one row
+// ahead is all that fits there. Here the copy engine brings rows to a ring in shared memory, as in
+// fwd08, several rows ahead; registers hold weight, dweight, dbias and the row at work. A narrow
+// row comes together with its neighbours, as many as a block has threads for. The kernel that adds
+// up the blocks' sums is launched while the blocks are still at work.
+//
+// It should run at the speed of a triad: 3·M·N elements, each moved once.
+#include "common/hopper.h"
+
+namespace bwd12 {
+using namespace lnc;
+
+constexpr int kMinThreads = 256, kMaxThreads = 512, kSmThreads = 512;  // [1] a block; at once
+constexpr int kColumns = 16, kMaxColumns = 32, kWideFrom = 512;        // [2] of a thread
+constexpr int kMaxStages = 4, kSpareBytes = 10 << 10;                  // [3] of a block's ring
+constexpr bool kEarlySum = true;                                       // [4]
+constexpr int kSumThreads = 512, kSumColumns = 16, kSumBatch = 9;      // [5]
+template <int kRowThreads>
+constexpr int kBlockThreads = kRowThreads < kMinThreads ? kMinThreads : kRowThreads;
+
+/// A block takes kRows neighbouring rows at a time, then those gridDim.x · kRows further on. A slot
+/// holds these of x, then these of dy, each in slot_vectors vectors. `sums`: [blocks, 2, padded].
+template <typename T, typename W, int kRowThreads, int kVectors, bool kAligned>
+__global__ void __launch_bounds__(kBlockThreads<kRowThreads>,
+                                  kSmThreads / kBlockThreads<kRowThreads>)
+    layer_norm_backward(BackwardArgs<T, W> a, int stages, int slot_vectors, int padded,
+                        float inverse_cols, float* sums) {
+  constexpr int kThreads = kBlockThreads<kRowThreads>, kRows = kThreads / kRowThreads;
+  constexpr int kLanes = kVectorElements<T>;
+  constexpr bool kKept = kVectors * kLanes <= kColumns;  // [6] else taken twice
+  static_assert(kKept || kRows == 1);
+  __shared__ Barrier full[kMaxStages];
+  const int in_slot = threadIdx.x / kRowThreads, thread = threadIdx.x % kRowThreads;
+  const BulkRows<T, kAligned> x_rows{a.x, a.rows, a.cols}, dy_rows{a.dy, a.rows, a.cols};
+  const int dy_at = kRows * slot_vectors;
+  Ring<T> ring{dynamic_shared<Packed<T, kLanes>>(), 2 * dy_at, stages, full};
+  const int ahead = kKept ? stages : stages - 1;
+  const int64_t first_row = int64_t{blockIdx.x} * kRows, stride = int64_t{gridDim.x} * kRows;
+  const auto request = [&](int64_t row, int stage) {
+    if (row >= a.rows) return;
+    auto* const slot = ring.slot(stage);
+    const unsigned bytes = x_rows.load_rows(row, kRows, slot_vectors, slot, full[stage]);
+    full[stage].arrive_and_expect(
+        bytes + dy_rows.load_rows(row, kRows, slot_vectors, slot + dy_at, full[stage]));  // [7]
+  };
+  const auto columns = [&](int i) {
+    return Columns<T, kAligned>(nullptr, i * kRowThreads + thread, a.cols);
+  };
+
+  if (threadIdx.x == 0)
+    ring.fill([&](int i) {
+      if (i < ahead) request(first_row + i * stride, i);
+    });
+  if (kEarlySum) launch_dependents();
+  const bool layer = a.kind == Kind::Layer;
+  const auto mean_of = [&](int64_t row) { return row < a.rows && layer ? a.mean[row] : 0.0f; };
+  const auto rstd_of = [&](int64_t row) { return row < a.rows ? a.rstd[row] : 0.0f; };
+  float next_mean = mean_of(first_row + in_slot), next_rstd = rstd_of(first_row + in_slot);  // [8]
+  Packed<W, kLanes> weight[kVectors];
+  Vector<float, kLanes> dweight[kVectors] = {}, dbias[kVectors] = {};
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) weight[i] = columns(i).load_or(1.0f, a.weight);
+  __syncthreads();
+
+  int turn = 0;
+  for (int64_t first = first_row; first < a.rows; first += stride, turn ^= 1) {
+    const int64_t row = first + in_slot;
+    const bool there = kRows == 1 || row < a.rows;  // [9]
+    const float mean = next_mean, rstd = next_rstd;
+    next_mean = mean_of(row + stride), next_rstd = rstd_of(row + stride);
+    const auto* const x = ring.wait() + in_slot * slot_vectors;
+    const auto make_terms = [&](int i) {
+      if (!kKept) weight[i] = columns(i).load_or(1.0f, a.weight);
+      stay_packed(weight[i]);
+      const int col = static_cast<int>(columns(i).first);
+      return GradientTerms<kLanes>(x_rows.take_columns(there, row, col, x),
+                                   dy_rows.take_columns(there, row, col, x + dy_at), weight[i],
+                                   mean, rstd);
+    };
+    GradientTerms<kLanes> terms[kVectors];
+    float2 c = make_float2(0.0f, 0.0f);
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      terms[i] = make_terms(i);
+      terms[i].add_to(c);
+      for (int lane = 0; lane < kLanes; ++lane) {
+        dweight[i].at[lane] += terms[i].dy[lane] * terms[i].xhat[lane];
+        dbias[i].at[lane] += terms[i].dy[lane];
+      }
+    }
+    c = row_sums<kThreads, kRowThreads>(c, turn);
+    if (kRowThreads == kWarpSize) __syncthreads();
+    if (threadIdx.x == 0)
+      request(first + ahead * stride, kKept ? ring.stage : ring.before());  // [10]
+    ring.advance();
+    const float c1 = c.x * inverse_cols * rstd;
+    const float c2 = layer ? c.y * inverse_cols * rstd : 0.0f;
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      if constexpr (!kKept) terms[i] = make_terms(i);
+      float dx[kLanes];
+      for (int lane = 0; lane < kLanes; ++lane)
+        dx[lane] = rstd * terms[i].wdy[lane] - (terms[i].xhat[lane] * c1 + c2);
+      if (there) columns(i).store(a.dx + row * a.cols, dx);
+    }
+  }
+
+  float* const of_block = sums + blockIdx.x * int64_t{2} * padded;
+  float* const of_rows = kRows > 1 ? dynamic_shared<float>() : of_block;  // [11]
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    if (!columns(i).any()) continue;
+    float* const to = of_rows + in_slot * 2 * padded + columns(i).first;
+    *reinterpret_cast<Vector<float, kLanes>*>(to) = dweight[i];
+    *reinterpret_cast<Vector<float, kLanes>*>(to + padded) = dbias[i];
+  }
+  if (kRows == 1) return;
+  __syncthreads();
+  for (int at = threadIdx.x * 4; at < 2 * padded; at += kThreads * 4) {
+    Vector<float, 4> sum = {};
+    for (int of_row = 0; of_row < kRows; ++of_row) {
+      const auto part = *reinterpret_cast<Vector<float, 4>*>(of_rows + of_row * 2 * padded + at);
+      for (int lane = 0; lane < 4; ++lane) sum.at[lane] += part.at[lane];
+    }
+    *reinterpret_cast<Vector<float, 4>*>(of_block + at) = sum;
+  }
+}
+
+/// Adds up the blocks' sums: a block has kSumColumns of `width` columns, a thread some blocks' one.
+template <typename W>
+__global__ void __launch_bounds__(kSumThreads)
+    add_blocks(const float* sums, int blocks, int padded, int width, W* dweight, W* dbias,
+               int64_t cols) {
+  constexpr int kGroups = kSumThreads / kSumColumns;
+  __shared__ float of_group[kGroups][kSumColumns];
+  const int in_block = threadIdx.x % kSumColumns, group = threadIdx.x / kSumColumns;
+  const int column = blockIdx.x * kSumColumns + in_block, stride = 2 * padded;
+  const float* from = sums + int64_t{group} * stride + min(column, width - 1);
+  float sum = 0.0f;
+  grid_dependency_wait();  // [12]
+  for (int left = blocks - group; left > 0; left -= kGroups * kSumBatch) {
+    float part[kSumBatch];
+#pragma unroll
+    for (int i = 0; i < kSumBatch; ++i)
+      part[i] = from[min(i * kGroups, left - 1) * stride];  // [13]
+#pragma unroll
+    for (int i = 0; i < kSumBatch; ++i) sum += i * kGroups < left ? part[i] : 0.0f;
+    from += int64_t{kGroups * kSumBatch} * stride;
+  }
+  of_group[group][in_block] = sum;
+  __syncthreads();
+  if (group > 0 || column >= width) return;
+  for (int other = 1; other < kGroups; ++other) sum += of_group[other][in_block];
+  const int col = column < padded ? column : column - padded;
+  if (col < cols) (column < padded ? dweight : dbias)[col] = from_float<W>(sum);
+}
+
+/// Looks for the smallest block that holds a row of so many vectors, and launches it.
+template <bool kAligned, int kRowThreads, int kVectors, typename T, typename W>
+void run_team(const BackwardArgs<T, W>& a) {
+  constexpr int kThreads = kBlockThreads<kRowThreads>, kRows = kThreads / kRowThreads;
+  constexpr int kLanes = kVectorElements<T>;
+  const int vectors = blocks_for(a.cols, kLanes), padded = vectors * kLanes;
+  if (vectors <= kRowThreads * kVectors) {
+    constexpr int kPlaces = kSmThreads / kThreads;
+    const int slot_vectors = vectors + !kAligned;  // a row may share its first vector and its last
+    const int stage_bytes = 2 * kRows * slot_vectors * 16;
+    const int room = (max_shared_bytes() - kSpareBytes) / kPlaces / stage_bytes;
+    const int stages = std::clamp(room, 2, kMaxStages);
+    const unsigned places = a.group > 0 ? a.group : multiprocessors() * kPlaces;
+    const unsigned blocks = std::min(places, blocks_for(a.rows, kRows));
+    auto* const sums = static_cast<float*>(a.workspace);
+    launch(layer_norm_backward<T, W, kRowThreads, kVectors, kAligned>,
+           {blocks, kThreads, std::size_t(stages) * stage_bytes, a.stream}, a, stages, slot_vectors,
+           padded, 1.0f / static_cast<float>(a.cols), sums);
+    const int width = a.kind == Kind::Layer ? 2 * padded : padded;
+    launch(add_blocks<W>, {blocks_for(width, kSumColumns), kSumThreads, 0, a.stream, 1, kEarlySum},
+           sums, blocks, padded, width, a.dweight, a.dbias, a.cols);
+  } else if constexpr (kRowThreads >= kWideFrom && kVectors * kLanes < kMaxColumns &&
+                       sizeof(T) == 2) {
+    run_team<kAligned, kRowThreads, kVectors * 2>(a);
+  } else if constexpr (kRowThreads < kMaxThreads) {
+    run_team<kAligned, kRowThreads*(kAligned ? 2 : 4), kVectors>(a);
+  }
+}
+
+template <typename T, typename W>
+void run(const BackwardArgs<T, W>& a) {
+  constexpr int kVectors = kColumns / kVectorElements<T>;
+  if (a.cols % kVectorElements<T> == 0 && at_16_bytes(a.x, a.dy, a.dx, a.weight))
+    run_team<true, kWarpSize, kVectors>(a);
+  else
+    run_team<false, kWarpSize, kVectors>(a);
+}
+
+const Registration registration{{
+    .id = "bwd12",
+    .title = "Bulk copies in a ring, an early last sum",
+    .teaches = "the copy engine brings the next rows; the last sum is launched before it is needed",
+    .source = "this repository",
+    .group = "blocks",
+    .min_architecture = 90,
+    .max_row_bytes = kMaxThreads * kMaxColumns * 2,
+    .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
+                             run<__nv_bfloat16, float>},
+    .predicted_bytes = [](const Problem& p, const Gpu&) -> std::int64_t {
+      return 3 * p.tensor_bytes() + parameter_bytes(p);
+    },
+    .workspace_bytes = [](const Problem& p) -> std::int64_t {
+      const int64_t places = multiprocessors() * (kSmThreads / kMinThreads);
+      const int64_t blocks = std::min<int64_t>(p.rows, p.group > 0 ? p.group : places);
+      return partial_sums_bytes(p, blocks) + 2 * blocks * 7 * 4;  // padded to whole vectors
+    },
+}};
+
+}  // namespace bwd12
