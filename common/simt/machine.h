@@ -77,7 +77,7 @@ void* dynamic_shared();
 // What the functions of cuda.h are made of.
 
 /// Everything that a thread can wait at or do wrong. BlockBarrier is the block's, those up to All
-/// are the warp's, the next two the thread's own, the rest is Hopper's.
+/// are the warp's, the last two the thread's own, the rest is Hopper's.
 enum class Op {
   BlockBarrier,
   SyncWarp,
@@ -88,8 +88,6 @@ enum class Op {
   Ballot,
   Any,
   All,
-  MemcpyAsync,
-  WaitPrior,
   BarrierInit,
   BarrierArrive,
   BarrierWait,
@@ -98,7 +96,9 @@ enum class Op {
   BulkWait,
   ClusterArrive,
   ClusterWait,
-  Remote
+  Remote,
+  MemcpyAsync,
+  WaitPrior
 };
 
 /// Waits until every thread of the block is at this barrier.
