@@ -46,14 +46,14 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 1)
   const auto cols = static_cast<int>(kFew ? min(a.cols - slice, int64_t{width}) : a.cols);
   const int column = (warp - team * plan.warps) * kWarpColumns + lane * kLanes;  // [5] the first
   const auto there = [rest = cols - column](int i) { return i * kNext < rest; };
-  int64_t row = int64_t{block} * plan.rows + team;
-  const int turns = plan.turns - (row + (plan.turns - 1) * plan.stride >= a.rows);  // [6]
+  const int64_t first = kFew ? int64_t{block} * plan.rows + team : block;             // row
+  const int turns = plan.turns - (first + (plan.turns - 1) * plan.stride >= a.rows);  // [6]
   const bool layer = a.kind == Kind::Layer, sliced = kFew && means != nullptr;
 
   auto* const shared = dynamic_shared<unsigned char>() + warp * kWarpSize * kThreadBytes;  // [7]
   W* const weights = reinterpret_cast<W*>(shared) + lane * kLanes;
   T* const ring = reinterpret_cast<T*>(shared + kWarpSize * kWeightBytes) + lane * kLanes;
-  int64_t here = row * a.cols + slice + column;
+  int64_t here = first * a.cols + slice + column;
   const auto request = [&](int turn, int i, int place) {
     const int64_t at = here + i / kVectors * plan.step + i % kVectors * kNext;
     const bool given = turn + i / kVectors < turns && there(i % kVectors);
@@ -78,14 +78,14 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 1)
     if (!kFew) reinterpret_cast<Packed<W, kLanes>*>(weights)[i * kWarpSize] = weight[i];
   }
   Vector<float, kLanes> dweight[kVectors] = {}, dbias[kVectors] = {};
-  const auto statistics_of = [&](int64_t row) {  // mean, rstd, c1, c2
-    if (row >= a.rows) return make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  const auto statistics_of = [&](int turn) {  // mean, rstd, c1, c2
+    if (turn >= turns) return make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    const int64_t row = first + turn * plan.stride;
     const float2 c = sliced ? means[row] : make_float2(0.0f, 0.0f);
     return make_float4(layer ? a.mean[row] : 0.0f, a.rstd[row], c.x, c.y);
   };
-  float4 next = statistics_of(row);
-  for (int turn = 0, place = 0; turn < (kFew ? plan.turns : turns);
-       ++turn, row += plan.stride, here += plan.step) {
+  float4 next = statistics_of(0);
+  for (int turn = 0, place = 0; turn < (kFew ? plan.turns : turns); ++turn, here += plan.step) {
     const float4 now = next;
     const bool mine = !kFew || turn < turns;
     float2 c = make_float2(0.0f, 0.0f);
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 1)
     if (!sliced) c = team_sums<kMaxWarps>(c, team, plan.warps, turn % 2);
     c = sliced ? make_float2(now.z, now.w)
                : make_float2(c.x * plan.inverse_cols, layer ? c.y * plan.inverse_cols : 0.0f);
-    next = statistics_of(row + plan.stride);
+    next = statistics_of(turn + 1);
     auto* const out = reinterpret_cast<Packed<T, kLanes>*>(a.dx) + uint64_t(here) / kLanes;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
