@@ -12,7 +12,10 @@
 //   GradientTerms          what dx, dweight, dbias need    bwd08
 //   PartialSums            dweight, dbias in parts         bwd08
 //   row_sums               two sums behind one barrier     bwd09
+//   row_means              c1 and c2, where rows are cut   bwd09
 //   multiprocessors        how many the GPU has            bwd09
+//   __pipeline_…           copies of a thread's own        bwd11
+//   team_sums              row_sums of teams of any size   bwd11
 #pragma once
 
 #if defined(__CUDACC__)
@@ -122,6 +125,21 @@ __device__ float2 block_sums(float2 values, int parity) {
   __syncthreads();
   values = make_float2(0.0f, 0.0f);
   if (lane < blockDim.x / kWarpSize) values = partial[parity][lane];
+  return warp_sum(values);
+}
+
+/// The same for rows of `row_warps` warps each, side by side in a block of at most kMaxWarps.
+/// `team` is the number of this warp's row in the block.
+template <int kMaxWarps>
+__device__ float2 team_sums(float2 values, int team, int row_warps, int parity) {
+  values = warp_sum(values);
+  if (row_warps == 1) return values;
+  __shared__ float2 partial[2][kMaxWarps];
+  const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
+  if (lane == 0) partial[parity][warp] = values;
+  __syncthreads();
+  values = make_float2(0.0f, 0.0f);
+  if (lane < row_warps) values = partial[parity][team * row_warps + lane];
   return warp_sum(values);
 }
 
@@ -279,6 +297,26 @@ struct GradientTerms {
     }
   }
 };
+
+inline constexpr int kMeansThreads = 512;
+
+/// c1 and c2 of a row, a block each, for kernels in which no block sees the whole of it.
+template <typename T, typename W, int kLanes>
+__global__ void __launch_bounds__(kMeansThreads) row_means(BackwardArgs<T, W> a, float2* means) {
+  const std::int64_t row = blockIdx.x, start = row * a.cols;
+  const bool layer = a.kind == Kind::Layer;
+  const float mean = layer ? a.mean[row] : 0.0f, rstd = a.rstd[row];
+  float2 c = make_float2(0.0f, 0.0f);
+#pragma unroll 4
+  for (std::int64_t col = threadIdx.x * kLanes; col < a.cols; col += kMeansThreads * kLanes) {
+    const GradientTerms<kLanes> t(
+        load_if<kLanes>(true, a.x, start + col), load_if<kLanes>(true, a.dy, start + col),
+        load_if<kLanes>(a.weight != nullptr, a.weight, col, 1.0f), mean, rstd);
+    t.add_to(c);
+  }
+  c = row_sums<kMeansThreads, kMeansThreads>(c, 0);
+  if (threadIdx.x == 0) means[row] = make_float2(c.x / a.cols, layer ? c.y / a.cols : 0.0f);
+}
 
 /// Whether each pointer is to a 16-byte boundary; null is.
 template <typename... Ts>

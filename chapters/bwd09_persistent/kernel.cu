@@ -132,24 +132,6 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>,
   }
 }
 
-/// c1 and c2 of a row, where no block of the kernel above sees the whole of it.
-template <typename T, typename W, int kLanes>
-__global__ void __launch_bounds__(kMaxThreads) row_means(BackwardArgs<T, W> a, float2* means) {
-  const int64_t row = blockIdx.x, start = row * a.cols;
-  const bool layer = a.kind == Kind::Layer;
-  const float mean = layer ? a.mean[row] : 0.0f, rstd = a.rstd[row];
-  float2 c = make_float2(0.0f, 0.0f);
-#pragma unroll 4
-  for (int64_t col = threadIdx.x * kLanes; col < a.cols; col += kMaxThreads * kLanes) {
-    const GradientTerms<kLanes> t(
-        load_if<kLanes>(true, a.x, start + col), load_if<kLanes>(true, a.dy, start + col),
-        load_if<kLanes>(a.weight != nullptr, a.weight, col, 1.0f), mean, rstd);
-    t.add_to(c);
-  }
-  c = row_sums<kMaxThreads, kMaxThreads>(c, 0);
-  if (threadIdx.x == 0) means[row] = make_float2(c.x / a.cols, layer ? c.y / a.cols : 0.0f);
-}
-
 Plan plan_for(int64_t rows, int64_t cols, int64_t element_bytes, int group) {
   const int64_t lanes = 16 / element_bytes;
   Plan plan{kWarpSize, 2, 1, 0, 0};
@@ -173,7 +155,8 @@ void run_plan(const BackwardArgs<T, W>& a, const Plan& plan, const PartialSums& 
     constexpr bool kMaySlice = kRowThreads == kMinThreads;
     auto* means = reinterpret_cast<float2*>(sums.dweight + 2 * plan.blocks * a.cols);
     if (plan.slices > 1)  // [10]
-      launch(row_means<T, W, kLanes>, {blocks_for(a.rows, 1), kMaxThreads, 0, a.stream}, a, means);
+      launch(row_means<T, W, kLanes>, {blocks_for(a.rows, 1), kMeansThreads, 0, a.stream}, a,
+             means);
     launch(plan.slices > 1 ? layer_norm_backward<T, W, kRowThreads, kHere, kLanes, kMaySlice>
                            : layer_norm_backward<T, W, kRowThreads, kHere, kLanes, false>,
            {blocks_for(plan.blocks * plan.slices, 1), kBlockThreads<kRowThreads>, 0, a.stream}, a,

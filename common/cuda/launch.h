@@ -1,6 +1,7 @@
 // The CUDA backend's side of the kernel header: error checks and `launch`.
 #pragma once
 
+#include <cuda_pipeline_primitives.h>
 #include <cuda_runtime.h>
 #include <cxxabi.h>
 

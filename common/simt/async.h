@@ -1,14 +1,17 @@
-// What goes on in a block while its threads do something else: its mbarriers, and the bulk copies
-// on their way.
+// What goes on in a block while its threads do something else: its mbarriers, the bulk copies on
+// their way, and each thread's own copies.
 //
-// A copy arrives later than it is begun, when the scheduler says so. Until then its destination
-// holds 0xFF (NaN), so a thread that does not wait for it computes nonsense.
+// A copy arrives later than it is begun: a bulk copy when the scheduler says so, a thread's own
+// when that waits for it. Until then its destination holds 0xFF (NaN), so a thread that does not
+// wait computes nonsense.
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <source_location>
 #include <string>
@@ -18,6 +21,49 @@
 #include "common/simt/words.h"
 
 namespace simt {
+
+inline constexpr unsigned char kPoison = 0xFF;  ///< where a copy has not arrived
+
+/// The copies of one thread, in groups (cp.async of PTX). Only its own wait makes them arrive.
+class ThreadCopies {
+ public:
+  std::string begin(void* to, const void* from, std::size_t bytes, std::size_t zeros) {
+    const auto fits = [=](const void* p) {
+      return reinterpret_cast<std::uintptr_t>(p) % bytes == 0;
+    };
+    if (bytes != 4 && bytes != 8 && bytes != 16)
+      return "copies " + std::to_string(bytes) + " bytes, and not 4, 8 or 16";
+    if (zeros > bytes) return "wants more zeros than bytes";
+    if (!fits(to)) return "copies to an address that is no multiple of the size";
+    if (!fits(from)) return "copies from an address that is no multiple of the size";
+    Copy copy{static_cast<std::byte*>(to), {}, bytes, groups_};
+    if (zeros < bytes) std::memcpy(copy.data.data(), from, bytes - zeros);
+    std::memset(to, kPoison, bytes);
+    copies_.push_back(copy);
+    return "";
+  }
+  void commit() { ++groups_; }
+  /// Ends all copies of the groups committed so far but the last `prior`.
+  std::string wait(std::size_t prior) {
+    for (; !copies_.empty() && copies_.front().group + prior < groups_; copies_.pop_front()) {
+      const Copy& copy = copies_.front();
+      if (std::any_of(copy.to, copy.to + copy.bytes,
+                      [](std::byte byte) { return byte != std::byte{kPoison}; }))
+        return "waits for a copy whose destination was written to before it had arrived";
+      std::memcpy(copy.to, copy.data.data(), copy.bytes);
+    }
+    return "";
+  }
+
+ private:
+  struct Copy {
+    std::byte* to;
+    std::array<std::byte, 16> data;  // as it was when the copy began
+    std::size_t bytes, group;
+  };
+  std::deque<Copy> copies_;
+  std::size_t groups_ = 0;  // committed
+};
 
 /// An mbarrier as PTX describes it. A phase is complete when no arrival and no byte is missing.
 struct Mbarrier {
@@ -148,8 +194,6 @@ class Async {
   }
 
  private:
-  static constexpr unsigned char kPoison = 0xFF;
-
   const Mbarrier* find(const void* address) const {
     const auto found = barriers_.find(address);
     return found == barriers_.end() ? nullptr : &found->second;

@@ -112,6 +112,25 @@ inline int __all_sync(unsigned mask, int predicate,
   return simt::vote(simt::Op::All, mask, predicate == 0, where) == 0;
 }
 
+// ---------------------------------------------------------------------------------- asynchronous
+// copies
+
+/// Begins to copy 4, 8 or 16 bytes to shared memory, the last `zfill` of them zeros. They are there
+/// when this thread has waited for their group; for other threads after a barrier behind that.
+inline void __pipeline_memcpy_async(void* to_shared, const void* from_global, std::size_t bytes,
+                                    std::size_t zfill = 0,
+                                    std::source_location where = std::source_location::current()) {
+  simt::memcpy_async(to_shared, from_global, bytes, zfill, where);
+}
+/// Makes a group of the copies that this thread has begun since the last.
+inline void __pipeline_commit() { simt::commit_copies(); }
+/// Waits for all groups of this thread but the last `prior`; of these there are at most 8, as in
+/// CUDA's header.
+inline void __pipeline_wait_prior(std::size_t prior,
+                                  std::source_location where = std::source_location::current()) {
+  simt::wait_for_copies(std::min<std::size_t>(prior, 8), where);
+}
+
 // ----------------------------------------------------------------------------------------- atomics
 //
 // Blocks run on different cores, so these are real atomics. Like CUDA's they order nothing but

@@ -237,6 +237,17 @@ class Block {
     self.mask = groups;
     wait(self);
   }
+  void memcpy_async(void* to, const void* from, std::size_t bytes, std::size_t zeros,
+                    std::source_location where) {
+    Thread& self = at(Op::MemcpyAsync, where);
+    shared_offset(to);
+    require(self.copies.begin(to, from, bytes, zeros));
+  }
+  void commit_copies() { running_->copies.commit(); }
+  void wait_for_copies(std::size_t prior, std::source_location where) {
+    Thread& self = at(Op::WaitPrior, where);
+    require(self.copies.wait(prior));
+  }
   void cluster_arrive(std::source_location where) {
     Thread& self = at(Op::ClusterArrive, where);
     if (self.cluster_phase > cluster_.phase()) require("has arrived and did not wait");
@@ -308,7 +319,8 @@ class Block {
     unsigned source = 0;
     std::source_location where;
     std::uint64_t result = 0;
-    const void* object = nullptr;     // the Barrier that it waits for
+    const void* object = nullptr;  // the Barrier that it waits for
+    ThreadCopies copies;
     unsigned groups = 0;              // of bulk stores that it has committed
     std::uint64_t cluster_phase = 0;  // the last that it has arrived for
   };
@@ -616,6 +628,15 @@ void barrier(std::source_location where) { this_block().barrier(where); }
 std::uint64_t collective(Op op, unsigned mask, std::uint64_t value, int x, int width,
                          std::source_location where) {
   return this_block().collective(op, mask, value, x, width, where);
+}
+
+void memcpy_async(void* to, const void* from, std::size_t bytes, std::size_t zeros,
+                  std::source_location where) {
+  this_block().memcpy_async(to, from, bytes, zeros, where);
+}
+void commit_copies() { this_block().commit_copies(); }
+void wait_for_copies(std::size_t prior, std::source_location where) {
+  this_block().wait_for_copies(prior, where);
 }
 
 void barrier_init(const void* barrier, unsigned arrivals, std::source_location where) {

@@ -77,7 +77,7 @@ void* dynamic_shared();
 // What the functions of cuda.h are made of.
 
 /// Everything that a thread can wait at or do wrong. BlockBarrier is the block's, those up to All
-/// are the warp's, the rest is Hopper's.
+/// are the warp's, the last two the thread's own, the rest is Hopper's.
 enum class Op {
   BlockBarrier,
   SyncWarp,
@@ -96,7 +96,9 @@ enum class Op {
   BulkWait,
   ClusterArrive,
   ClusterWait,
-  Remote
+  Remote,
+  MemcpyAsync,
+  WaitPrior
 };
 
 /// Waits until every thread of the block is at this barrier.
@@ -107,6 +109,14 @@ void barrier(std::source_location where);
 /// is not 0.
 std::uint64_t collective(Op op, unsigned mask, std::uint64_t value, int x, int width,
                          std::source_location where);
+
+/// Copies of a thread's own, to shared memory: `zeros` of the `bytes` are 0. They arrive when the
+/// thread waits for their group, and no sooner.
+void memcpy_async(void* to, const void* from, std::size_t bytes, std::size_t zeros,
+                  std::source_location where);
+void commit_copies();
+/// Waits for all groups that the thread has committed but the last `prior`.
+void wait_for_copies(std::size_t prior, std::source_location where);
 
 // What common/simt/hopper.h is made of; common/hopper.h says what each does.
 

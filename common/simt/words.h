@@ -58,7 +58,7 @@ inline std::string to_string(Op op, unsigned mask) {
       "__syncthreads",   "__syncwarp",    "__shfl_sync", "__shfl_up_sync", "__shfl_down_sync",
       "__shfl_xor_sync", "__ballot_sync", "__any_sync",  "__all_sync",     "Barrier::init",
       "Barrier::arrive", "Barrier::wait", "bulk_load",   "bulk_store",     "wait_bulk_stores",
-      "cluster_arrive",  "cluster_wait",  "remote_..."};
+      "cluster_arrive",  "cluster_wait",  "remote_...",  "memcpy_async",   "wait_prior"};
   std::ostringstream out;
   out << kNames[static_cast<int>(op)] << '(';
   if (op > Op::BlockBarrier && op <= Op::All) out << "mask 0x" << std::hex << mask;

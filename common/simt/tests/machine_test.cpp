@@ -6,6 +6,7 @@
 
 #include <array>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -321,6 +322,56 @@ __global__ void hopeless_lock(int* lock) {
 
 __global__ void nothing() {}
 
+// ------------------------------------------------------------------------------ copies of a thread
+
+enum class CopyMistake {
+  None,
+  NoWait,
+  WaitsTooLittle,
+  NoCommit,
+  EarlyReuse,
+  OwnStore,
+  OddSize,
+  OddSource,
+  ToGlobal
+};
+
+/// out = 2 · in: each thread brings 4 floats a step to its own place in a ring of 3.
+__global__ void own_copies(const float* in, float* out, int steps, CopyMistake mistake) {
+  constexpr int kStages = 3;
+  const auto is = [=](CopyMistake other) { return mistake == other; };
+  auto* const ring = lnc::dynamic_shared<float>() + threadIdx.x * 4 * kStages;
+  const auto at = [=](int step) { return (step * blockDim.x + threadIdx.x) * 4; };
+  const auto request = [&](int step) {
+    float* const to = is(CopyMistake::ToGlobal) ? out + at(0) : ring + step % kStages * 4;
+    if (step < steps)
+      __pipeline_memcpy_async(to, in + at(step) + is(CopyMistake::OddSource),
+                              is(CopyMistake::OddSize) ? 12 : 16);
+    if (!is(CopyMistake::NoCommit)) __pipeline_commit();
+  };
+  for (int step = 0; step < kStages; ++step) request(step);
+  for (int step = 0; step < steps; ++step) {
+    float* const stage = ring + step % kStages * 4;
+    if (is(CopyMistake::OwnStore)) stage[1] = 0.0f;
+    if (is(CopyMistake::EarlyReuse)) request(step + kStages);
+    if (!is(CopyMistake::NoWait))
+      __pipeline_wait_prior(kStages - 1 + is(CopyMistake::WaitsTooLittle));
+    for (int i = 0; i < 4; ++i) out[at(step) + i] = 2.0f * stage[i];
+    if (!is(CopyMistake::EarlyReuse)) request(step + kStages);
+  }
+}
+
+/// Copies of 4, 8 and 16 bytes, whose last 4, 4 and 12 are zeros.
+__global__ void copies_with_zeros(const float* in, float* out) {
+  auto* const shared = lnc::dynamic_shared<float>();
+  __pipeline_memcpy_async(shared, in, 4, 4);
+  __pipeline_memcpy_async(shared + 2, in + 2, 8, 4);
+  __pipeline_memcpy_async(shared + 4, in + 4, 16, 12);
+  __pipeline_commit();
+  __pipeline_wait_prior(0);
+  for (int i = 0; i < 8; ++i) out[i] = shared[i];
+}
+
 }  // namespace kernels
 
 // ----------------------------------------------------------------------------------- test:
@@ -491,6 +542,45 @@ TEST_CASE("sums under a lock need the barrier after the acquire and that before 
     CHECK(sums(kernels::locked_add<false, true>, kUntilItComes)[1] == 1);
   }
   omp_set_num_threads(cores);
+}
+
+// --------------------------------------------------------------------- test: copies of a thread
+
+TEST_CASE("a thread's copies are there when it has waited for them, and not before") {
+  struct alignas(16) Memory {
+    float at[32 * 4 * 10 + 4];
+  };
+  using kernels::CopyMistake;
+  static Memory in, out;
+  std::iota(std::begin(in.at), std::end(in.at), 1.0f);
+  const auto run = [&](int steps, CopyMistake mistake) {
+    launch(kernels::own_copies, {1, 32, 32 * 3 * 16}, in.at, out.at, steps, mistake);
+    bool right = true;
+    for (int i = 0; i < 32 * 4 * steps; ++i) right = right && out.at[i] == 2.0f * in.at[i];
+    return right;
+  };
+  for (const simt::Schedule schedule : kSchedules) {
+    const Under under(schedule);
+    CHECK(run(10, CopyMistake::None));
+    for (const int steps : {1, 2, 3, 4}) {
+      CHECK(run(steps, CopyMistake::None));
+      for (const auto mistake :
+           {CopyMistake::NoWait, CopyMistake::WaitsTooLittle, CopyMistake::NoCommit}) {
+        CHECK_FALSE(run(steps, mistake));
+        CHECK(std::isnan(out.at[0]));
+      }
+    }
+    const auto fault = [&](CopyMistake mistake) { return fault_of([&] { run(10, mistake); }); };
+    CHECK(has(fault(CopyMistake::WaitsTooLittle), "whose destination was written to before it"));
+    CHECK(has(fault(CopyMistake::EarlyReuse), "whose destination was written to before it had"));
+    CHECK(has(fault(CopyMistake::OwnStore), "whose destination was written to before it had"));
+    CHECK(has(fault(CopyMistake::OddSize), "copies 12 bytes, and not 4, 8 or 16, at memcpy_async"));
+    CHECK(has(fault(CopyMistake::OddSource), "from an address that is no multiple of the size"));
+    CHECK(has(fault(CopyMistake::ToGlobal), "names a place that is not in shared memory"));
+  }
+  launch(kernels::copies_with_zeros, {1, 1, 32}, in.at, out.at);
+  const float expected[] = {0, NAN, 3, 0, 5, 0, 0, 0};
+  for (int i = 0; i < 8; ++i) CHECK((i == 1 ? std::isnan(out.at[i]) : out.at[i] == expected[i]));
 }
 
 TEST_CASE("an empty grid launches nothing") {
