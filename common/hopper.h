@@ -71,10 +71,11 @@ struct BulkRows {
   __device__ void load(std::int64_t row, std::int64_t first, int vectors, Slot* slots,
                        Barrier& barrier) const {
     if constexpr (kAligned) {
-      const auto bytes = static_cast<unsigned>(
-          min(cols - first * kLanes, std::int64_t{vectors} * kLanes) * sizeof(T));
+      const std::int64_t elements = min(cols - first * kLanes, std::int64_t{vectors} * kLanes);
+      const auto bytes = elements > 0 ? static_cast<unsigned>(elements * sizeof(T)) : 0;
       barrier.arrive_and_expect(bytes);
-      return bulk_load(slots, tensor + row * cols + first * kLanes, bytes, barrier);
+      if (bytes > 0) bulk_load(slots, tensor + row * cols + first * kLanes, bytes, barrier);
+      return;
     }
     const auto floor = [](const T* p) { return reinterpret_cast<std::uintptr_t>(p) / 16 * 16; };
     const auto ceil = [=](const T* p) { return floor(p + kLanes - 1); };

@@ -47,33 +47,40 @@ inline std::string kernel_name(const void* kernel) {
   return name;
 }
 
+/// The same configuration as CUDA wants it, `cluster` being a part of it; asks for what a kernel
+/// has only on demand.
+inline cudaError_t prepare_launch(const void* kernel, const LaunchConfig& config,
+                                  cudaLaunchConfig_t& cuda_config, cudaLaunchAttribute& cluster) {
+  constexpr std::size_t kSharedWithoutAsking = 48 << 10;
+  constexpr unsigned kClusterWithoutAsking = 8;
+  cudaError_t status = cudaSuccess;
+  if (config.shared_bytes > kSharedWithoutAsking)
+    status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(config.shared_bytes));
+  if (status == cudaSuccess && config.cluster > kClusterWithoutAsking)
+    status = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {config.cluster, 1, 1};
+  cuda_config.gridDim = config.grid;
+  cuda_config.blockDim = config.block;
+  cuda_config.dynamicSmemBytes = config.shared_bytes;
+  cuda_config.stream = config.stream;
+  cuda_config.attrs = &cluster;
+  cuda_config.numAttrs = config.cluster > 1 ? 1 : 0;
+  return status;
+}
+
 /// Runs `kernel` over `config.grid` blocks on `config.stream`. A grid of no blocks is no work.
 /// @throws std::runtime_error naming the kernel and its configuration where the launch fails.
 template <typename... Params, typename... Args>
 void launch(void (*kernel)(Params...), const LaunchConfig& config, Args&&... args) {
   if (config.grid.x == 0 || config.grid.y == 0 || config.grid.z == 0) return;
   const auto* address = reinterpret_cast<const void*>(kernel);
-  constexpr std::size_t kSharedWithoutAsking = 48 << 10;
-  constexpr unsigned kClusterWithoutAsking = 8;
-  cudaError_t status = cudaSuccess;
-  if (config.shared_bytes > kSharedWithoutAsking)
-    status = cudaFuncSetAttribute(address, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  static_cast<int>(config.shared_bytes));
-  if (status == cudaSuccess && config.cluster > kClusterWithoutAsking)
-    status = cudaFuncSetAttribute(address, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-  if (status == cudaSuccess) {
-    cudaLaunchConfig_t cuda_config{};
-    cuda_config.gridDim = config.grid;
-    cuda_config.blockDim = config.block;
-    cuda_config.dynamicSmemBytes = config.shared_bytes;
-    cuda_config.stream = config.stream;
-    cudaLaunchAttribute cluster{};
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim = {config.cluster, 1, 1};
-    cuda_config.attrs = &cluster;
-    cuda_config.numAttrs = config.cluster > 1 ? 1 : 0;
+  cudaLaunchAttribute cluster{};
+  cudaLaunchConfig_t cuda_config{};
+  cudaError_t status = prepare_launch(address, config, cuda_config, cluster);
+  if (status == cudaSuccess)
     status = cudaLaunchKernelEx(&cuda_config, kernel, static_cast<Params>(args)...);
-  }
   if (status == cudaSuccess) return;
   (void)cudaGetLastError();  // a refused launch must not be blamed on the next one
   std::ostringstream what;
@@ -113,6 +120,26 @@ int resident_blocks(void (*kernel)(Params...), int threads, std::size_t shared_b
     status = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, shared_bytes);
   check_cuda(status, "asking how many blocks of " + kernel_name(address) + " fit");
   return blocks > 0 ? blocks : 1;
+}
+
+/// How many clusters of a launch the GPU holds at once, config.cluster blocks each, whatever its
+/// grid; 0 where it holds none.
+template <typename... Params>
+int resident_clusters(void (*kernel)(Params...), const LaunchConfig& config) {
+  if (config.cluster == 1)
+    return multiprocessors() *
+           resident_blocks(kernel, static_cast<int>(config.block.x), config.shared_bytes);
+  cudaLaunchAttribute cluster{};
+  cudaLaunchConfig_t cuda_config{};
+  const auto* address = reinterpret_cast<const void*>(kernel);
+  cudaError_t status = prepare_launch(address, config, cuda_config, cluster);
+  cuda_config.gridDim = config.cluster;
+  int clusters = 0;
+  if (status == cudaSuccess)
+    status = cudaOccupancyMaxActiveClusters(&clusters, kernel, &cuda_config);
+  if (status == cudaSuccess) return clusters;
+  (void)cudaGetLastError();
+  return 0;
 }
 
 /// The block's dynamic shared memory, LaunchConfig::shared_bytes of it, 16-byte aligned.
