@@ -45,10 +45,9 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize)
   auto* const weight = reinterpret_cast<Packed<W, kLanes>*>(slots + cut.warps * ring_vectors) +
                        int64_t{warp} * 2 * cut.vectors;
   auto* const bias = weight + cut.vectors;
+  const int64_t start = int64_t{piece} * cut.vectors;  // of the piece, in vectors
   const auto request = [&](int64_t row, int stage) {
-    if (row < a.rows)
-      x_rows.load(row, int64_t{piece} * cut.vectors, cut.vectors, ring.slot(stage),
-                  full[warp][stage]);
+    if (row < a.rows) x_rows.load(row, start, cut.vectors, ring.slot(stage), full[warp][stage]);
   };
   const auto columns = [&](const T* x_row, int i, int of_piece) {
     return Columns<T, kAligned>(x_row, int64_t{of_piece} * cut.vectors + i, a.cols);
@@ -57,7 +56,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize)
     const int64_t first = columns(x_row, 0, of_piece).first, end = first + cut.vectors * kLanes;
     return static_cast<int>(max(min(end, a.cols) - max(first, int64_t{0}), int64_t{0}));
   };
-  const auto vector = [&](const T* x_row, const Packed<T, kLanes>* slot, int i) {
+  const auto x_vector = [&](const T* x_row, const Packed<T, kLanes>* slot, int i) {
     if constexpr (kAligned) return slot[i];
     if (slot != nullptr) return x_rows.take(x_row, columns(x_row, i, piece), slot + i);
     return columns(x_row, i, piece).load(x_row);
@@ -76,22 +75,21 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize)
     bias[i] = columns(a.x, i, piece).load_or(0.0f, a.bias);
   }
   cluster_wait();
-
-  const auto send_moments = [&](int64_t row, unsigned turn) {
+  const auto send_moments = [&](int64_t row, int turn) {
     const T* x_row = a.x + row * a.cols;
     const auto* slot = kAligned || cut.stages > 0 ? ring.wait() : nullptr;
     float mean = 0.0f, squares = 0.0f, x[kLanes];
     if (a.kind == Kind::Layer) {
 #pragma unroll 4
       for (int i = lane; i < mine; i += kWarpSize) {
-        to_floats(vector(x_row, slot, i), x);
+        to_floats(x_vector(x_row, slot, i), x);
         for (int l = 0; l < kLanes; ++l) mean += x[l];
       }
       mean = warp_sum(mean) / max(count(x_row, piece), 1);
     }
 #pragma unroll 4
     for (int i = lane; i < mine; i += kWarpSize) {
-      to_floats(vector(x_row, slot, i), x);
+      to_floats(x_vector(x_row, slot, i), x);
       for (int l = 0; l < kLanes; ++l)
         if (columns(x_row, i, piece).has(l)) squares += (x[l] - mean) * (x[l] - mean);
     }
@@ -102,46 +100,49 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize)
                          met[turn]);
     ring.advance();
   };
-
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
   if (first_row < a.rows) send_moments(first_row, 0);
-  int stage = 0;
-  unsigned exchange = 0;
+  int stage = 0, exchange = 0;
   for (int64_t row = first_row; row < a.rows; row += stride, ++exchange) {
     if (row + stride < a.rows) send_moments(row + stride, (exchange + 1) % kTurns);  // [9]
-
     met[exchange % kTurns].wait(exchange / kTurns % 2);
     const T* x_row = a.x + row * a.cols;
     const float2* const of_row = moments + exchange % kTurns * pieces;
     float mean = 0.0f, squares = 0.0f;
-    for (int i = lane; i < pieces; i += kWarpSize) mean += count(x_row, i) * of_row[i].x;
-    mean = warp_sum(mean) * inverse_cols;  // [10]
-    for (int i = lane; i < pieces; i += kWarpSize) {
-      const float2 of_piece = of_row[i];
-      squares += of_piece.y + count(x_row, i) * (of_piece.x - mean) * (of_piece.x - mean);
-    }
+#pragma unroll
+    for (int i = lane; i < kMaxBlocks * kMaxWarps; i += kWarpSize)  // [10]
+      if (i < pieces) mean += count(x_row, i) * of_row[i].x;
+    mean = warp_sum(mean) * inverse_cols;
+#pragma unroll
+    for (int i = lane; i < kMaxBlocks * kMaxWarps; i += kWarpSize)
+      if (i < pieces)
+        squares += of_row[i].y + count(x_row, i) * (of_row[i].x - mean) * (of_row[i].x - mean);
     const float rstd = rsqrtf(warp_sum(squares) * inverse_cols + a.eps);
 
     const auto* slot = kAligned || cut.stages > 0 ? ring.slot(stage) : nullptr;
+    auto* y = reinterpret_cast<Packed<T, kLanes>*>(a.y) + (row * a.cols / kLanes + start);
     const auto normalise = [&](const auto& weight_of, const auto& bias_of) {
-      for (int start = lane; start < mine; start += kBatch * kWarpSize) {
+      for (int begin = lane; begin < mine; begin += kBatch * kWarpSize) {
         Packed<T, kLanes> arrived[kBatch];
         Packed<W, kLanes> w[kBatch], b[kBatch];
 #pragma unroll
-        for (int j = 0; j < kBatch; ++j)
-          if (const int i = start + j * kWarpSize; i < mine)
-            arrived[j] = vector(x_row, slot, i), w[j] = weight_of(i), b[j] = bias_of(i);
+        for (int j = 0; j < kBatch; ++j) {
+          const int i = min(begin + j * kWarpSize, mine - 1);
+          arrived[j] = x_vector(x_row, slot, i), w[j] = weight_of(i), b[j] = bias_of(i);
+        }
 #pragma unroll
         for (int j = 0; j < kBatch; ++j) {
-          const int i = start + j * kWarpSize;
+          const int i = begin + j * kWarpSize;
           if (i >= mine) continue;
           float x[kLanes], of_weight[kLanes], of_bias[kLanes];
           to_floats(arrived[j], x);
           to_floats(w[j], of_weight);
           to_floats(b[j], of_bias);
           for (int l = 0; l < kLanes; ++l) x[l] = (x[l] - mean) * rstd * of_weight[l] + of_bias[l];
-          const auto at = columns(x_row, i, piece);
-          kAligned ? store(a.y, row * a.cols + at.first, x) : at.store(a.y + row * a.cols, x);
+          if constexpr (kAligned)
+            y[i] = from_floats<T>(x);
+          else
+            columns(x_row, i, piece).store(a.y + row * a.cols, x);
         }
       }
     };
@@ -186,8 +187,7 @@ template <typename T, typename W>
 void run(const ForwardArgs<T, W>& a) {
   constexpr int kLanes = kVectorElements<T>;
   const bool aligned = a.cols % kLanes == 0 && at_16_bytes(a.x, a.y, a.weight, a.bias);
-  // A row that starts inside of a vector may touch one more.
-  const int64_t vectors = (a.cols + (aligned ? 0 : 2 * kLanes - 2)) / kLanes;
+  const int64_t vectors = (a.cols + (aligned ? 0 : 2 * kLanes - 2)) / kLanes;  // [13]
   for (int most_blocks = kMaxBlocks;; most_blocks /= 2) {
     const Cut cut = cut_row<T, W>(vectors, aligned, most_blocks);
     const auto kernel = aligned && cut.stages > 0 ? layer_norm_forward<T, W, true>
@@ -212,8 +212,8 @@ const Registration registration{{
     .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
                             run<__nv_bfloat16, float>},
     .predicted_bytes = [](const Problem& p, const Gpu& gpu) -> std::int64_t {
-      const bool stays = p.cols * p.element_bytes() <= kMaxBlocks * (108 << 10);
-      return predict_bytes(p, gpu, gpu.threads_per_multiprocessor * kMaxBlocks, 1, stays ? 1 : 3);
+      const int walks = p.cols * p.element_bytes() <= kMaxBlocks * (108 << 10) ? 1 : 3;
+      return predict_bytes(p, gpu, gpu.threads_per_multiprocessor * kMaxBlocks, 1, walks);
     },
 }};
 
