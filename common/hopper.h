@@ -129,8 +129,9 @@ struct BulkRows {
   __device__ unsigned copy(std::int64_t row, std::int64_t first, int vectors, Slot* slots,
                            Barrier& barrier) const {
     if constexpr (kAligned) {
-      const auto bytes = static_cast<unsigned>(
-          min(cols - first * kLanes, std::int64_t{vectors} * kLanes) * sizeof(T));
+      const std::int64_t elements = min(cols - first * kLanes, std::int64_t{vectors} * kLanes);
+      if (elements <= 0) return 0;
+      const auto bytes = static_cast<unsigned>(elements * sizeof(T));
       bulk_load(slots, tensor + row * cols + first * kLanes, bytes, barrier);
       return bytes;
     }

@@ -50,12 +50,40 @@ inline std::string kernel_name(const void* kernel) {
   return name;
 }
 
-/// A kernel may have 48 KB of dynamic shared memory without asking; less was never asked for.
-inline cudaError_t allow_shared_bytes(const void* kernel, std::size_t bytes) {
-  if (bytes <= 48 << 10) return cudaSuccess;
-  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              static_cast<int>(bytes));
-}
+/// A LaunchConfig as CUDA wants it.
+struct CudaLaunch {
+  cudaLaunchConfig_t config{};
+  cudaLaunchAttribute attributes[2]{};
+
+  /// Asks for what a kernel has only on demand, too.
+  cudaError_t prepare(const void* kernel, const LaunchConfig& from) {
+    config.gridDim = from.grid;
+    config.blockDim = from.block;
+    config.dynamicSmemBytes = from.shared_bytes;
+    config.stream = from.stream;
+    config.attrs = attributes;
+    config.numAttrs = 0;
+    if (from.cluster > 1) {
+      auto& cluster = attributes[config.numAttrs++];
+      cluster.id = cudaLaunchAttributeClusterDimension;
+      cluster.val.clusterDim = {from.cluster, 1, 1};
+    }
+    if (from.starts_early) {
+      auto& early = attributes[config.numAttrs++];
+      early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+      early.val.programmaticStreamSerializationAllowed = 1;
+    }
+    constexpr std::size_t kSharedWithoutAsking = 48 << 10;
+    constexpr unsigned kClusterWithoutAsking = 8;
+    cudaError_t status = cudaSuccess;
+    if (from.shared_bytes > kSharedWithoutAsking)
+      status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    static_cast<int>(from.shared_bytes));
+    if (status == cudaSuccess && from.cluster > kClusterWithoutAsking)
+      status = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+    return status;
+  }
+};
 
 /// Runs `kernel` over `config.grid` blocks on `config.stream`. A grid of no blocks is no work.
 /// @throws std::runtime_error naming the kernel and its configuration where the launch fails.
@@ -63,30 +91,10 @@ template <typename... Params, typename... Args>
 void launch(void (*kernel)(Params...), const LaunchConfig& config, Args&&... args) {
   if (config.grid.x == 0 || config.grid.y == 0 || config.grid.z == 0) return;
   const auto* address = reinterpret_cast<const void*>(kernel);
-  constexpr unsigned kClusterWithoutAsking = 8;
-  cudaError_t status = allow_shared_bytes(address, config.shared_bytes);
-  if (status == cudaSuccess && config.cluster > kClusterWithoutAsking)
-    status = cudaFuncSetAttribute(address, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-  if (status == cudaSuccess) {
-    cudaLaunchConfig_t cuda_config{};
-    cuda_config.gridDim = config.grid;
-    cuda_config.blockDim = config.block;
-    cuda_config.dynamicSmemBytes = config.shared_bytes;
-    cuda_config.stream = config.stream;
-    cudaLaunchAttribute attributes[2]{};
-    cuda_config.attrs = attributes;
-    if (config.cluster > 1) {
-      auto& cluster = attributes[cuda_config.numAttrs++];
-      cluster.id = cudaLaunchAttributeClusterDimension;
-      cluster.val.clusterDim = {config.cluster, 1, 1};
-    }
-    if (config.starts_early) {
-      auto& early = attributes[cuda_config.numAttrs++];
-      early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-      early.val.programmaticStreamSerializationAllowed = 1;
-    }
-    status = cudaLaunchKernelEx(&cuda_config, kernel, static_cast<Params>(args)...);
-  }
+  CudaLaunch prepared;
+  cudaError_t status = prepared.prepare(address, config);
+  if (status == cudaSuccess)
+    status = cudaLaunchKernelEx(&prepared.config, kernel, static_cast<Params>(args)...);
   if (status == cudaSuccess) return;
   (void)cudaGetLastError();  // a refused launch must not be blamed on the next one
   std::ostringstream what;
@@ -119,12 +127,32 @@ inline int max_shared_bytes() { return attribute_of_gpu(cudaDevAttrMaxSharedMemo
 template <typename... Params>
 int resident_blocks(void (*kernel)(Params...), int threads, std::size_t shared_bytes) {
   const auto* address = reinterpret_cast<const void*>(kernel);
+  CudaLaunch prepared;
+  cudaError_t status = prepared.prepare(address, {.shared_bytes = shared_bytes});
   int blocks = 0;
-  cudaError_t status = allow_shared_bytes(address, shared_bytes);
   if (status == cudaSuccess)
     status = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, shared_bytes);
   check_cuda(status, "asking how many blocks of " + kernel_name(address) + " fit");
   return blocks > 0 ? blocks : 1;
+}
+
+/// How many clusters of a launch the GPU holds at once, whatever its grid; 0 where it holds none. A
+/// cluster lives in one group of multiprocessors (16 or 18 on an H100), so these may be fewer than
+/// the places for blocks divided by a cluster's blocks.
+template <typename... Params>
+int resident_clusters(void (*kernel)(Params...), const LaunchConfig& config) {
+  if (config.cluster == 1)
+    return multiprocessors() *
+           resident_blocks(kernel, static_cast<int>(config.block.x), config.shared_bytes);
+  CudaLaunch prepared;
+  cudaError_t status = prepared.prepare(reinterpret_cast<const void*>(kernel), config);
+  prepared.config.gridDim = config.cluster;
+  int clusters = 0;
+  if (status == cudaSuccess)
+    status = cudaOccupancyMaxActiveClusters(&clusters, kernel, &prepared.config);
+  if (status == cudaSuccess) return clusters;
+  (void)cudaGetLastError();  // more blocks, or more shared memory, than there can be
+  return 0;
 }
 
 /// The block's dynamic shared memory, LaunchConfig::shared_bytes of it, 16-byte aligned.

@@ -47,6 +47,13 @@ int resident_blocks(void (*)(Params...), int threads, std::size_t shared_bytes) 
   return std::clamp(fit, 1, std::max(1024 / threads, 1));
 }
 
+/// How many clusters of a launch that GPU holds at once.
+template <typename... Params>
+int resident_clusters(void (*kernel)(Params...), const LaunchConfig& config) {
+  const int blocks = resident_blocks(kernel, static_cast<int>(config.block.x), config.shared_bytes);
+  return multiprocessors() / static_cast<int>(config.cluster) * blocks;
+}
+
 /// The block's dynamic shared memory, as an array of T. In CUDA: `extern __shared__ T data[]`.
 template <typename T>
 T* dynamic_shared() {

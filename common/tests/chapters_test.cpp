@@ -167,6 +167,19 @@ TEST_CASE("every chapter is right on wide rows") {
       });
 }
 
+TEST_CASE("every chapter is right on rows that no cluster's shared memory holds") {
+  for (const Chapter& chapter : chapters())
+    for (const std::int64_t cols : {1'000'000, 1'000'003})
+      for (const DType dtype : {DType::F32, DType::BF16}) {
+        Problem problem;
+        problem.dtype = dtype;
+        problem.rows = 2;
+        problem.cols = cols;
+        if (device().emulated && (dtype == DType::F32) != (cols % 2 == 0)) continue;
+        if (refusal(chapter, problem).empty()) check_problem(chapter, problem);
+      }
+}
+
 namespace {
 
 /// Each part of a fusion alone, and all of them together.
