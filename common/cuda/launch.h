@@ -115,6 +115,32 @@ int resident_blocks(void (*kernel)(Params...), int threads, std::size_t shared_b
   return blocks > 0 ? blocks : 1;
 }
 
+/// How many clusters of a launch the GPU holds at once; at least 1. A cluster lives in one group of
+/// 16 or 18 multiprocessors (H100), so this may be less than the places for blocks divided by its
+/// size.
+template <typename... Params>
+std::int64_t resident_clusters(void (*kernel)(Params...), const LaunchConfig& config) {
+  const auto* address = reinterpret_cast<const void*>(kernel);
+  cudaLaunchConfig_t cuda_config{};
+  cuda_config.gridDim = config.cluster;
+  cuda_config.blockDim = config.block;
+  cuda_config.dynamicSmemBytes = config.shared_bytes;
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {config.cluster, 1, 1};
+  cuda_config.attrs = &cluster;
+  cuda_config.numAttrs = 1;
+  int clusters = 0;
+  cudaError_t status = cudaFuncSetAttribute(address, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                            static_cast<int>(config.shared_bytes));
+  if (status == cudaSuccess)
+    status = cudaFuncSetAttribute(address, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+  if (status == cudaSuccess)
+    status = cudaOccupancyMaxActiveClusters(&clusters, kernel, &cuda_config);
+  check_cuda(status, "asking how many clusters of " + kernel_name(address) + " fit");
+  return clusters > 0 ? clusters : 1;
+}
+
 /// The block's dynamic shared memory, LaunchConfig::shared_bytes of it, 16-byte aligned.
 template <typename T>
 __device__ T* dynamic_shared() {

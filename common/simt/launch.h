@@ -46,6 +46,15 @@ int resident_blocks(void (*)(Params...), int threads, std::size_t shared_bytes) 
   return std::clamp(fit, 1, std::max(1024 / threads, 1));
 }
 
+/// How many clusters of a launch it holds at once: as if each could lie anywhere.
+template <typename... Params>
+std::int64_t resident_clusters(void (*kernel)(Params...), const LaunchConfig& config) {
+  const auto threads = static_cast<int>(config.block.x);
+  const auto cluster = static_cast<int>(config.cluster);
+  return std::max(
+      multiprocessors() * resident_blocks(kernel, threads, config.shared_bytes) / cluster, 1);
+}
+
 /// The block's dynamic shared memory, as an array of T. In CUDA: `extern __shared__ T data[]`.
 template <typename T>
 T* dynamic_shared() {
