@@ -42,7 +42,8 @@ Plan plan_for(int64_t cols, int64_t element_bytes, int64_t weight_bytes, int gro
         group > 0 ? plan.cluster < group : plan.cluster < kPortable && plan.slice > kSliceColumns;
     if (plan.cluster == kMaxCluster || (!grow && plan.fits(1))) break;
   }
-  plan.share = plan.fits(2) ? 2 : 1;
+  const int most = plan.cluster > 1 ? 2 : 16;
+  while (plan.share < most && plan.fits(2 * plan.share)) plan.share *= 2;
   plan.stages = std::clamp(plan.room(plan.share), 1, kMaxStages);
   plan.threads = std::min<int>(kMaxThreads / plan.share,
                                blocks_for(plan.slice / lanes, kWarpSize) * kWarpSize);
