@@ -116,10 +116,13 @@ int resident_blocks(void (*kernel)(Params...), int threads, std::size_t shared_b
 }
 
 /// How many clusters of a launch the GPU holds at once; at least 1. A cluster lives in one group of
-/// 16 or 18 multiprocessors (H100), so this may be less than the places for blocks divided by its
-/// size.
+/// multiprocessors (16 or 18 on an H100), so these may be fewer than the places for blocks divided
+/// by a cluster's blocks.
 template <typename... Params>
 std::int64_t resident_clusters(void (*kernel)(Params...), const LaunchConfig& config) {
+  if (config.cluster == 1)
+    return std::int64_t{multiprocessors()} *
+           resident_blocks(kernel, static_cast<int>(config.block.x), config.shared_bytes);
   const auto* address = reinterpret_cast<const void*>(kernel);
   cudaLaunchConfig_t cuda_config{};
   cuda_config.gridDim = config.cluster;
@@ -133,7 +136,7 @@ std::int64_t resident_clusters(void (*kernel)(Params...), const LaunchConfig& co
   int clusters = 0;
   cudaError_t status = cudaFuncSetAttribute(address, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                             static_cast<int>(config.shared_bytes));
-  if (status == cudaSuccess)
+  if (status == cudaSuccess)  // of more than 8 blocks
     status = cudaFuncSetAttribute(address, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
   if (status == cudaSuccess)
     status = cudaOccupancyMaxActiveClusters(&clusters, kernel, &cuda_config);
