@@ -448,6 +448,19 @@ TEST_CASE("a chapter that groups rows is right for every size of a group") {
     }
 }
 
+TEST_CASE("a chapter that groups rows, or splits them, is right over many rows of a group") {
+  for (const Chapter& chapter : chapters())
+    for (const DType dtype : {DType::F32, DType::BF16}) {
+      Problem problem;
+      problem.dtype = dtype;
+      problem.rows = 160;
+      problem.misalign = dtype == DType::F32 ? 0 : 1;
+      problem.cols = 512 - 3 * problem.misalign;
+      problem.group = 16;
+      if (refusal(chapter, problem).empty()) check_problem(chapter, problem);
+    }
+}
+
 TEST_CASE("a chapter that groups rows is right at many widths, several rows for each block") {
   for (const Chapter& chapter : chapters())
     for (const auto [rows, cols] :

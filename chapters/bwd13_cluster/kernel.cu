@@ -1,0 +1,221 @@
+// bwd13 · Rows in clusters
+//
+// From 16 385 columns on no block of bwd09 sees a whole row, and x and dy are read twice. Here a
+// cluster of up to 16 blocks has a row, each a slice: weight and the next rows in shared memory,
+// dweight and dbias in registers. A row's two sums go from every block to every other, past device
+// memory; while they are on their way, the blocks add up the next row.
+//
+// It should run at the speed of a triad up to 131 072 columns: 3·M·N elements, each moved once.
+#include "common/hopper.h"
+
+namespace bwd13 {
+using namespace lnc;
+
+constexpr int kMaxStages = 4, kLeastStages = 3;  // [1] rows of a block in shared memory
+constexpr int kSliceColumns = 4096;              // [2] of a block, while clusters may grow
+constexpr int kPortable = 8, kMaxCluster = 16;   // blocks of a cluster
+constexpr int kMaxThreads = 512, kColumns = 32;  // [3] a thread's columns
+constexpr int kExchanges = 4;                    // [4] rows whose sums may be on their way
+
+/// How a row is cut: `cluster` blocks of `slice` columns, `share` blocks a multiprocessor.
+struct Plan {
+  int64_t element_bytes, weight_bytes, slice = 0;
+  int cluster = 1, share = 1, threads = 0, stages = 0;
+
+  /// How many rows have room in a block beside the weight, 1 KB of static and 1 KB of the system's.
+  int room(int share) const {
+    const int64_t bytes = (max_shared_bytes() + (1 << 10)) / share - (2 << 10);
+    return static_cast<int>((bytes / slice - weight_bytes) / (2 * element_bytes));
+  }
+  bool fits(int share) const {
+    return slice <= kMaxThreads / share * kColumns && room(share) >= kLeastStages;
+  }
+  int64_t places() const { return std::max(multiprocessors() * share / cluster, 1); }
+};
+
+Plan plan_for(int64_t cols, int64_t element_bytes, int64_t weight_bytes, int group) {
+  const int64_t lanes = 16 / element_bytes;
+  Plan plan{element_bytes, weight_bytes};
+  for (;; plan.cluster *= 2) {  // [16]
+    plan.slice = blocks_for(blocks_for(cols, lanes), plan.cluster) * lanes;
+    const bool grow =
+        group > 0 ? plan.cluster < group : plan.cluster < kPortable && plan.slice > kSliceColumns;
+    if (plan.cluster == kMaxCluster || (!grow && plan.fits(1))) break;
+  }
+  const int most = plan.cluster > 1 ? 2 : 16;
+  while (plan.share < most && plan.fits(2 * plan.share)) plan.share *= 2;
+  plan.stages = std::clamp(plan.room(plan.share), 1, kMaxStages);
+  plan.threads = std::min<int>(kMaxThreads / plan.share,
+                               blocks_for(plan.slice / lanes, kWarpSize) * kWarpSize);
+  return plan;
+}
+
+/// A vector of the slice that begins at element `start` of a tensor, from the slot where it came.
+template <int kLanes, typename T, bool kAligned>
+__device__ Packed<T, kLanes> take(const BulkRows<T, kAligned>& tensor, int64_t start, int column,
+                                  const typename BulkRows<T, kAligned>::Slot* slot) {
+  const T* from = reinterpret_cast<const T*>(slot) + column;
+  if constexpr (!kAligned) {  // [5]
+    const auto address = [](const T* p) { return reinterpret_cast<std::uintptr_t>(p); };
+    const T *first = tensor.tensor + start, *end = tensor.tensor + tensor.rows * tensor.cols;
+    const std::uintptr_t vector = address(first + column) / 16 * 16;
+    const bool came = vector >= address(tensor.tensor) && vector + 16 <= address(end);
+    from = came ? from + address(first) % 16 / sizeof(T) : first + column;
+  }
+  return *reinterpret_cast<const Packed<T, kLanes>*>(from);
+}
+
+template <typename T, typename W, int kLanes>
+__global__ void __launch_bounds__(kMaxThreads)
+    layer_norm_backward(BackwardArgs<T, W> a, Plan plan, PartialSums sums) {
+  constexpr bool kAligned = kLanes > 1;
+  constexpr int kVectors = kColumns / kLanes;
+  __shared__ Barrier full[2 * kMaxStages], arrived[kExchanges];
+  __shared__ float2 of_warp[kMaxThreads / kWarpSize], of_block[kExchanges][kMaxCluster];
+  const int rank = cluster_rank(), blocks = cluster_size();
+  const int threads = blockDim.x, warp = threadIdx.x / kWarpSize, peer = threadIdx.x % kWarpSize;
+  const int64_t cluster = blockIdx.x / blocks, stride = gridDim.x / blocks;  // [6]
+  const int64_t rows = (a.rows - cluster + stride - 1) / stride;             // of this cluster
+  const int64_t start = rank * plan.slice;
+  const auto cols = static_cast<int>(max(min(a.cols - start, plan.slice), int64_t{0}));
+  const auto column = [=](int i) -> int { return (i * threads + threadIdx.x) * kLanes; };
+  const auto element = [=](int64_t number) { return (cluster + number * stride) * a.cols + start; };
+
+  const int stages = plan.stages, lag = stages > 1, slots = 2 * stages;  // [7] x: even, dy: odd
+  const auto slot_vectors = static_cast<int>(plan.slice / kVectorElements<T>) + (kAligned ? 0 : 1);
+  const BulkRows<T, kAligned> x{a.x, a.rows, a.cols}, dy{a.dy, a.rows, a.cols};
+  Ring<T> ring{dynamic_shared<Packed<T, kVectorElements<T>>>(), slot_vectors, slots, full};
+  const auto request = [&](int64_t number, int slot) {
+    if (number >= rows) return;
+    if (kAligned && cols == 0) return full[slot].arrive();
+    const BulkRows<T, kAligned> tensor{slot % 2 == 0 ? a.x : a.dy, a.rows, a.cols};
+    tensor.load(cluster + number * stride, start / kVectorElements<T>, slot_vectors,
+                ring.slot(slot), full[slot]);
+  };
+  if (threadIdx.x == 0) {
+    for (Barrier& barrier : arrived) barrier.init(1);
+    ring.fill([&](int slot) { request(slot / 2, slot); });
+  }
+  auto* const weights = reinterpret_cast<Packed<W, kLanes>*>(ring.slot(slots)) + threadIdx.x;
+  const auto load_weight = [&](int i) {
+    return load_if<kLanes>(a.weight != nullptr, a.weight, start + column(i), 1.0f);
+  };
+  for (int i = 0; kAligned && column(i) < cols; ++i) weights[i * threads] = load_weight(i);  // [8]
+  cluster_sync();                                                                            // [9]
+
+  const bool layer = a.kind == Kind::Layer;
+  const float inverse_cols = 1.0f / static_cast<float>(a.cols);
+  const auto statistics = [&](int64_t number) {  // mean and rstd
+    const int64_t row = cluster + number * stride;
+    return number < rows ? make_float2(layer ? a.mean[row] : 0.0f, a.rstd[row]) : float2{};
+  };
+  const auto terms = [&](int64_t number, int slot, int i, float2 row) {
+    const auto *x_slot = ring.slot(slot), *dy_slot = x_slot + slot_vectors;
+    return GradientTerms<kLanes>(take<kLanes>(x, element(number), column(i), x_slot),
+                                 take<kLanes>(dy, element(number), column(i), dy_slot),
+                                 kAligned ? weights[i * threads] : load_weight(i), row.x, row.y);
+  };
+  float dweight[kVectors][kLanes] = {}, dbias[kVectors][kLanes] = {};
+  float2 before = {}, now = {}, next = statistics(0);
+  int done = 0;  // x's slot of the row whose dx is next
+  for (int64_t step = 0; step < rows + lag; ++step) {
+    const int64_t number = step - lag;  // [10] of the row whose dx is next
+    before = lag == 0 ? next : now;
+    now = next;
+    next = statistics(step + 1);  // [11]
+    if (step < rows) {
+      const int slot = ring.stage;
+      for (int tensor = 0; tensor < 2; ++tensor, ring.advance()) ring.wait();
+      float2 c = make_float2(0.0f, 0.0f);
+#pragma unroll
+      for (int i = 0; i < kVectors; ++i) {
+        if (column(i) >= cols) continue;
+        const auto t = terms(step, slot, i, now);
+        t.add_to(c);
+        for (int lane = 0; lane < kLanes; ++lane) {
+          dweight[i][lane] += t.dy[lane] * t.xhat[lane];
+          dbias[i][lane] += t.dy[lane];
+        }
+      }
+      c = warp_sum(c);
+      if (peer == 0) of_warp[warp] = c;
+      __syncthreads();
+      if (warp == 0) {  // [12]
+        c = warp_sum(peer < threads / kWarpSize ? of_warp[peer] : float2{});
+        const int turn = step % kExchanges;
+        if (peer == 0) arrived[turn].arrive_and_expect(blocks * sizeof c);
+        if (peer < blocks) remote_store_async(&of_block[turn][rank], peer, c, arrived[turn]);
+      }
+    }
+    if (step >= lag) {
+      const int turn = number % kExchanges;
+      arrived[turn].wait(number / kExchanges % 2);  // [13]
+      const float2 c = warp_sum(peer < blocks ? of_block[turn][peer] : float2{});
+      const float c1 = c.x * inverse_cols, c2 = layer ? c.y * inverse_cols : 0.0f;
+#pragma unroll
+      for (int i = 0; i < kVectors; ++i) {
+        if (column(i) >= cols) continue;
+        const auto t = terms(number, done, i, before);
+        float dx[kLanes];
+        for (int lane = 0; lane < kLanes; ++lane)
+          dx[lane] = before.y * (t.wdy[lane] - c2 - t.xhat[lane] * c1);
+        store(a.dx, element(number) + column(i), dx);
+      }
+    }
+    __syncthreads();  // [14]
+    if (step < lag) continue;
+    if (threadIdx.x == 0) request(number + stages, done), request(number + stages, done + 1);
+    done = done + 2 < slots ? done + 2 : 0;
+  }
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {  // [15]
+    if (column(i) >= cols) continue;
+    store(sums.dweight, cluster * a.cols + start + column(i), dweight[i]);
+    if (layer) store(sums.dbias, cluster * a.cols + start + column(i), dbias[i]);
+  }
+}
+
+template <int kLanes, typename T, typename W>
+void run_lanes(const BackwardArgs<T, W>& a) {
+  const auto kernel = layer_norm_backward<T, W, kLanes>;
+  const Plan plan = plan_for(a.cols, sizeof(T), sizeof(W), a.group);
+  const std::size_t weight_bytes = plan.slice * sizeof(W), slot_bytes = plan.slice * sizeof(T) + 16;
+  LaunchConfig config{0, static_cast<unsigned>(plan.threads),
+                      2 * plan.stages * slot_bytes + weight_bytes, a.stream,
+                      static_cast<unsigned>(plan.cluster)};
+  const int64_t clusters =
+      std::min({std::max<int64_t>(resident_clusters(kernel, config), 1), plan.places(), a.rows});
+  config.grid = static_cast<unsigned>(clusters * plan.cluster);
+  const PartialSums sums = partial_sums(a, clusters);
+  launch(kernel, config, a, plan, sums);
+  add_partial_sums(a, sums, clusters);
+}
+
+template <typename T, typename W>
+void run(const BackwardArgs<T, W>& a) {
+  if (a.cols % kVectorElements<T> == 0 && at_16_bytes(a.x, a.dy, a.dx, a.weight))
+    run_lanes<kVectorElements<T>>(a);
+  else
+    run_lanes<1>(a);
+}
+
+const Registration registration{{
+    .id = "bwd13",
+    .title = "Rows in clusters",
+    .teaches = "a wide row in several blocks; their sums meet in distributed shared memory",
+    .source = "this repository, QuACK",
+    .group = "blocks a cluster",
+    .min_architecture = 90,
+    .max_cols = kMaxCluster * kMaxThreads * kColumns,
+    .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
+                             run<__nv_bfloat16, float>},
+    .predicted_bytes = [](const Problem& p, const Gpu&) -> std::int64_t {
+      return 3 * p.tensor_bytes() + parameter_bytes(p);
+    },
+    .workspace_bytes = [](const Problem& p) -> std::int64_t {
+      const Plan plan = plan_for(p.cols, p.element_bytes(), p.parameter_element_bytes(), p.group);
+      return partial_sums_bytes(p, std::min(p.rows, plan.places()));
+    },
+}};
+
+}  // namespace bwd13
