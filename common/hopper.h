@@ -44,7 +44,8 @@
 // all memory, global too, and so waits for the stores before it and empties L1. It is made of
 // cluster_arrive() and cluster_wait(), between which a thread may do something else.
 // remote_…(&x, rank, …) means x of block `rank`, for 4 or 8 bytes. remote_store_async needs no
-// meeting: its bytes count for that block's barrier, as a bulk_load's do.
+// meeting: its bytes count for that block's barrier, as a bulk_load's do. A launch that names no
+// cluster makes it an illegal instruction; a cluster of 1 will do.
 //
 // The next kernel. One that is launched with LaunchConfig::starts_early may start when every block
 // of the kernel before it has called launch_dependents() or ended, on what those leave free. Before

@@ -176,7 +176,7 @@ void run_team(const BackwardArgs<T, W>& a) {
            {blocks, kThreads, std::size_t(stages) * stage_bytes, a.stream}, a, stages, slot_vectors,
            padded, 1.0f / static_cast<float>(a.cols), sums);
     const int width = a.kind == Kind::Layer ? 2 * padded : padded;
-    launch(add_blocks<W>, {blocks_for(width, kSumColumns), kSumThreads, 0, a.stream, 1, kEarlySum},
+    launch(add_blocks<W>, {blocks_for(width, kSumColumns), kSumThreads, 0, a.stream, 0, kEarlySum},
            sums, blocks, padded, width, a.dweight, a.dbias, a.cols);
   } else if constexpr (kRowThreads >= kWideFrom && kVectors * kLanes < kMaxColumns &&
                        sizeof(T) == 2) {

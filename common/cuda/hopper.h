@@ -166,16 +166,6 @@ __device__ void remote_store(T* pointer, unsigned rank, T value) {
 template <typename T>
 __device__ void remote_store_async(T* pointer, unsigned rank, T value, Barrier& barrier) {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8);
-  if (cluster_size() == 1) {  // st.async is an illegal instruction outside of a cluster
-    *pointer = value;
-    LNC_HOPPER_ASM(
-        "fence.acq_rel.cta;\n\t"
-        "mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(
-            shared_address(&barrier)),
-        "r"(static_cast<unsigned>(sizeof(T)))
-        : "memory");
-    return;
-  }
   if constexpr (sizeof(T) == 4)
     LNC_HOPPER_ASM(
         "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];" ::"r"(

@@ -27,7 +27,7 @@ struct LaunchConfig {
   dim3 block;
   std::size_t shared_bytes = 0;  ///< of dynamic shared memory, for each block
   cudaStream_t stream = nullptr;
-  unsigned cluster = 1;       ///< blocks, neighbours in x, that share their shared memory (Hopper)
+  unsigned cluster = 0;       ///< blocks, neighbours in x, that share their shared memory (Hopper)
   bool starts_early = false;  ///< before the stream's kernel before has ended: it calls
                               ///< grid_dependency_wait() (Hopper)
 };
@@ -63,7 +63,7 @@ struct CudaLaunch {
     config.stream = from.stream;
     config.attrs = attributes;
     config.numAttrs = 0;
-    if (from.cluster > 1) {
+    if (from.cluster > 0) {
       auto& cluster = attributes[config.numAttrs++];
       cluster.id = cudaLaunchAttributeClusterDimension;
       cluster.val.clusterDim = {from.cluster, 1, 1};
@@ -105,7 +105,7 @@ void launch(void (*kernel)(Params...), const LaunchConfig& config, Args&&... arg
   show(" with grid", config.grid);
   show(", block", config.block);
   what << ", " << config.shared_bytes << " bytes of shared memory";
-  if (config.cluster > 1) what << ", " << config.cluster << " blocks a cluster";
+  if (config.cluster > 0) what << ", " << config.cluster << " blocks a cluster";
   check_cuda(status, what.str());
 }
 
@@ -128,7 +128,7 @@ template <typename... Params>
 int resident_blocks(void (*kernel)(Params...), int threads, std::size_t shared_bytes) {
   const auto* address = reinterpret_cast<const void*>(kernel);
   CudaLaunch prepared;
-  cudaError_t status = prepared.prepare(address, {.shared_bytes = shared_bytes});
+  cudaError_t status = prepared.prepare(address, {1, 1, shared_bytes});
   int blocks = 0;
   if (status == cudaSuccess)
     status = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, shared_bytes);
@@ -141,7 +141,7 @@ int resident_blocks(void (*kernel)(Params...), int threads, std::size_t shared_b
 /// the places for blocks divided by a cluster's blocks.
 template <typename... Params>
 int resident_clusters(void (*kernel)(Params...), const LaunchConfig& config) {
-  if (config.cluster == 1)
+  if (config.cluster <= 1)
     return multiprocessors() *
            resident_blocks(kernel, static_cast<int>(config.block.x), config.shared_bytes);
   CudaLaunch prepared;

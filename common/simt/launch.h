@@ -16,7 +16,7 @@ struct LaunchConfig {
   dim3 block;
   std::size_t shared_bytes = 0;
   cudaStream_t stream = nullptr;
-  unsigned cluster = 1;       ///< blocks, neighbours in x, that share their shared memory
+  unsigned cluster = 0;       ///< blocks, neighbours in x, that share their shared memory
   bool starts_early = false;  ///< it calls grid_dependency_wait(); here kernels never overlap
 };
 
@@ -51,7 +51,7 @@ int resident_blocks(void (*)(Params...), int threads, std::size_t shared_bytes) 
 template <typename... Params>
 int resident_clusters(void (*kernel)(Params...), const LaunchConfig& config) {
   const int blocks = resident_blocks(kernel, static_cast<int>(config.block.x), config.shared_bytes);
-  return multiprocessors() / static_cast<int>(config.cluster) * blocks;
+  return multiprocessors() / static_cast<int>(std::max(config.cluster, 1u)) * blocks;
 }
 
 /// The block's dynamic shared memory, as an array of T. In CUDA: `extern __shared__ T data[]`.

@@ -271,6 +271,8 @@ class Block {
   }
   void remote_store_async(const void* local, unsigned rank, const void* value, std::size_t bytes,
                           const void* barrier, std::source_location where) {
+    if (launch_.cluster == 0)
+      require("stores to another block's barrier, which needs a LaunchConfig::cluster, if of 1");
     std::byte* const to = remote(local, rank, where);
     const std::byte* const other_barrier = remote(barrier, rank, where);
     Async& other = cluster_.block(rank)->async_;
@@ -531,7 +533,7 @@ void check(const Launch& launch) {
   if (grid.x > 0x7FFF'FFFFu) problem = "grid.x is at most 2^31 - 1";
   if (grid.y > 65535 || grid.z > 65535) problem = "grid.y and grid.z are at most 65535";
   if (launch.shared_bytes > 227 * 1024) problem = "a block has at most 227 KB of shared memory";
-  if (launch.cluster == 0 || launch.cluster > 16) problem = "a cluster has 1 to 16 blocks";
+  if (launch.cluster > 16) problem = "a cluster has at most 16 blocks";
   if (launch.cluster > 0 && grid.x % launch.cluster != 0)
     problem = "grid.x is no multiple of the blocks a cluster";
   if (problem == nullptr) return;
@@ -572,7 +574,8 @@ void set_schedule(Schedule schedule) { active_schedule() = schedule; }
 void run(const Launch& launch, const std::function<void()>& thread_body) {
   check(launch);
   const Schedule schedule = active_schedule();
-  const std::uint64_t clusters = volume(launch.grid) / launch.cluster;
+  const int size = static_cast<int>(std::max(launch.cluster, 1u));
+  const std::uint64_t clusters = volume(launch.grid) / size;
   std::vector<std::uint64_t> shuffled;
   if (schedule.order == Order::Random) {
     shuffled.resize(clusters);
@@ -584,7 +587,6 @@ void run(const Launch& launch, const std::function<void()>& thread_body) {
   const auto fail = [&] {
     if (!failed.exchange(true)) error = std::current_exception();
   };
-  const int size = static_cast<int>(launch.cluster);
   const auto at_once =
       std::clamp<std::uint64_t>(std::min(omp_get_max_threads(), kMaxCores / size), 1, clusters);
   std::vector<std::unique_ptr<Cluster<Block>>> places(at_once);

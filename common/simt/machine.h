@@ -36,7 +36,7 @@ struct Launch {
   dim3 block;
   std::size_t shared_bytes = 0;
   const void* kernel = nullptr;
-  unsigned cluster = 1;  ///< blocks, neighbours in x
+  unsigned cluster = 0;  ///< blocks, neighbours in x; 0: the launch names no cluster
 };
 
 /// A kernel broke a rule of the execution model. The message names kernel, block, threads and

@@ -501,6 +501,12 @@ TEST_CASE("the blocks of a cluster reach for each other's shared memory") {
   });
 }
 
+TEST_CASE("a store to a cluster's barrier without a cluster is told") {
+  std::vector<float> out(64);
+  CHECK(has(fault_of(kernels::exchange_async, {1, 64, 68, nullptr}, out.data()),
+            "needs a LaunchConfig::cluster"));
+}
+
 TEST_CASE("a missing cluster_sync is told") {
   std::vector<float> out(8 * 64);
   const auto run = [&](ClusterMistake mistake) {
@@ -555,5 +561,5 @@ TEST_CASE("clusters that CUDA refuses are refused") {
   CHECK_THROWS_WITH_AS(launch(kernels::ranks, {6, 32, 0, nullptr, 4}, out),
                        doctest::Contains("grid.x is no multiple"), std::runtime_error);
   CHECK_THROWS_WITH_AS(launch(kernels::ranks, {34, 32, 0, nullptr, 17}, out),
-                       doctest::Contains("a cluster has 1 to 16 blocks"), std::runtime_error);
+                       doctest::Contains("a cluster has at most 16 blocks"), std::runtime_error);
 }
