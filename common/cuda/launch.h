@@ -50,6 +50,31 @@ inline std::string kernel_name(const void* kernel) {
   return name;
 }
 
+inline int attribute_of_gpu(cudaDeviceAttr attribute) {
+  int gpu = 0, value = 0;
+  check_cuda(cudaGetDevice(&gpu), "asking for the current device");
+  check_cuda(cudaDeviceGetAttribute(&value, attribute, gpu), "asking for a device's attribute");
+  return value;
+}
+
+/// How many multiprocessors the current GPU has.
+inline int multiprocessors() { return attribute_of_gpu(cudaDevAttrMultiProcessorCount); }
+
+/// How much dynamic shared memory a block can have: 227 KB on an H100.
+inline int max_shared_bytes() { return attribute_of_gpu(cudaDevAttrMaxSharedMemoryPerBlockOptin); }
+
+/// 48 KB of shared memory, static and dynamic, a kernel has without asking. One that wants more is
+/// allowed all there is: another thread that launches it may want still more.
+inline cudaError_t allow_shared_bytes(const void* kernel, std::size_t bytes) {
+  if (bytes <= 32 << 10) return cudaSuccess;
+  cudaFuncAttributes has{};
+  const cudaError_t status = cudaFuncGetAttributes(&has, kernel);
+  if (status != cudaSuccess || bytes <= static_cast<std::size_t>(has.maxDynamicSharedSizeBytes))
+    return status;
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              max_shared_bytes() - static_cast<int>(has.sharedSizeBytes));
+}
+
 /// A LaunchConfig as CUDA wants it.
 struct CudaLaunch {
   cudaLaunchConfig_t config{};
@@ -73,12 +98,8 @@ struct CudaLaunch {
       early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
       early.val.programmaticStreamSerializationAllowed = 1;
     }
-    constexpr std::size_t kSharedWithoutAsking = 48 << 10;
+    cudaError_t status = allow_shared_bytes(kernel, from.shared_bytes);
     constexpr unsigned kClusterWithoutAsking = 8;
-    cudaError_t status = cudaSuccess;
-    if (from.shared_bytes > kSharedWithoutAsking)
-      status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    static_cast<int>(from.shared_bytes));
     if (status == cudaSuccess && from.cluster > kClusterWithoutAsking)
       status = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
     return status;
@@ -108,19 +129,6 @@ void launch(void (*kernel)(Params...), const LaunchConfig& config, Args&&... arg
   if (config.cluster > 0) what << ", " << config.cluster << " blocks a cluster";
   check_cuda(status, what.str());
 }
-
-inline int attribute_of_gpu(cudaDeviceAttr attribute) {
-  int gpu = 0, value = 0;
-  check_cuda(cudaGetDevice(&gpu), "asking for the current device");
-  check_cuda(cudaDeviceGetAttribute(&value, attribute, gpu), "asking for a device's attribute");
-  return value;
-}
-
-/// How many multiprocessors the current GPU has.
-inline int multiprocessors() { return attribute_of_gpu(cudaDevAttrMultiProcessorCount); }
-
-/// How much dynamic shared memory a block can have: 227 KB on an H100.
-inline int max_shared_bytes() { return attribute_of_gpu(cudaDevAttrMaxSharedMemoryPerBlockOptin); }
 
 /// How many blocks of a kernel a multiprocessor holds at once, with their registers and
 /// `shared_bytes` of dynamic shared memory each; at least 1.
