@@ -20,7 +20,7 @@ program = build/$$backend/bin/$$program
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test bench profile sanitize tables notebooks notebooks-run notebooks-strip \
+.PHONY: help run test library bench profile sanitize tables notebooks notebooks-run notebooks-strip \
         compile-cuda format format-check clean
 
 help:
@@ -38,6 +38,10 @@ profile:
 
 sanitize:
 	@$(prepare) && $(setup)/sanitize.sh $$backend $$program $(ARGS)
+
+library:
+	@backend=$$($(setup)/backend.sh '$(BACKEND)') && $(setup)/setup.sh $$backend && \
+	$(setup)/build.sh $$backend lnc && echo "$(CURDIR)/build/$$backend/lib/liblnc.so"
 
 test:
 	@backends=$$($(setup)/backend.sh '$(BACKEND)' test) && $(setup)/setup.sh $$backends && \
