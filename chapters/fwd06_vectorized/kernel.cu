@@ -11,73 +11,74 @@
 namespace fwd06 {
 using namespace lnc;
 
-/// Weight and bias of a vector's columns, where they were loaded early.
-template <typename W, int kLanes>
-struct Parameters {
-  Packed<W, kLanes> weight, bias;
-};
-
 /// Makes y of a vector of x: xhat · weight + bias, with 1 and 0 for what is null. What was not
 /// loaded early is loaded here.
 template <bool kWeightEarly, bool kBiasEarly, typename T, typename W, int kLanes, bool kAligned>
 __device__ void normalise(const ForwardArgs<T, W>& a, float (&x)[kLanes],
-                          const Columns<T, kAligned>& columns, const Parameters<W, kLanes>& early,
-                          float mean, float rstd) {
+                          const Columns<T, kAligned>& columns, const Packed<W, kLanes>& weight,
+                          const Packed<W, kLanes>& bias, float mean, float rstd) {
   float of_column[kLanes];
   for (int lane = 0; lane < kLanes; ++lane) x[lane] = (x[lane] - mean) * rstd;
   if (a.weight != nullptr) {  // [1] one branch a vector
     if constexpr (kWeightEarly)
-      to_floats(early.weight, of_column);
+      to_floats(weight, of_column);
     else
       to_floats(columns.load(a.weight), of_column);
     for (int lane = 0; lane < kLanes; ++lane) x[lane] *= of_column[lane];
   }
   if (a.bias != nullptr) {
     if constexpr (kBiasEarly)
-      to_floats(early.bias, of_column);
+      to_floats(bias, of_column);
     else
       to_floats(columns.load(a.bias), of_column);
     for (int lane = 0; lane < kLanes; ++lane) x[lane] += of_column[lane];
   }
 }
 
-constexpr int kWarpsPerBlock = 4;  // where a row has one warp
-template <int kRowThreads>
-inline constexpr int kBlockThreads =
-    kRowThreads == kWarpSize ? kWarpsPerBlock* kWarpSize : kRowThreads;
+/// What a row is given: at most kMaxThreads threads, each with kVectors vectors of 16 bytes and
+/// kRegisters registers. kEarly parameters (the weight, and the bias) are loaded before the sums.
+template <int kMaxThreads, int kVectors_, int kEarly_, int kRegisters>
+struct Variant {
+  static constexpr int kRowThreads = kMaxThreads, kVectors = kVectors_, kEarly = kEarly_;
+  static constexpr bool kOneWarp = kRowThreads == kWarpSize;
+  static constexpr int kRowsPerBlock = kOneWarp ? 4 : 1;
+  static constexpr int kThreads = kRowThreads * kRowsPerBlock;
+  static constexpr int kBlocks = 65536 / kRegisters / kThreads;  // on a multiprocessor
+};
 
-template <int kRowThreads>
+template <int kMaxThreads>
 __device__ float row_sum(float value) {
-  if constexpr (kRowThreads == kWarpSize)
+  if constexpr (kMaxThreads == kWarpSize)
     return warp_sum(value);
   else
-    return block_sum<kRowThreads>(value);
+    return block_sum<kMaxThreads>(value);
 }
 
-/// A row in registers: kVectors vectors in each of its kRowThreads threads.
-template <typename T, typename W, int kRowThreads, int kVectors, bool kAligned>
-__global__ void __launch_bounds__(kBlockThreads<kRowThreads>)
+/// A row in registers. One of more than a warp has a block, of as many threads as its vectors need.
+template <typename T, typename W, typename V, bool kAligned>
+__global__ void __launch_bounds__(V::kThreads, kAligned ? V::kBlocks : 1)
     layer_norm_forward(ForwardArgs<T, W> a) {
-  constexpr int kLanes = kVectorElements<T>;
-  constexpr int kRowsPerBlock = kBlockThreads<kRowThreads> / kRowThreads;
-  const int64_t row = int64_t{blockIdx.x} * kRowsPerBlock + threadIdx.x / kRowThreads;
+  constexpr int kLanes = kVectorElements<T>, kVectors = V::kVectors;
+  const int row_threads = V::kOneWarp ? kWarpSize : blockDim.x;
+  const int thread = V::kOneWarp ? threadIdx.x % kWarpSize : threadIdx.x;
+  int64_t row = blockIdx.x;
+  if (V::kOneWarp) row = row * V::kRowsPerBlock + threadIdx.x / kWarpSize;
   if (row >= a.rows) return;
-  const int thread = threadIdx.x % kRowThreads;
   const T* x_row = a.x + row * a.cols;
   const auto columns = [&](int i) {
-    return Columns<T, kAligned>(x_row, i * kRowThreads + thread, a.cols);
+    return Columns<T, kAligned>(x_row, i * row_threads + thread, a.cols);
   };
 
   Packed<T, kLanes> loaded[kVectors];  // [2] all loads are issued before the first is used
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) loaded[i] = columns(i).load(x_row);
-  constexpr bool kWeightEarly = kAligned && sizeof(W) == sizeof(T);  // [3]
-  constexpr bool kBiasEarly = kWeightEarly && (sizeof(T) == sizeof(float) || kRowThreads <= 256);
-  Parameters<W, kLanes> early[kVectors];
+  constexpr bool kSame = kAligned && sizeof(W) == sizeof(T);  // [3]
+  constexpr bool kWeightEarly = kSame && V::kEarly >= 1, kBiasEarly = kSame && V::kEarly == 2;
+  Packed<W, kLanes> weight[kVectors], bias[kVectors];
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
-    if (kWeightEarly && a.weight != nullptr) early[i].weight = columns(i).load(a.weight);
-    if (kBiasEarly && a.bias != nullptr) early[i].bias = columns(i).load(a.bias);
+    if (kWeightEarly && a.weight != nullptr) weight[i] = columns(i).load(a.weight);
+    if (kBiasEarly && a.bias != nullptr) bias[i] = columns(i).load(a.bias);
   }
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
   float mean = 0.0f, x[kLanes];
@@ -88,7 +89,7 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>)
       to_floats(loaded[i], x);
       for (int lane = 0; lane < kLanes; ++lane) sum += x[lane];  // [4] 0 outside of the row
     }
-    mean = row_sum<kRowThreads>(sum) * inverse_cols;
+    mean = row_sum<V::kRowThreads>(sum) * inverse_cols;
   }
   float squares = 0.0f;
 #pragma unroll
@@ -97,12 +98,12 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>)
     for (int lane = 0; lane < kLanes; ++lane)
       if (columns(i).any() && columns(i).has(lane)) squares += (x[lane] - mean) * (x[lane] - mean);
   }
-  const float rstd = rsqrtf(row_sum<kRowThreads>(squares) * inverse_cols + a.eps);
+  const float rstd = rsqrtf(row_sum<V::kRowThreads>(squares) * inverse_cols + a.eps);
 
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     to_floats(loaded[i], x);
-    normalise<kWeightEarly, kBiasEarly>(a, x, columns(i), early[i], mean, rstd);
+    normalise<kWeightEarly, kBiasEarly>(a, x, columns(i), weight[i], bias[i], mean, rstd);
     columns(i).store(a.y + row * a.cols, x);
   }
   if (thread == 0) {
@@ -146,7 +147,7 @@ __global__ void __launch_bounds__(kWideThreads)
   });
   const float rstd = rsqrtf(block_sum<kWideThreads>(squares) * inverse_cols + a.eps);
   walk([&](const auto& columns, auto& x) {
-    normalise<false, false>(a, x, columns, {}, mean, rstd);
+    normalise<false, false, T, W>(a, x, columns, {}, {}, mean, rstd);
     columns.store(a.y + row * a.cols, x);
   });
   if (threadIdx.x == 0) {
@@ -155,24 +156,22 @@ __global__ void __launch_bounds__(kWideThreads)
   }
 }
 
-template <int kRowThreads, int kVectors>
-struct Variant {
-  template <bool kAligned, typename T, typename W>
-  static bool run(const ForwardArgs<T, W>& a, int64_t vectors) {
-    if (vectors > kRowThreads * kVectors) return false;
-    constexpr int kThreads = kBlockThreads<kRowThreads>;
-    launch(layer_norm_forward<T, W, kRowThreads, kVectors, kAligned>,
-           {blocks_for(a.rows, kThreads / kRowThreads), kThreads, 0, a.stream}, a);
-    return true;
-  }
-};
+template <typename V, bool kAligned, typename T, typename W>
+bool run_if_it_fits(const ForwardArgs<T, W>& a, int64_t vectors) {
+  if (vectors > V::kRowThreads * V::kVectors) return false;
+  const unsigned threads =
+      V::kOneWarp ? V::kThreads : blocks_for(vectors, V::kVectors * kWarpSize) * kWarpSize;
+  launch(layer_norm_forward<T, W, V, kAligned>,
+         {blocks_for(a.rows, V::kRowsPerBlock), threads, 0, a.stream}, a);
+  return true;
+}
 
-template <bool kAligned, typename T, typename W, typename... Variants>
+template <bool kAligned, typename... Variants, typename T, typename W>
 void run_first_that_fits(const ForwardArgs<T, W>& a) {
   constexpr int kLanes = kVectorElements<T>;
   // A row that starts inside of a vector may touch one more.
   const int64_t vectors = (a.cols + (kAligned ? 0 : kLanes - 1) + kLanes - 1) / kLanes;
-  if ((Variants::template run<kAligned>(a, vectors) || ...)) return;
+  if ((run_if_it_fits<Variants, kAligned>(a, vectors) || ...)) return;
   constexpr int64_t kSharedBytes = 64 << 10;  // every GPU from Turing on has them
   const int64_t kept = std::min<int64_t>(vectors, kSharedBytes / 16);
   launch(layer_norm_forward_wide<T, W, kAligned>,
@@ -183,13 +182,13 @@ void run_first_that_fits(const ForwardArgs<T, W>& a) {
 template <bool kAligned, typename T, typename W>
 void run_aligned(const ForwardArgs<T, W>& a) {  // [6]
   if constexpr (sizeof(T) == sizeof(float))
-    run_first_that_fits<kAligned, T, W, Variant<32, 1>, Variant<32, 4>, Variant<64, 4>,
-                        Variant<128, 4>, Variant<256, 4>, Variant<512, 4>, Variant<768, 4>,
-                        Variant<1024, 4>>(a);
+    run_first_that_fits<kAligned, Variant<32, 1, 2, 32>, Variant<32, 4, 2, 64>,
+                        Variant<128, 4, 2, 64>, Variant<256, 4, 2, 64>, Variant<512, 4, 2, 64>,
+                        Variant<1024, 4, 2, 64>>(a);
   else
-    run_first_that_fits<kAligned, T, W, Variant<32, 1>, Variant<32, 2>, Variant<64, 2>,
-                        Variant<128, 2>, Variant<256, 2>, Variant<512, 2>, Variant<384, 4>,
-                        Variant<512, 4>>(a);
+    run_first_that_fits<kAligned, Variant<32, 1, 2, 32>, Variant<32, 2, 2, 48>,
+                        Variant<128, 2, 2, 48>, Variant<256, 2, 2, 48>, Variant<512, 2, 1, 40>,
+                        Variant<512, 4, 0, 64>>(a);
 }
 
 template <typename T, typename W>
