@@ -60,7 +60,8 @@ notebooks-strip:
 	@$(PYTHON) notebooks/run_notebooks.py --strip
 
 compile-cuda:
-	@$(setup)/setup.sh cuda && $(setup)/build.sh cuda-all all '-DCMAKE_CUDA_ARCHITECTURES=$(ARCHS)'
+	@$(setup)/setup.sh cuda && $(setup)/build.sh cuda-all all '-DCMAKE_CUDA_ARCHITECTURES=$(ARCHS)' && \
+	$(PYTHON) common/setup/spills.py build/cuda-all
 
 format format-check:
 	@$(setup)/setup.sh --with-format && $(setup)/format.sh $@
