@@ -6,11 +6,13 @@ namespace lnc {
 namespace {
 
 // common/tests/dispatch_test.py compares this table with notebooks/data/h100.jsonl: at each
-// measured shape its choice must be within 3 % of the fastest chapter. That file has layer norm
-// with weight and bias on an H100: float at 1024 x 2048, half at 4096 rows of 1024 to 15872
-// columns, bfloat16 at 8192 to 131072 rows of 1024 to 16384 columns. For RMS norm, mixed types,
-// null parameters, other alignments, wider rows and other GPUs nothing is measured; they get the
-// same chapters, which take every problem. Each chapter finds its launch shape itself.
+// measured shape its choice must be within 3 % of the fastest chapter. With --table it shows every
+// shape, its choice and the next; a new line goes above those that take more.
+//
+// That file has layer norm with weight and bias on an H100: float at 1024 x 2048, half at 4096 rows
+// of 1024 to 15872 columns, bfloat16 at 8192 to 131072 rows of 1024 to 16384 columns. For RMS norm,
+// mixed types, null parameters, other alignments, wider rows and other GPUs nothing is measured;
+// they get the same chapters, which take every problem. Each chapter finds its launch shape itself.
 constexpr Choice kChoices[] = {
     {.chapter = "fwd06",
      .because = "the fastest at each of the 37 forward shapes; the next needs 11 % more time at "

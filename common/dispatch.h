@@ -14,10 +14,10 @@ namespace lnc {
 /// What the choice depends on.
 struct Request {
   Direction direction;
-  Problem problem;
+  Problem problem = {};
   bool from_y = false;   ///< a backward pass that has y in place of x and mean
   bool aligned = false;  ///< every row of every tensor starts at a 16-byte boundary
-  Gpu gpu;
+  Gpu gpu = kH100;
 };
 
 /// A line of the table: a chapter, and the problems that get it. What a line leaves out it takes in
