@@ -560,7 +560,7 @@ void set_schedule(Schedule schedule) { active_schedule() = schedule; }
 
 void run(const Launch& launch, const std::function<void()>& thread_body) {
   check(launch);
-  // One grid at a time, whichever threads of the program launch them: more would be too many stacks.
+  // One grid at a time, whichever threads of the program launch it: more are too many stacks.
   static std::mutex one_grid;
   const std::lock_guard lock(one_grid);
   static StackPool stack_pools[kMaxCores];

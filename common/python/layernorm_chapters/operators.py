@@ -44,19 +44,18 @@ def _check_dtypes(x, weight, bias):
         raise TypeError(f"weight is of {weight.dtype} and bias of {bias.dtype}: give both one type")
 
 
-def _check_devices(tensors):
+def _check_device(x):
     loaded = library()
-    for tensor in tensors:
-        device = tensor.device
-        if device.type != loaded.backend:
-            raise LibraryError(
-                f"a tensor is on {device}, and {loaded.path} works on {loaded.backend} tensors: "
-                + ("move the tensor to the GPU" if loaded.backend == "cuda" else
-                   "run 'make library BACKEND=cuda' on a machine with a GPU and nvcc"
-                   if device.type == "cuda" else "move the tensor to the CPU"))
-        if device != tensors[0].device:
-            raise LibraryError(f"tensors are on {tensors[0].device} and on {device}; "
-                               "they must be on one device")
+    if x.device.type == loaded.backend:
+        return
+    if loaded.backend == "cuda":
+        remedy = "move it to the GPU"
+    elif x.device.type == "cuda":
+        remedy = "run 'make library BACKEND=cuda', which needs nvcc"
+    else:
+        remedy = "move it to the CPU"
+    raise LibraryError(f"x is on {x.device}, and {loaded.path} works on {loaded.backend} tensors: "
+                       + remedy)
 
 
 def _problem(x, weight, bias, cols, eps, rms):
@@ -118,7 +117,7 @@ def _backward_outputs(dy, weight, bias, wants_dweight, wants_dbias):
 @torch.library.impl("layernorm_chapters::forward", "default")
 def _forward(x, weight, bias, cols, eps, rms, memory_efficient, chapter, backward_chapter):
     _check_dtypes(x, weight, bias)
-    _check_devices([t for t in (x, weight, bias) if t is not None])
+    _check_device(x)
     x, weight, bias = x.contiguous(), _contiguous(weight), _contiguous(bias)
     y, mean, rstd = _forward_outputs(x, cols, rms)
     _run(ForwardArgs(chapter and chapter.encode(), _problem(x, weight, bias, cols, eps, rms),
@@ -205,9 +204,14 @@ def _norm(x, normalized_shape, weight, bias, eps, rms, memory_efficient, chapter
         raise ValueError(f"normalized_shape is {list(shape)}, and the last dimensions of x, whose "
                          f"shape is {list(x.shape)}, are not these")
     for name, tensor in (("weight", weight), ("bias", bias)):
-        if tensor is not None and tuple(tensor.shape) != shape:
+        if tensor is None:
+            continue
+        if tuple(tensor.shape) != shape:
             raise ValueError(f"{name} has shape {list(tensor.shape)}; it must be normalized_shape, "
                              f"{list(shape)}")
+        if tensor.device != x.device:
+            raise ValueError(f"{name} is on {tensor.device} and x on {x.device}: they must be on one "
+                             "device")
     cols = math.prod(shape)
     if cols == 0:
         raise ValueError(f"normalized_shape is {list(shape)}: there is nothing to normalise over")
