@@ -20,7 +20,7 @@ program = build/$$backend/bin/$$program
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test bench profile sanitize tables notebooks notebooks-run notebooks-strip \
+.PHONY: help run test library bench profile sanitize tables notebooks notebooks-run notebooks-strip \
         compile-cuda format format-check clean
 
 help:
@@ -39,6 +39,10 @@ profile:
 sanitize:
 	@$(prepare) && $(setup)/sanitize.sh $$backend $$program $(ARGS)
 
+library:
+	@backend=$$($(setup)/backend.sh '$(BACKEND)') && $(setup)/setup.sh $$backend && \
+	$(setup)/build.sh $$backend lnc && echo "$(CURDIR)/build/$$backend/lib/liblnc.so"
+
 test:
 	@backends=$$($(setup)/backend.sh '$(BACKEND)' test) && $(setup)/setup.sh $$backends && \
 	for backend in $$backends; do $(setup)/build.sh $$backend all && $(setup)/test.sh $$backend || exit; done
@@ -56,7 +60,8 @@ notebooks-strip:
 	@$(PYTHON) notebooks/run_notebooks.py --strip
 
 compile-cuda:
-	@$(setup)/setup.sh cuda && $(setup)/build.sh cuda-all all '-DCMAKE_CUDA_ARCHITECTURES=$(ARCHS)'
+	@$(setup)/setup.sh cuda && $(setup)/build.sh cuda-all all '-DCMAKE_CUDA_ARCHITECTURES=$(ARCHS)' && \
+	$(PYTHON) common/setup/spills.py build/cuda-all
 
 format format-check:
 	@$(setup)/setup.sh --with-format && $(setup)/format.sh $@

@@ -26,6 +26,10 @@ struct Device {
 /// @throws std::runtime_error where the CUDA backend finds no usable GPU.
 const Device& device();
 
+/// The facts about the GPU that is current in the calling thread; an H100's on the CPU. Unlike
+/// `device`, it asks each time, and starts no other program.
+Gpu current_gpu();
+
 /// Bytes of device memory that can be allocated now, after what timing itself needs.
 std::int64_t free_device_bytes();
 

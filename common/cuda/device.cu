@@ -41,8 +41,7 @@ Device query() {
       .driver = first_line_of("nvidia-smi --query-gpu=driver_version --format=csv,noheader -i 0 "
                               "2>/dev/null"),
       .cuda = std::to_string(runtime / 1000) + "." + std::to_string(runtime % 1000 / 10),
-      .gpu = {properties.multiProcessorCount, properties.maxThreadsPerMultiProcessor,
-              properties.l2CacheSize, properties.major * 10 + properties.minor},
+      .gpu = current_gpu(),
       .emulated = false,
   };
 }
@@ -130,6 +129,14 @@ void launch_stream(const Buffer& a, const Buffer& b, const Buffer& c, std::int64
 const Device& device() {
   static const Device gpu = query();
   return gpu;
+}
+
+Gpu current_gpu() {
+  return {attribute_of_gpu(cudaDevAttrMultiProcessorCount),
+          attribute_of_gpu(cudaDevAttrMaxThreadsPerMultiProcessor),
+          attribute_of_gpu(cudaDevAttrL2CacheSize),
+          10 * attribute_of_gpu(cudaDevAttrComputeCapabilityMajor) +
+              attribute_of_gpu(cudaDevAttrComputeCapabilityMinor)};
 }
 
 std::int64_t free_device_bytes() {

@@ -16,17 +16,22 @@
 
 namespace simt {
 
-// The thread-local variables of the program, as this core has them: every __shared__ is in there.
+// The thread-local variables of the program, or of the library that this machine is part of, as
+// this core has them: every __shared__ is in there, and so is what is found.
 inline std::span<std::byte> static_shared() {
   thread_local std::span<std::byte> found;
   if (!found.empty()) return found;
   dl_iterate_phdr(
       [](dl_phdr_info* info, std::size_t, void* out) {
         for (const auto& part : std::span(info->dlpi_phdr, info->dlpi_phnum))
-          if (part.p_type == PT_TLS)
-            *static_cast<std::span<std::byte>*>(out) = {
-                static_cast<std::byte*>(info->dlpi_tls_data), part.p_memsz};
-        return 1;  // the program comes first, its libraries behind it
+          if (part.p_type == PT_TLS && info->dlpi_tls_data != nullptr) {
+            const std::span variables(static_cast<std::byte*>(info->dlpi_tls_data), part.p_memsz);
+            auto* const here = static_cast<std::byte*>(out);
+            if (here < variables.data() || here >= variables.data() + variables.size()) continue;
+            *static_cast<std::span<std::byte>*>(out) = variables;
+            return 1;
+          }
+        return 0;
       },
       &found);
   return found;

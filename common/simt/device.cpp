@@ -19,11 +19,13 @@ const Device& device() {
       .backend = "cpu",
       .driver = "",
       .cuda = "",
-      .gpu = kH100,
+      .gpu = current_gpu(),
       .emulated = true,
   };
   return cpu;
 }
+
+Gpu current_gpu() { return kH100; }
 
 std::int64_t free_device_bytes() { return free_host_bytes(); }
 
