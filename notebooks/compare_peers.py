@@ -29,6 +29,7 @@ import argparse
 import datetime
 import json
 import os
+import platform
 import subprocess
 import sys
 import time
@@ -118,11 +119,12 @@ def header(torch, versions):
             return ""
 
     now = datetime.datetime.now(datetime.timezone.utc)
-    fields = {"device": torch.cuda.get_device_name(),
+    gpu = torch.cuda.is_available()
+    fields = {"device": torch.cuda.get_device_name() if gpu else platform.processor() or platform.machine(),
               "driver": said("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "-i", "0"),
-              "cuda": torch.version.cuda, "backend": "cuda", "date": now.strftime("%Y-%m-%d"),
+              "cuda": torch.version.cuda, "backend": "cuda" if gpu else "cpu", "date": now.strftime("%Y-%m-%d"),
               "commit": os.environ.get("LNC_COMMIT") or said("git", "describe", "--always", "--dirty") or "unknown",
-              **versions, "method": METHOD, "run": now.strftime("%Y-%m-%dT%H:%M:%SZ")}
+              **versions, "run": now.strftime("%Y-%m-%dT%H:%M:%SZ")}
     return {key: value for key, value in fields.items() if value}
 
 
@@ -273,7 +275,7 @@ def compare(options):
     versions["torch"] = torch.__version__.split("+")[0]
     directions = [options.direction] if options.direction else peers.DIRECTIONS
     tasks = plan([provider for provider in providers if provider.name in prepares], problems, options.kind, directions)
-    head = header(torch, versions)
+    head = header(torch, {**versions, "method": METHOD})
     print(f"{head['device']}, {', '.join(f'{name} {number}' for name, number in versions.items() if number)}")
     roof_clock = Clock()
     clock = Clock(with_launch=True) if options.with_launch else roof_clock

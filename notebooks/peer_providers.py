@@ -116,7 +116,8 @@ def load_torch():
         if direction == "forward":
             return forward
         _, mean, rstd = forward()
-        return lambda: native.native_layer_norm_backward(i.dy, i.x, i.weight.shape, mean, rstd, i.weight, i.bias, [True] * 3)
+        return lambda: native.native_layer_norm_backward(i.dy, i.x, i.weight.shape, mean, rstd, i.weight, i.bias,
+                                                         [True, True, True])
 
     rms = by_autograd(torch_norm)
     return lambda direction, inputs: (layer if inputs.kind == "layer" else rms)(direction, inputs)
