@@ -69,20 +69,20 @@ __device__ inline float2 warp_sum(float2 values) {
   return make_float2(warp_sum(values.x), warp_sum(values.y));
 }
 
-/// The sum of `value` over the threads of a block, a multiple of 32 and at most kThreads, in every
-/// thread. All must call it.
-template <int kThreads>
-__device__ float block_sum(float value) {
-  static_assert(kThreads % kWarpSize == 0 && kThreads <= kWarpSize * kWarpSize);
-  __shared__ float partial[kThreads / kWarpSize];
+/// The sum of `value` over the threads of a block, in every thread. All must call it. The block has
+/// kMaxThreads threads, or `threads` of them, a multiple of 32.
+template <int kMaxThreads>
+__device__ float block_sum(float value, int threads = kMaxThreads) {
+  static_assert(kMaxThreads % kWarpSize == 0 && kMaxThreads <= kWarpSize * kWarpSize);
+  __shared__ float partial[kMaxThreads / kWarpSize];
   const int warp = threadIdx.x / kWarpSize;
   const int lane = threadIdx.x % kWarpSize;
-  const int warps = blockDim.x / kWarpSize;
 
   value = warp_sum(value);
   if (lane == 0) partial[warp] = value;
   __syncthreads();  // every partial is written before one is read
-  value = warp_sum(lane < warps ? partial[lane] : 0.0f);  // each warp adds them up for itself
+  const bool there = lane < threads / kWarpSize;
+  value = warp_sum(there ? partial[lane] : 0.0f);  // each warp adds them up for itself
   __syncthreads();  // every partial is read before the next call writes one
   return value;
 }

@@ -2,7 +2,7 @@
 //
 // fwd05 walks a row three times and moves 2 or 4 bytes a thread and instruction. Here a thread
 // moves 16 bytes at once and keeps what it has read in registers, so x is read once, whatever the
-// caches do, with an eighth of the instructions. How many threads a row gets depends on its width.
+// caches do, with 4 to 8 times as many bytes an instruction. A row's width decides on its threads.
 //
 // It should run at the speed of a copy: 2·M·N elements, each moved once. Rows too wide for the
 // registers wait in shared memory; what does not fit there is read again.
@@ -35,31 +35,31 @@ __device__ void normalise(const ForwardArgs<T, W>& a, float (&x)[kLanes],
   }
 }
 
-/// What a row is given: at most kMaxThreads threads, each with kVectors vectors of 16 bytes and
-/// kRegisters registers. kEarly parameters (the weight, and the bias) are loaded before the sums.
-template <int kMaxThreads, int kVectors_, int kEarly_, int kRegisters>
+/// What a row is given: at most kMaxThreads threads, each with kVectors vectors of 16 bytes. kEarly
+/// parameters (the weight, and the bias) are loaded before the sums. A multiprocessor has registers
+/// for kBlocks such blocks, or more.
+template <int kMaxThreads_, int kVectors_, int kEarly_ = 2, int kBlocks_ = 1>
 struct Variant {
-  static constexpr int kRowThreads = kMaxThreads, kVectors = kVectors_, kEarly = kEarly_;
-  static constexpr bool kOneWarp = kRowThreads == kWarpSize;
-  static constexpr int kRowsPerBlock = kOneWarp ? 4 : 1;
-  static constexpr int kThreads = kRowThreads * kRowsPerBlock;
-  static constexpr int kBlocks = 65536 / kRegisters / kThreads;  // on a multiprocessor
+  static constexpr int kMaxThreads = kMaxThreads_, kVectors = kVectors_, kEarly = kEarly_;
+  static constexpr bool kOneWarp = kMaxThreads == kWarpSize;
+  static constexpr bool kFewer = kMaxThreads > 256;  // no more threads than the row needs
+  static constexpr int kRowsPerBlock = kOneWarp ? 4 : 1, kBlocks = kBlocks_;
 };
 
-template <int kMaxThreads>
-__device__ float row_sum(float value) {
-  if constexpr (kMaxThreads == kWarpSize)
+template <typename V>
+__device__ float row_sum(float value, int row_threads) {
+  if constexpr (V::kOneWarp)
     return warp_sum(value);
   else
-    return block_sum<kMaxThreads>(value);
+    return block_sum<V::kMaxThreads>(value, row_threads);
 }
 
-/// A row in registers. One of more than a warp has a block, of as many threads as its vectors need.
+/// A row in registers. One of more than a warp has a block.
 template <typename T, typename W, typename V, bool kAligned>
-__global__ void __launch_bounds__(V::kThreads, kAligned ? V::kBlocks : 1)
+__global__ void __launch_bounds__(V::kMaxThreads* V::kRowsPerBlock, kAligned ? V::kBlocks : 1)
     layer_norm_forward(ForwardArgs<T, W> a) {
   constexpr int kLanes = kVectorElements<T>, kVectors = V::kVectors;
-  const int row_threads = V::kOneWarp ? kWarpSize : blockDim.x;
+  const int row_threads = V::kFewer ? blockDim.x : V::kMaxThreads;
   const int thread = V::kOneWarp ? threadIdx.x % kWarpSize : threadIdx.x;
   int64_t row = blockIdx.x;
   if (V::kOneWarp) row = row * V::kRowsPerBlock + threadIdx.x / kWarpSize;
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(V::kThreads, kAligned ? V::kBlocks : 1)
       to_floats(loaded[i], x);
       for (int lane = 0; lane < kLanes; ++lane) sum += x[lane];  // [4] 0 outside of the row
     }
-    mean = row_sum<V::kRowThreads>(sum) * inverse_cols;
+    mean = row_sum<V>(sum, row_threads) * inverse_cols;
   }
   float squares = 0.0f;
 #pragma unroll
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(V::kThreads, kAligned ? V::kBlocks : 1)
     for (int lane = 0; lane < kLanes; ++lane)
       if (columns(i).any() && columns(i).has(lane)) squares += (x[lane] - mean) * (x[lane] - mean);
   }
-  const float rstd = rsqrtf(row_sum<V::kRowThreads>(squares) * inverse_cols + a.eps);
+  const float rstd = rsqrtf(row_sum<V>(squares, row_threads) * inverse_cols + a.eps);
 
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
@@ -114,6 +114,7 @@ __global__ void __launch_bounds__(V::kThreads, kAligned ? V::kBlocks : 1)
 
 /// A row of any width: `kept` vectors wait in shared memory, what is beyond is read again.
 constexpr int kWideThreads = 1024;
+constexpr int64_t kSharedBytes = 64 << 10;  // every GPU from Turing on has them
 template <typename T, typename W, bool kAligned>
 __global__ void __launch_bounds__(kWideThreads)
     layer_norm_forward_wide(ForwardArgs<T, W> a, int64_t vectors, int64_t kept) {
@@ -158,9 +159,9 @@ __global__ void __launch_bounds__(kWideThreads)
 
 template <typename V, bool kAligned, typename T, typename W>
 bool run_if_it_fits(const ForwardArgs<T, W>& a, int64_t vectors) {
-  if (vectors > V::kRowThreads * V::kVectors) return false;
-  const unsigned threads =
-      V::kOneWarp ? V::kThreads : blocks_for(vectors, V::kVectors * kWarpSize) * kWarpSize;
+  if (vectors > V::kMaxThreads * V::kVectors) return false;
+  unsigned threads = V::kMaxThreads * V::kRowsPerBlock;
+  if (V::kFewer) threads = blocks_for(vectors, V::kVectors * kWarpSize) * kWarpSize;
   launch(layer_norm_forward<T, W, V, kAligned>,
          {blocks_for(a.rows, V::kRowsPerBlock), threads, 0, a.stream}, a);
   return true;
@@ -172,7 +173,6 @@ void run_first_that_fits(const ForwardArgs<T, W>& a) {
   // A row that starts inside of a vector may touch one more.
   const int64_t vectors = (a.cols + (kAligned ? 0 : kLanes - 1) + kLanes - 1) / kLanes;
   if ((run_if_it_fits<Variants, kAligned>(a, vectors) || ...)) return;
-  constexpr int64_t kSharedBytes = 64 << 10;  // every GPU from Turing on has them
   const int64_t kept = std::min<int64_t>(vectors, kSharedBytes / 16);
   launch(layer_norm_forward_wide<T, W, kAligned>,
          {blocks_for(a.rows, 1), kWideThreads, static_cast<std::size_t>(kept) * 16, a.stream}, a,
@@ -182,13 +182,12 @@ void run_first_that_fits(const ForwardArgs<T, W>& a) {
 template <bool kAligned, typename T, typename W>
 void run_aligned(const ForwardArgs<T, W>& a) {  // [6]
   if constexpr (sizeof(T) == sizeof(float))
-    run_first_that_fits<kAligned, Variant<32, 1, 2, 32>, Variant<32, 4, 2, 64>,
-                        Variant<128, 4, 2, 64>, Variant<256, 4, 2, 64>, Variant<512, 4, 2, 64>,
-                        Variant<1024, 4, 2, 64>>(a);
+    run_first_that_fits<kAligned, Variant<32, 1>, Variant<32, 4>, Variant<64, 4>, Variant<128, 4>,
+                        Variant<256, 4>, Variant<512, 4, 1, 2>, Variant<1024, 4, 1>>(a);
   else
-    run_first_that_fits<kAligned, Variant<32, 1, 2, 32>, Variant<32, 2, 2, 48>,
-                        Variant<128, 2, 2, 48>, Variant<256, 2, 2, 48>, Variant<512, 2, 1, 40>,
-                        Variant<512, 4, 0, 64>>(a);
+    run_first_that_fits<kAligned, Variant<32, 1>, Variant<32, 2>, Variant<64, 2>, Variant<128, 2>,
+                        Variant<256, 2>, Variant<512, 2, 1, 3>, Variant<384, 4, 0, 3>,
+                        Variant<512, 4, 0, 2>>(a);
 }
 
 template <typename T, typename W>
@@ -210,8 +209,11 @@ const Registration registration{{
     .source = "OneFlow, PyTorch",
     .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
                             run<__nv_bfloat16, float>},
-    .predicted_bytes = [](const Problem& p, const Gpu&) -> std::int64_t {
-      return 2 * p.tensor_bytes() + parameter_bytes(p);
+    .predicted_bytes = [](const Problem& p, const Gpu& gpu) -> std::int64_t {
+      const std::int64_t row = p.cols * p.element_bytes(), rows = rows_in_flight(p, 1024, gpu);
+      const auto walks = device_reads(p.kind == Kind::Layer ? 3 : 2, rows * row, gpu);
+      const auto again = (walks - 1) * p.rows * std::max<std::int64_t>(row - kSharedBytes, 0);
+      return 2 * p.tensor_bytes() + again + parameter_bytes(p);
     },
 }};
 

@@ -47,18 +47,21 @@ inline std::string kernel_name(const void* kernel) {
   return name;
 }
 
+/// A kernel may have 48 KB of dynamic shared memory without asking; less was never asked for.
+inline cudaError_t allow_shared_bytes(const void* kernel, std::size_t bytes) {
+  if (bytes <= 48 << 10) return cudaSuccess;
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              static_cast<int>(bytes));
+}
+
 /// Runs `kernel` over `config.grid` blocks on `config.stream`. A grid of no blocks is no work.
 /// @throws std::runtime_error naming the kernel and its configuration where the launch fails.
 template <typename... Params, typename... Args>
 void launch(void (*kernel)(Params...), const LaunchConfig& config, Args&&... args) {
   if (config.grid.x == 0 || config.grid.y == 0 || config.grid.z == 0) return;
   const auto* address = reinterpret_cast<const void*>(kernel);
-  constexpr std::size_t kSharedWithoutAsking = 48 << 10;
   constexpr unsigned kClusterWithoutAsking = 8;
-  cudaError_t status = cudaSuccess;
-  if (config.shared_bytes > kSharedWithoutAsking)
-    status = cudaFuncSetAttribute(address, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  static_cast<int>(config.shared_bytes));
+  cudaError_t status = allow_shared_bytes(address, config.shared_bytes);
   if (status == cudaSuccess && config.cluster > kClusterWithoutAsking)
     status = cudaFuncSetAttribute(address, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
   if (status == cudaSuccess) {
@@ -107,8 +110,7 @@ template <typename... Params>
 int resident_blocks(void (*kernel)(Params...), int threads, std::size_t shared_bytes) {
   const auto* address = reinterpret_cast<const void*>(kernel);
   int blocks = 0;
-  cudaError_t status = cudaFuncSetAttribute(address, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                            static_cast<int>(shared_bytes));
+  cudaError_t status = allow_shared_bytes(address, shared_bytes);
   if (status == cudaSuccess)
     status = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, shared_bytes);
   check_cuda(status, "asking how many blocks of " + kernel_name(address) + " fit");

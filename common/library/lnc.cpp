@@ -8,6 +8,7 @@
 #include <limits>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 
 #include "common/device.h"
 #include "common/dispatch.h"
@@ -24,8 +25,14 @@ struct Failure : std::runtime_error {
   lnc_status status;
 };
 
-void require(bool holds, const std::string& why) {
-  if (!holds) throw Failure(LNC_BAD_ARGUMENT, why);
+/// `why` is a sentence, or makes one.
+template <typename Why>
+void require(bool holds, const Why& why) {
+  if (holds) return;
+  if constexpr (std::is_invocable_v<Why>)
+    throw Failure(LNC_BAD_ARGUMENT, why());
+  else
+    throw Failure(LNC_BAD_ARGUMENT, why);
 }
 
 /// Runs the body of a call. No exception leaves it.
@@ -49,22 +56,25 @@ lnc_status guarded(const Body& body) noexcept {
 }
 
 Problem problem_of(const lnc_problem& given, bool affine) {
-  const auto is_dtype = [](lnc_dtype dtype) { return dtype >= LNC_F32 && dtype <= LNC_BF16; };
-  require(given.kind == LNC_LAYER || given.kind == LNC_RMS, "kind is neither layer nor rms");
-  require(is_dtype(given.dtype), "dtype is none of f32, f16 and bf16");
+  const auto is_dtype = [](std::int32_t dtype) { return dtype >= LNC_F32 && dtype <= LNC_BF16; };
+  require(given.kind == LNC_LAYER || given.kind == LNC_RMS,
+          "kind is neither LNC_LAYER nor LNC_RMS");
+  require(is_dtype(given.dtype), "dtype is none of LNC_F32, LNC_F16 and LNC_BF16");
   require(given.parameter_dtype == given.dtype || given.parameter_dtype == LNC_F32,
-          "parameter_dtype is neither dtype nor f32");
-  require(given.rows >= 0, "rows is " + std::to_string(given.rows) + "; it must be 0 or more");
-  require(given.cols >= 1, "cols is " + std::to_string(given.cols) + "; it must be 1 or more");
+          "parameter_dtype is neither dtype nor LNC_F32");
+  require(given.rows >= 0,
+          [&] { return "rows is " + std::to_string(given.rows) + "; it must be 0 or more"; });
+  require(given.cols >= 1,
+          [&] { return "cols is " + std::to_string(given.cols) + "; it must be 1 or more"; });
   constexpr auto kMostBytes = std::numeric_limits<std::int64_t>::max();
-  require(given.rows <= kMostBytes / 16 / given.cols,
-          std::to_string(given.rows) + " x " + std::to_string(given.cols) + " is no tensor's size");
+  require(given.rows <= kMostBytes / 16 / given.cols, [&] {
+    return std::to_string(given.rows) + " x " + std::to_string(given.cols) + " is no tensor's size";
+  });
   require(given.eps >= 0.0f && std::isfinite(given.eps), "eps must be finite, and 0 or more");
+  constexpr DType kDTypes[] = {DType::F32, DType::F16, DType::BF16};
   Problem problem;
   problem.kind = given.kind == LNC_LAYER ? Kind::Layer : Kind::Rms;
-  problem.dtype = given.dtype == LNC_F32   ? DType::F32
-                  : given.dtype == LNC_F16 ? DType::F16
-                                           : DType::BF16;
+  problem.dtype = kDTypes[given.dtype];
   problem.mixed = given.parameter_dtype != given.dtype;
   problem.rows = given.rows;
   problem.cols = given.cols;
@@ -76,10 +86,11 @@ Problem problem_of(const lnc_problem& given, bool affine) {
 /// A pointer that must be at a multiple of its element's size, and not null unless `may_be_null`.
 void check_pointer(const char* name, const void* pointer, std::int64_t element_bytes,
                    bool may_be_null) {
-  require(may_be_null || pointer != nullptr, std::string(name) + " is null");
-  require(reinterpret_cast<std::uintptr_t>(pointer) % element_bytes == 0,
-          std::string(name) + " is not aligned to its elements of " +
-              std::to_string(element_bytes) + " bytes");
+  require(may_be_null || pointer != nullptr, [&] { return std::string(name) + " is null"; });
+  require(reinterpret_cast<std::uintptr_t>(pointer) % element_bytes == 0, [&] {
+    return std::string(name) + " is not aligned to its elements of " +
+           std::to_string(element_bytes) + " bytes";
+  });
 }
 
 bool rows_at_16_bytes(const Problem& problem, std::initializer_list<const void*> pointers) {
@@ -157,8 +168,10 @@ Plan plan_for(const char* asked, const Request& request) {
     const std::string why = refusal(*chapter, problem, request.gpu);
     if (!why.empty()) throw Failure(LNC_REFUSED, without_dashes(why));
     if (chapter->from_y != request.from_y && problem.rows > 0)
-      throw Failure(LNC_REFUSED, std::string(asked) + (chapter->from_y ? " starts from y, not x"
-                                                                       : " starts from x, not y"));
+      throw Failure(LNC_REFUSED,
+                    std::string(asked) +
+                        (chapter->from_y ? " starts from y (memory-efficient), and x is given"
+                                         : " starts from x, and y (memory-efficient) is given"));
   }
   const std::int64_t bytes =
       chapter->workspace_bytes == nullptr ? 0 : chapter->workspace_bytes(problem);
@@ -167,11 +180,10 @@ Plan plan_for(const char* asked, const Request& request) {
 
 Plan plan_for(const lnc_forward_args& a) {
   const Problem problem = check(a);
-  return plan_for(a.chapter,
-                  {.direction = Direction::Forward,
-                   .problem = problem,
-                   .aligned = rows_at_16_bytes(problem, {a.x, a.weight, a.bias, a.y}),
-                   .gpu = current_gpu()});
+  return plan_for(a.chapter, {.direction = Direction::Forward,
+                              .problem = problem,
+                              .aligned = rows_at_16_bytes(problem, {a.x, a.weight, a.bias, a.y}),
+                              .gpu = current_gpu()});
 }
 
 Plan plan_for(const lnc_backward_args& a) {
@@ -210,7 +222,9 @@ void check_workspace(const Plan& plan, std::int64_t needed, const void* workspac
   if (needed == 0) return;
   if (static_cast<std::uint64_t>(needed) > given)
     throw Failure(LNC_SMALL_WORKSPACE, std::string(plan.chapter->id) + " needs a workspace of " +
-                                           std::to_string(needed) + " bytes, and got " +
+                                           std::to_string(needed) +
+                                           " bytes, as its plan says, and "
+                                           "got " +
                                            std::to_string(given));
   require(workspace != nullptr, "workspace is null");
   require(reinterpret_cast<std::uintptr_t>(workspace) % kBoundary == 0,
@@ -303,6 +317,7 @@ lnc_status lnc_backward(const lnc_backward_args* args) {
 
 size_t lnc_list(lnc_chapter* list, size_t capacity) {
   const auto& all = chapters();
+  if (list == nullptr) capacity = 0;
   for (size_t i = 0; i < std::min(capacity, all.size()); ++i)
     list[i] = {all[i].id.data(), all[i].title.data(), all[i].direction() == Direction::Backward,
                all[i].from_y, all[i].deterministic};

@@ -2,8 +2,8 @@
  *
  * Every function may be called from several threads at once. None throws or ends the program; what
  * goes wrong comes back as a status, with a sentence in lnc_last_error. A call puts kernels on the
- * stream and returns. It allocates no device memory, waits for nothing and never copies to the host,
- * so that a CUDA graph can capture it; call it once before a capture, so that its kernels are
+ * stream and returns. It allocates no device memory, waits for nothing and never copies to the
+ * host, so that a CUDA graph can capture it; call it once before a capture, so that its kernels are
  * loaded. A kernel that fails while it runs (a host pointer, a tensor that is too short) is
  * reported by the next CUDA call that synchronises, not here.
  *
@@ -40,12 +40,12 @@ typedef enum lnc_kind { LNC_LAYER = 0, LNC_RMS = 1 } lnc_kind;
 typedef enum lnc_dtype { LNC_F32 = 0, LNC_F16 = 1, LNC_BF16 = 2 } lnc_dtype;
 
 typedef struct lnc_problem {
-  lnc_kind kind;
-  lnc_dtype dtype;           /* of x, y, dy, dx */
-  lnc_dtype parameter_dtype; /* of weight, bias, dweight, dbias: dtype, or LNC_F32 */
-  int64_t rows;              /* >= 0; without rows, dweight and dbias are 0 */
-  int64_t cols;              /* >= 1; normalised over */
-  float eps;                 /* >= 0 */
+  int32_t kind;            /* lnc_kind */
+  int32_t dtype;           /* lnc_dtype of x, y, dy, dx */
+  int32_t parameter_dtype; /* of weight, bias, dweight, dbias: dtype, or LNC_F32 */
+  float eps;               /* >= 0 */
+  int64_t rows;            /* >= 0; without rows, dweight and dbias are 0 */
+  int64_t cols;            /* >= 1; normalised over */
 } lnc_problem;
 
 typedef struct lnc_forward_args {
@@ -56,8 +56,8 @@ typedef struct lnc_forward_args {
   const void* bias;   /* [cols], or null for 0; null for LNC_RMS */
   void* y;            /* out [rows, cols] */
   float* mean;        /* out [rows]; unused for LNC_RMS */
-  float* rstd;        /* out [rows]: 1 / sqrt(variance + eps), of LNC_RMS 1 / sqrt(mean of x^2 + eps) */
-  void* workspace;    /* at a 16-byte boundary; uninitialised, free again when the stream is here */
+  float* rstd; /* out [rows]: 1 / sqrt(variance + eps), of LNC_RMS 1 / sqrt(mean of x^2 + eps) */
+  void* workspace; /* at a 16-byte boundary; uninitialised, free again when the stream is here */
   size_t workspace_bytes;
   void* stream; /* a cudaStream_t; null for the default stream */
 } lnc_forward_args;
@@ -104,7 +104,7 @@ typedef struct lnc_chapter {
 } lnc_chapter;
 
 /* Writes up to `capacity` chapters to `chapters`, forward before backward, and returns how many
- * there are. The strings live as long as the library. */
+ * there are; `chapters` may be null. The strings live as long as the library. */
 size_t lnc_list(lnc_chapter* chapters, size_t capacity);
 
 /* What went wrong in this thread's last call that returns a status, in one sentence; empty where

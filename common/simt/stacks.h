@@ -53,12 +53,12 @@ struct StackPool {
     for (stack_context& stack : free) source.deallocate(stack);
   }
 };
-inline thread_local StackPool stack_pool;
+inline thread_local StackPool* stack_pool = nullptr;  // of the core that this is, while a grid runs
 
 struct ReturnToPool {
   void deallocate(stack_context& stack) {
     clean(stack);  // whatever lies here next, even if that is another core's
-    stack_pool.free.push_back(stack);
+    stack_pool->free.push_back(stack);
   }
 };
 

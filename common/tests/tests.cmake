@@ -18,6 +18,10 @@ if(BACKEND STREQUAL "cpu")
   target_link_libraries(simt_hopper_test PRIVATE project_options)
   add_test(NAME simt_hopper COMMAND simt_hopper_test)
 
+  add_executable(library_test common/tests/library_test.cpp)
+  target_link_libraries(library_test PRIVATE lnc reference_cpu)
+  add_test(NAME library COMMAND library_test)
+
   # Out-of-bounds accesses of a kernel are the sanitizers' to see.
   set(sanitizers -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
   add_executable(simt_memory_test common/simt/tests/memory_test.cpp common/simt/machine.cpp)

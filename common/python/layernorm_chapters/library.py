@@ -1,0 +1,114 @@
+"""liblnc.so through ctypes: the structs and functions of common/library/lnc.h, which explains them.
+
+Needs no PyTorch.
+"""
+
+import ctypes
+import os
+from ctypes import POINTER, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_void_p
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[3]
+ABI = 1
+KINDS = {"layer": 0, "rms": 1}
+DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
+
+
+class LibraryError(RuntimeError):
+    """The library is not there, or it refused a call; the message is a sentence that says why."""
+
+
+class Problem(ctypes.Structure):
+    _fields_ = [("kind", c_int32), ("dtype", c_int32), ("parameter_dtype", c_int32),
+                ("eps", c_float), ("rows", c_int64), ("cols", c_int64)]
+
+
+class ForwardArgs(ctypes.Structure):
+    _fields_ = [("chapter", c_char_p), ("problem", Problem), ("x", c_void_p), ("weight", c_void_p),
+                ("bias", c_void_p), ("y", c_void_p), ("mean", c_void_p), ("rstd", c_void_p),
+                ("workspace", c_void_p), ("workspace_bytes", c_size_t), ("stream", c_void_p)]
+
+
+class BackwardArgs(ctypes.Structure):
+    _fields_ = [("chapter", c_char_p), ("problem", Problem), ("dy", c_void_p), ("x", c_void_p),
+                ("y", c_void_p), ("weight", c_void_p), ("bias", c_void_p), ("mean", c_void_p),
+                ("rstd", c_void_p), ("dx", c_void_p), ("dweight", c_void_p), ("dbias", c_void_p),
+                ("workspace", c_void_p), ("workspace_bytes", c_size_t), ("stream", c_void_p)]
+
+
+class Plan(ctypes.Structure):
+    _fields_ = [("chapter", c_char_p), ("workspace_bytes", c_size_t)]
+
+
+class _Chapter(ctypes.Structure):
+    _fields_ = [("id", c_char_p), ("title", c_char_p), ("backward", c_int), ("from_y", c_int),
+                ("deterministic", c_int)]
+
+
+class Chapter(NamedTuple):
+    id: str
+    title: str
+    backward: bool
+    from_y: bool  # a backward pass that starts from y, as memory_efficient=True has it
+    deterministic: bool
+
+
+class Library:
+    """One liblnc.so, loaded. Any number of threads may use it."""
+
+    def __init__(self, path):
+        self.path = Path(path)
+        try:
+            self._functions = functions = ctypes.CDLL(str(path))
+            abi = functions.lnc_abi()
+        except (OSError, AttributeError) as error:
+            raise LibraryError(f"{path} cannot be loaded: {error}") from None
+        if abi != ABI:
+            raise LibraryError(f"{path} has version {abi} of the interface, and this package is "
+                               f"written for version {ABI}: run 'make library' in {ROOT}")
+        for name, args in (("forward", ForwardArgs), ("backward", BackwardArgs)):
+            getattr(functions, f"lnc_{name}").argtypes = [POINTER(args)]
+            getattr(functions, f"lnc_{name}_plan").argtypes = [POINTER(args), POINTER(Plan)]
+        functions.lnc_list.argtypes = [POINTER(_Chapter), c_size_t]
+        functions.lnc_list.restype = c_size_t
+        functions.lnc_last_error.restype = functions.lnc_backend.restype = c_char_p
+        self.backend = functions.lnc_backend().decode()
+
+    def chapters(self):
+        """Every chapter of the library, forward before backward."""
+        count = self._functions.lnc_list(None, 0)
+        found = (_Chapter * count)()
+        self._functions.lnc_list(found, count)
+        return [Chapter(c.id.decode(), c.title.decode(), bool(c.backward), bool(c.from_y),
+                        bool(c.deterministic)) for c in found]
+
+    def plan(self, args):
+        """The Plan for ForwardArgs or BackwardArgs. Raises LibraryError."""
+        plan, functions = Plan(), self._functions
+        forward = isinstance(args, ForwardArgs)
+        self._check((functions.lnc_forward_plan if forward else functions.lnc_backward_plan)(
+            args, plan))
+        return plan
+
+    def run(self, args):
+        """Puts the pass on its stream. Raises LibraryError."""
+        functions = self._functions
+        forward = isinstance(args, ForwardArgs)
+        self._check((functions.lnc_forward if forward else functions.lnc_backward)(args))
+
+    def _check(self, status):
+        if status != 0:
+            raise LibraryError(self._functions.lnc_last_error().decode())
+
+
+def library_path(backend):
+    """LNC_LIBRARY, or where `make library` puts the library of a backend. Raises LibraryError."""
+    asked = os.environ.get("LNC_LIBRARY")
+    path = Path(asked) if asked else ROOT / "build" / backend / "lib" / "liblnc.so"
+    if path.exists():
+        return path
+    if asked:
+        raise LibraryError(f"LNC_LIBRARY is {asked}, and there is no such file")
+    raise LibraryError(f"the library is not built, there is no {path}: "
+                       f"run 'make library BACKEND={backend}' in {ROOT}")

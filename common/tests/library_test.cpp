@@ -1,0 +1,479 @@
+// The C interface of common/library/lnc.h over the CPU backend's library: every status, every
+// chapter against the reference, workspaces, threads. Linked with the library and the reference
+// only.
+#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <set>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+#include "common/library/lnc.h"
+#include "reference_cpu/layer_norm.h"
+
+namespace {
+
+template <typename T>
+constexpr lnc_dtype kDType = std::is_same_v<T, float>    ? LNC_F32
+                             : std::is_same_v<T, __half> ? LNC_F16
+                                                         : LNC_BF16;
+template <typename T>
+constexpr double kLimit = std::is_same_v<T, float>    ? 1e-5
+                          : std::is_same_v<T, __half> ? 6e-4
+                                                      : 4e-3;
+
+template <typename T>
+std::vector<T> random_values(std::int64_t count, double mean, unsigned seed) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> draw(static_cast<float>(mean), 1.0f);
+  std::vector<T> values;
+  for (std::int64_t i = 0; i < count; ++i) values.push_back(T(draw(random)));
+  return values;
+}
+
+template <typename T>
+std::vector<double> as_doubles(const std::vector<T>& values) {
+  std::vector<double> doubles;
+  for (const T value : values) doubles.push_back(static_cast<float>(value));
+  return doubles;
+}
+
+template <typename T>
+double relative_error(const std::vector<T>& ours, const std::vector<double>& reference) {
+  REQUIRE(ours.size() == reference.size());
+  double distance = 0.0, norm = 0.0;
+  const auto values = as_doubles(ours);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    distance += (values[i] - reference[i]) * (values[i] - reference[i]);
+    norm += reference[i] * reference[i];
+  }
+  return norm == 0.0 ? std::sqrt(distance) : std::sqrt(distance / norm);
+}
+
+template <typename T>
+bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+}
+
+template <typename T>
+T nan_of() {
+  return T(std::numeric_limits<float>::quiet_NaN());
+}
+
+/// A forward and a backward pass with memory for all they read and write: x of T, parameters of W.
+template <typename T, typename W = T>
+struct Case {
+  lnc_problem problem;
+  std::vector<T> x, dy, y, dx;
+  std::vector<W> weight, bias, dweight, dbias;
+  std::vector<float> mean, rstd;
+  std::vector<std::max_align_t> workspace;
+
+  Case(lnc_kind kind, std::int64_t rows, std::int64_t cols, bool has_weight = true,
+       bool has_bias = true, unsigned seed = 1)
+      : problem{kind, kDType<T>, kDType<W>, 1e-5f, rows, cols},
+        x(random_values<T>(rows * cols, 0.5, seed)),
+        dy(random_values<T>(rows * cols, 0.0, seed + 1)),
+        y(rows * cols, nan_of<T>()),
+        dx(rows * cols, nan_of<T>()),
+        weight(random_values<W>(has_weight ? cols : 0, 3.0, seed + 2)),
+        bias(random_values<W>(has_bias && kind == LNC_LAYER ? cols : 0, 0.0, seed + 3)),
+        dweight(cols, nan_of<W>()),
+        dbias(kind == LNC_LAYER ? cols : 0, nan_of<W>()),
+        mean(kind == LNC_LAYER ? rows : 0),
+        rstd(rows) {}
+
+  template <typename V>
+  static V* pointer(std::vector<V>& values) {
+    return values.empty() ? nullptr : values.data();
+  }
+  lnc_forward_args forward_args(const char* chapter = nullptr) {
+    return {.chapter = chapter,
+            .problem = problem,
+            .x = pointer(x),
+            .weight = pointer(weight),
+            .bias = pointer(bias),
+            .y = pointer(y),
+            .mean = pointer(mean),
+            .rstd = pointer(rstd),
+            .workspace = nullptr,
+            .workspace_bytes = 0,
+            .stream = nullptr};
+  }
+  lnc_backward_args backward_args(const char* chapter = nullptr, bool from_y = false) {
+    return {.chapter = chapter,
+            .problem = problem,
+            .dy = pointer(dy),
+            .x = from_y ? nullptr : pointer(x),
+            .y = from_y ? pointer(y) : nullptr,
+            .weight = pointer(weight),
+            .bias = pointer(bias),
+            .mean = from_y ? nullptr : pointer(mean),
+            .rstd = pointer(rstd),
+            .dx = pointer(dx),
+            .dweight = pointer(dweight),
+            .dbias = pointer(dbias),
+            .workspace = nullptr,
+            .workspace_bytes = 0,
+            .stream = nullptr};
+  }
+  void* allocate(std::size_t bytes) {
+    workspace.assign(bytes / sizeof(std::max_align_t) + 2, {});
+    std::memset(workspace.data(), 0xff, workspace.size() * sizeof(std::max_align_t));
+    return workspace.data();
+  }
+  bool past_workspace_is_untouched(std::size_t bytes) const {
+    const auto* const all = reinterpret_cast<const unsigned char*>(workspace.data());
+    for (std::size_t i = bytes; i < workspace.size() * sizeof(std::max_align_t); ++i)
+      if (all[i] != 0xff) return false;
+    return true;
+  }
+  lnc_status run(lnc_forward_args args) {
+    lnc_plan plan;
+    if (const lnc_status status = lnc_forward_plan(&args, &plan); status != LNC_OK) return status;
+    args.workspace_bytes = plan.workspace_bytes;
+    args.workspace = allocate(plan.workspace_bytes);
+    const lnc_status status = lnc_forward(&args);
+    CHECK(past_workspace_is_untouched(plan.workspace_bytes));
+    return status;
+  }
+  lnc_status run(lnc_backward_args args) {
+    lnc_plan plan;
+    if (const lnc_status status = lnc_backward_plan(&args, &plan); status != LNC_OK) return status;
+    args.workspace_bytes = plan.workspace_bytes;
+    args.workspace = allocate(plan.workspace_bytes);
+    const lnc_status status = lnc_backward(&args);
+    CHECK(past_workspace_is_untouched(plan.workspace_bytes));
+    return status;
+  }
+
+  reference::Norm norm() const {
+    return problem.kind == LNC_LAYER ? reference::Norm::Layer : reference::Norm::Rms;
+  }
+  void check_forward() const {
+    const auto expected = reference::forward(norm(), problem.rows, problem.cols, as_doubles(x),
+                                             as_doubles(weight), as_doubles(bias), problem.eps);
+    CHECK(relative_error(y, expected.y) < kLimit<T>);
+    CHECK(relative_error(mean, expected.mean) < 1e-5);
+    CHECK(relative_error(rstd, expected.rstd) < 1e-5);
+  }
+  void check_backward(bool from_y = false) const {
+    const auto expected =
+        from_y
+            ? reference::backward_from_y(norm(), problem.rows, problem.cols, as_doubles(dy),
+                                         as_doubles(y), as_doubles(weight), as_doubles(bias),
+                                         as_doubles(rstd), problem.eps)
+            : reference::backward(norm(), problem.rows, problem.cols, as_doubles(dy), as_doubles(x),
+                                  as_doubles(weight), as_doubles(mean), as_doubles(rstd));
+    CHECK(relative_error(dx, expected.dx) < kLimit<T>);
+    CHECK(relative_error(dweight, expected.dweight) < kLimit<W>);
+    if (problem.kind == LNC_LAYER) CHECK(relative_error(dbias, expected.dbias) < kLimit<W>);
+  }
+};
+
+std::vector<lnc_chapter> all_chapters() {
+  std::vector<lnc_chapter> list(lnc_list(nullptr, 0));
+  lnc_list(list.data(), list.size());
+  return list;
+}
+
+/// Whether a call ended with `status`, and left a sentence that has `words` in it.
+bool failed_with(lnc_status expected, lnc_status status, const std::string& words) {
+  const std::string why = lnc_last_error();
+  CAPTURE(why);
+  CHECK(status == expected);
+  CHECK(why.find(words) != std::string::npos);
+  return status == expected;
+}
+
+}  // namespace
+
+// First, while the library has not yet asked for the schedule.
+TEST_CASE("what goes wrong in a launch is LNC_FAILED, and the next call works") {
+  Case<float> c(LNC_LAYER, 3, 8);
+  setenv("SIMT_SCHEDULE", "no such schedule", 1);
+  CHECK(failed_with(LNC_FAILED, c.run(c.forward_args()), "SIMT_SCHEDULE is 'no such schedule'"));
+  unsetenv("SIMT_SCHEDULE");
+  CHECK(c.run(c.forward_args()) == LNC_OK);
+  CHECK(std::string(lnc_last_error()).empty());
+  c.check_forward();
+}
+
+TEST_CASE("the library says what it is and what it has") {
+  CHECK(std::string(lnc_backend()) == "cpu");
+  CHECK(lnc_abi() == LNC_ABI);
+  const auto list = all_chapters();
+  REQUIRE(list.size() >= 18);
+  std::set<std::string> ids;
+  bool has_from_y = false;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    CHECK(ids.insert(list[i].id).second);
+    CHECK(std::string(list[i].id).substr(0, 3) == (list[i].backward ? "bwd" : "fwd"));
+    CHECK_FALSE(std::string(list[i].title).empty());
+    if (i > 0) CHECK(list[i - 1].backward <= list[i].backward);
+    has_from_y = has_from_y || list[i].from_y;
+  }
+  CHECK(has_from_y);
+
+  lnc_chapter two[3] = {};
+  CHECK(lnc_list(two, 2) == list.size());
+  CHECK(std::string(two[1].id) == list[1].id);
+  CHECK(two[2].id == nullptr);
+  CHECK(lnc_list(nullptr, 5) == list.size());
+}
+
+TEST_CASE("every chapter is right through the library, whichever parameters are null") {
+  for (const lnc_chapter& chapter : all_chapters())
+    for (const lnc_kind kind : {LNC_LAYER, LNC_RMS})
+      for (const bool has_weight : {true, false})
+        for (const bool has_bias : {true, false}) {
+          CAPTURE(chapter.id);
+          CAPTURE(kind);
+          CAPTURE(has_weight);
+          CAPTURE(has_bias);
+          Case<float> c(kind, 37, 100, has_weight, has_bias);
+          REQUIRE(c.run(c.forward_args()) == LNC_OK);
+          const lnc_status status = chapter.backward
+                                        ? c.run(c.backward_args(chapter.id, chapter.from_y))
+                                        : c.run(c.forward_args(chapter.id));
+          if (status == LNC_REFUSED) {
+            CHECK(std::string(lnc_last_error()).find(chapter.id) == 0);
+            CHECK((kind == LNC_RMS || !has_weight || !has_bias));
+            continue;
+          }
+          CHECK(status == LNC_OK);
+          if (chapter.backward)
+            c.check_backward(chapter.from_y);
+          else
+            c.check_forward();
+        }
+}
+
+namespace {
+
+template <typename T, typename W>
+void check_types() {
+  for (const lnc_kind kind : {LNC_LAYER, LNC_RMS})
+    for (const std::int64_t cols : {1, 33, 1024})
+      for (const bool from_y : {false, true}) {
+        CAPTURE(cols);
+        CAPTURE(from_y);
+        Case<T, W> c(kind, 65, cols);
+        CHECK(c.run(c.forward_args()) == LNC_OK);
+        c.check_forward();
+        if (from_y && cols == 1) continue;  // xhat is 0, and what is left of y is its rounding
+        CHECK(c.run(c.backward_args(nullptr, from_y)) == LNC_OK);
+        c.check_backward(from_y);
+      }
+}
+
+}  // namespace
+
+TEST_CASE("the dispatch has a chapter for every type, kind and start") {
+  check_types<float, float>();
+  check_types<__half, __half>();
+  check_types<__half, float>();
+  check_types<__nv_bfloat16, __nv_bfloat16>();
+  check_types<__nv_bfloat16, float>();
+}
+
+TEST_CASE("the plan names the chapter that runs, which gives the same bits when asked for") {
+  Case<float> chosen(LNC_LAYER, 65, 1000), named(LNC_LAYER, 65, 1000);
+  for (const bool from_y : {false, true}) {
+    lnc_plan forward, backward;
+    const auto forward_args = chosen.forward_args();
+    REQUIRE(lnc_forward_plan(&forward_args, &forward) == LNC_OK);
+    const auto backward_args = chosen.backward_args(nullptr, from_y);
+    REQUIRE(lnc_backward_plan(&backward_args, &backward) == LNC_OK);
+    CHECK(chosen.run(chosen.forward_args()) == LNC_OK);
+    CHECK(chosen.run(chosen.backward_args(nullptr, from_y)) == LNC_OK);
+    CHECK(named.run(named.forward_args(forward.chapter)) == LNC_OK);
+    CHECK(named.run(named.backward_args(backward.chapter, from_y)) == LNC_OK);
+    CHECK(same_bits(chosen.y, named.y));
+    CHECK(same_bits(chosen.rstd, named.rstd));
+    CHECK(same_bits(chosen.dx, named.dx));
+    CHECK(same_bits(chosen.dweight, named.dweight));
+    CHECK(same_bits(chosen.dbias, named.dbias));
+  }
+}
+
+TEST_CASE("gradients that are not wanted change nothing in the others") {
+  for (const lnc_chapter& chapter : all_chapters()) {
+    if (!chapter.backward) continue;
+    CAPTURE(chapter.id);
+    Case<__half> all(LNC_LAYER, 21, 72), some(LNC_LAYER, 21, 72);
+    REQUIRE(all.run(all.forward_args()) == LNC_OK);
+    REQUIRE(some.run(some.forward_args()) == LNC_OK);
+    REQUIRE(all.run(all.backward_args(chapter.id, chapter.from_y)) == LNC_OK);
+    for (const bool wants_dweight : {true, false})
+      for (const bool wants_dbias : {true, false}) {
+        some.dx.assign(some.dx.size(), nan_of<__half>());
+        auto args = some.backward_args(chapter.id, chapter.from_y);
+        if (!wants_dweight) args.dweight = nullptr;
+        if (!wants_dbias) args.dbias = nullptr;
+        CHECK(some.run(args) == LNC_OK);
+        CHECK(same_bits(some.dx, all.dx));
+        if (!chapter.deterministic) continue;
+        if (wants_dweight) CHECK(same_bits(some.dweight, all.dweight));
+        if (wants_dbias) CHECK(same_bits(some.dbias, all.dbias));
+      }
+  }
+}
+
+TEST_CASE("without rows the gradients of the parameters are 0, and tensors may be null") {
+  for (const lnc_kind kind : {LNC_LAYER, LNC_RMS}) {
+    Case<float> c(kind, 0, 70);
+    CHECK(c.run(c.forward_args()) == LNC_OK);
+    CHECK(c.run(c.backward_args()) == LNC_OK);
+    CHECK(c.dweight == std::vector<float>(70, 0.0f));
+    if (kind == LNC_LAYER) CHECK(c.dbias == std::vector<float>(70, 0.0f));
+  }
+}
+
+TEST_CASE("a workspace that is too small, null or askew is refused before anything is written") {
+  Case<float> c(LNC_LAYER, 500, 100);
+  REQUIRE(c.run(c.forward_args()) == LNC_OK);
+  auto args = c.backward_args();
+  args.dweight = args.dbias = nullptr;  // a workspace is needed whatever the chapter
+  lnc_plan plan;
+  REQUIRE(lnc_backward_plan(&args, &plan) == LNC_OK);
+  REQUIRE(plan.workspace_bytes > 0);
+  const auto nothing_was_written = [&] { return std::isnan(c.dx[0]); };
+
+  CHECK(failed_with(LNC_SMALL_WORKSPACE, lnc_backward(&args),
+                    "needs a workspace of " + std::to_string(plan.workspace_bytes) + " bytes"));
+  args.workspace = c.allocate(plan.workspace_bytes);
+  args.workspace_bytes = plan.workspace_bytes - 1;
+  CHECK(failed_with(LNC_SMALL_WORKSPACE, lnc_backward(&args), "and got"));
+  args.workspace_bytes = plan.workspace_bytes;
+  args.workspace = static_cast<char*>(args.workspace) + 4;
+  CHECK(failed_with(LNC_BAD_ARGUMENT, lnc_backward(&args), "16-byte boundary"));
+  args.workspace = nullptr;
+  CHECK(failed_with(LNC_BAD_ARGUMENT, lnc_backward(&args), "workspace is null"));
+  CHECK(nothing_was_written());
+  args.workspace = c.allocate(plan.workspace_bytes);
+  CHECK(lnc_backward(&args) == LNC_OK);
+  CHECK_FALSE(nothing_was_written());
+}
+
+TEST_CASE("null instead of arguments") {
+  lnc_plan plan;
+  const lnc_forward_args no_forward = {};
+  const lnc_backward_args no_backward = {};
+  CHECK(failed_with(LNC_BAD_ARGUMENT, lnc_forward(nullptr), "args is null"));
+  CHECK(failed_with(LNC_BAD_ARGUMENT, lnc_backward(nullptr), "args is null"));
+  CHECK(failed_with(LNC_BAD_ARGUMENT, lnc_forward_plan(nullptr, &plan), "is null"));
+  CHECK(failed_with(LNC_BAD_ARGUMENT, lnc_forward_plan(&no_forward, nullptr), "is null"));
+  CHECK(failed_with(LNC_BAD_ARGUMENT, lnc_backward_plan(nullptr, &plan), "is null"));
+  CHECK(failed_with(LNC_BAD_ARGUMENT, lnc_backward_plan(&no_backward, nullptr), "is null"));
+  CHECK(failed_with(LNC_BAD_ARGUMENT, lnc_forward(&no_forward), "cols is 0"));
+  CHECK(failed_with(LNC_BAD_ARGUMENT, lnc_backward(&no_backward), "cols is 0"));
+}
+
+TEST_CASE("each argument that cannot be is refused by its name") {
+  Case<float> c(LNC_LAYER, 4, 8);
+  const auto forward = [&](const char* words, auto&& change) {
+    auto args = c.forward_args();
+    change(args);
+    CHECK(failed_with(LNC_BAD_ARGUMENT, lnc_forward(&args), words));
+  };
+  forward("kind is", [](auto& a) { a.problem.kind = 2; });
+  forward("dtype is", [](auto& a) { a.problem.dtype = -1; });
+  forward("dtype is", [](auto& a) { a.problem.dtype = 3; });
+  forward("parameter_dtype is", [](auto& a) { a.problem.parameter_dtype = LNC_F16; });
+  forward("rows is -1", [](auto& a) { a.problem.rows = -1; });
+  forward("cols is 0", [](auto& a) { a.problem.cols = 0; });
+  forward("no tensor's size", [](auto& a) { a.problem.rows = std::int64_t{1} << 62; });
+  forward("eps must", [](auto& a) { a.problem.eps = -1e-5f; });
+  forward("eps must", [](auto& a) { a.problem.eps = std::numeric_limits<float>::infinity(); });
+  forward("eps must", [](auto& a) { a.problem.eps = nan_of<float>(); });
+  forward("x is null", [](auto& a) { a.x = nullptr; });
+  forward("y is null", [](auto& a) { a.y = nullptr; });
+  forward("mean is null", [](auto& a) { a.mean = nullptr; });
+  forward("rstd is null", [](auto& a) { a.rstd = nullptr; });
+  forward("x is not aligned", [](auto& a) { a.x = static_cast<const char*>(a.x) + 2; });
+  forward("bias is not aligned", [](auto& a) { a.bias = static_cast<const char*>(a.bias) + 1; });
+  forward("RMS norm has no bias", [](auto& a) { a.problem.kind = LNC_RMS; });
+
+  const auto backward = [&](const char* words, auto&& change) {
+    auto args = c.backward_args();
+    change(args);
+    CHECK(failed_with(LNC_BAD_ARGUMENT, lnc_backward(&args), words));
+  };
+  backward("dy is null", [](auto& a) { a.dy = nullptr; });
+  backward("x is null", [](auto& a) { a.x = nullptr; });
+  backward("both given", [](auto& a) { a.y = a.x; });
+  backward("mean is null", [](auto& a) { a.mean = nullptr; });
+  backward("rstd is null", [](auto& a) { a.rstd = nullptr; });
+  backward("dx is null", [](auto& a) { a.dx = nullptr; });
+  backward("dweight is not aligned",
+           [](auto& a) { a.dweight = static_cast<char*>(a.dweight) + 2; });
+  backward("bias and dbias must be null", [](auto& a) { a.problem.kind = LNC_RMS; });
+}
+
+TEST_CASE("chapters that are unknown, or that refuse") {
+  Case<float> c(LNC_LAYER, 4, 8);
+  REQUIRE(c.run(c.forward_args()) == LNC_OK);
+  CHECK(failed_with(LNC_UNKNOWN_CHAPTER, c.run(c.forward_args("fwd99")),
+                    "'fwd99' is no forward chapter"));
+  CHECK(failed_with(LNC_UNKNOWN_CHAPTER, c.run(c.forward_args("")), "'' is no forward chapter"));
+  CHECK(failed_with(LNC_UNKNOWN_CHAPTER, c.run(c.forward_args("bwd01")),
+                    "'bwd01' is no forward chapter"));
+  CHECK(failed_with(LNC_UNKNOWN_CHAPTER, c.run(c.backward_args("fwd06")),
+                    "'fwd06' is no backward chapter"));
+  CHECK(failed_with(LNC_UNKNOWN_CHAPTER, c.run(c.forward_args(std::string(5000, 'x').c_str())),
+                    "xxx' is no forward chapter"));
+  CHECK(failed_with(LNC_REFUSED, c.run(c.backward_args("bwd07")), "bwd07 starts from y"));
+  CHECK(failed_with(LNC_REFUSED, c.run(c.backward_args("bwd09", true)), "bwd09 starts from x"));
+  Case<float> rms(LNC_RMS, 4, 8);
+  CHECK(failed_with(LNC_REFUSED, rms.run(rms.forward_args("fwd01")), "does not take kind rms"));
+}
+
+TEST_CASE("the last error is a thread's own, and a call that works clears it") {
+  CHECK(lnc_forward(nullptr) == LNC_BAD_ARGUMENT);
+  std::string others = "not run";
+  std::thread([&] { others = lnc_last_error(); }).join();
+  CHECK(others.empty());
+  CHECK_FALSE(std::string(lnc_last_error()).empty());
+  Case<float> c(LNC_LAYER, 2, 2);
+  CHECK(c.run(c.forward_args()) == LNC_OK);
+  CHECK(std::string(lnc_last_error()).empty());
+}
+
+TEST_CASE("eight threads at once get the bits that one thread gets") {
+  constexpr int kThreads = 8, kTurns = 6;
+  const auto work = [](int thread) {
+    Case<float> c(thread % 2 ? LNC_RMS : LNC_LAYER, 40 + thread, 500 + 100 * thread, true, true,
+                  thread);
+    std::vector<float> all;
+    for (int turn = 0; turn < kTurns; ++turn) {
+      const bool from_y = turn % 2 == 1;
+      if (c.run(c.forward_args()) != LNC_OK) return std::vector<float>{};
+      if (c.run(c.backward_args(nullptr, from_y)) != LNC_OK) return std::vector<float>{};
+      if (lnc_forward(nullptr) != LNC_BAD_ARGUMENT) return std::vector<float>{};
+      for (const auto* part : {&c.y, &c.rstd, &c.dx, &c.dweight, &c.dbias})
+        all.insert(all.end(), part->begin(), part->end());
+    }
+    return all;
+  };
+  std::vector<std::vector<float>> at_once(kThreads);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) threads.emplace_back([&, i] { at_once[i] = work(i); });
+  for (std::thread& thread : threads) thread.join();
+  for (int i = 0; i < kThreads; ++i) {
+    CAPTURE(i);
+    CHECK_FALSE(at_once[i].empty());
+    CHECK(same_bits(at_once[i], work(i)));
+  }
+}
