@@ -14,7 +14,8 @@ provider that is wrong is shown as wrong and has no time. Then it is timed, by C
                  the call into the queue, so that a time is the device's alone. Where a host is too
                  slow for that, the writes are doubled; '+' marks a time for which that was not enough.
     --with-launch  the device waits for the host instead: what a short kernel costs in a loop of
-                 Python. This project's part is then one call by ctypes, without autograd.
+                 Python. The dispatch is then called as a model calls it, through layernorm_chapters;
+                 the chapters are single C calls.
     roof         a copy (forward) or a triad (backward) of the same size, timed in the same way: the
                  fastest of PyTorch's and three of Triton's.
 
@@ -260,7 +261,7 @@ def compare(options):
     problems = peers.parse_shapes(options.shapes, options.dtype)
     providers, missing = list(PEERS), []
     try:
-        ours = own_providers(options.library, "cuda")
+        ours = own_providers(options.library, "cuda", options.with_launch)
         dispatch = [provider for provider in ours if provider.name in peers.DISPATCH]
         providers = dispatch + providers + ours[len(dispatch):]
     except Exception as error:

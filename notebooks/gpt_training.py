@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Trains a small GPT with PyTorch's norms, and with this project's in their place.
 
-    make library && python3 notebooks/gpt_training.py           # bf16 and f32, about 3 minutes on an H100
+    make library && python3 notebooks/gpt_training.py           # bf16 and f32
     python3 notebooks/gpt_training.py --kind rms --dtype bf16
-    python3 notebooks/gpt_training.py --steps 20 --width 64 --layers 2 --batch 4 --context 32
+    python3 notebooks/gpt_training.py --steps 20 --width 64 --heads 4 --layers 2 --batch 4 --context 32
 
 Seed, data and everything but the norms are the same in all runs. The text is a Markov chain of order
 two, made from a fixed seed; its entropy is the least loss that a model can reach. Weights are of one
@@ -18,8 +18,9 @@ that. Prints, and appends to --json: losses, the median step, peak memory. Exit 
 """
 
 import argparse
+import functools
+import gc
 import itertools
-import json
 import sys
 from pathlib import Path
 
@@ -29,7 +30,9 @@ from compare_peers import Journal, header, positive
 from peers import DTYPES, KINDS, quantile, rounded
 from torch import nn
 
-JSON = Path(__file__).resolve().parent / "data/local_training.jsonl"
+ROOT = Path(__file__).resolve().parents[1]
+JSON = ROOT / "notebooks/data/local_training.jsonl"
+sys.path.insert(0, str(ROOT / "common/python"))  # layernorm_chapters
 VOCABULARY = 64
 AGREES = 3  # times the noise
 UNTIMED = 10  # first steps, in which kernels are compiled and memory is found
@@ -87,26 +90,38 @@ class GPT(nn.Module):
 def norms(kind):
     """{name: norm(width) -> module}: PyTorch's, compiled, and this project's."""
     plain = nn.LayerNorm if kind == "layer" else lambda width: nn.RMSNorm(width, eps=1e-5)
-    found = {"torch": plain, "torch.compile": lambda width: torch.compile(plain(width), dynamic=False)}
+    found = {"torch": plain}
+    if torch.cuda.is_available():
+        found["torch.compile"] = lambda width: torch.compile(plain(width), dynamic=False)
     try:
         import layernorm_chapters as ours
-    except ImportError as error:
-        print(f"Without this project's norms: {error}; see README.md")
+        ours.chapters()  # loads the library
+    except (ImportError, RuntimeError) as error:
+        print(f"Without this project's norms: {error}")
         return found
-    own = ours.LayerNorm if kind == "layer" else ours.RMSNorm
-    return found | {"chapters": lambda width: own(width, eps=1e-5),
-                    "chapters-memory-efficient": lambda width: own(width, eps=1e-5, memory_efficient=True)}
+    own = functools.partial(ours.LayerNorm if kind == "layer" else ours.RMSNorm, eps=1e-5)
+    return found | {"chapters": own, "chapters-memory-efficient": functools.partial(own, memory_efficient=True)}
 
 
 def train(options, dtype, norm, batches, order="as it is"):
-    """Losses of all steps, the median step in microseconds, peak bytes. `order`: of a batch's sums."""
+    """Losses of all steps; on a GPU the median step in µs and peak bytes. `order`: of a batch's sums."""
     device = batches.device
+    gc.collect()  # the model before this one
+    torch.compiler.reset()
     torch.manual_seed(1)
     model = GPT(options, norm).to(device, dtype)
     parameters = list(model.parameters())
     masters = parameters if dtype == torch.float32 else [p.detach().float() for p in parameters]
     optimizer = torch.optim.AdamW(masters, lr=options.rate, betas=(0.9, 0.95), weight_decay=0.1)
-    clock, losses = StepClock(device), torch.zeros(options.steps, device=device)
+    losses, marks, gpu = torch.zeros(options.steps, device=device), [], device.type == "cuda"
+
+    def mark():  # events, so that the host waits for no step
+        marks.append(torch.cuda.Event(enable_timing=True))
+        marks[-1].record()
+
+    if gpu:
+        torch.cuda.reset_peak_memory_stats()
+        mark()
     for step, batch in enumerate(batches):
         parts = {"as it is": [batch], "reversed": [batch.flip(0)], "in halves": batch.chunk(2)}[order]
         for parameter in parameters:
@@ -121,32 +136,12 @@ def train(options, dtype, norm, batches, order="as it is"):
         optimizer.step()
         if masters is not parameters:
             torch._foreach_copy_([parameter.detach() for parameter in parameters], masters)
-        clock.step()
-    return {"losses": [rounded(loss, 7) for loss in losses.tolist()], **clock.read()}
-
-
-class StepClock:
-    """Events between the steps: the host waits for none of them. Nothing without a GPU."""
-
-    def __init__(self, device):
-        self.gpu, self.marks = device.type == "cuda", []
-        if self.gpu:
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats()
-        self.step()
-
-    def step(self):
-        if self.gpu:
-            self.marks.append(torch.cuda.Event(enable_timing=True))
-            self.marks[-1].record()
-
-    def read(self):
-        if not self.gpu:
-            return {}
-        torch.cuda.synchronize()
-        times = [1e3 * before.elapsed_time(after) for before, after in zip(self.marks, self.marks[1:])]
-        return {"step_us": rounded(quantile(times[UNTIMED:] or times, 0.5), 5),
-                "peak_bytes": torch.cuda.max_memory_allocated()}
+        if gpu:
+            mark()
+    curve = {"losses": [rounded(loss, 7) for loss in losses.tolist()]}  # waits for the device
+    times = [1e3 * before.elapsed_time(after) for before, after in itertools.pairwise(marks)]
+    return curve if not gpu else {**curve, "step_us": rounded(quantile(times[UNTIMED:] or times, 0.5), 5),
+                                  "peak_bytes": torch.cuda.max_memory_allocated()}
 
 
 def apart(a, b):
@@ -155,7 +150,6 @@ def apart(a, b):
 
 
 def noise_of(curves):
-    """The largest distance between two of PyTorch's own curves."""
     return max(apart(a, b) for a, b in itertools.combinations(curves, 2))
 
 
@@ -163,9 +157,9 @@ def compare(options, dtype, device, journal):
     """All runs of one type. Returns the names of those that do not agree."""
     text, entropy = markov_text(options.steps * options.batch, options.context + 1)
     batches = text.view(options.steps, options.batch, -1).to(device)
+    made, curves, failed = norms(options.kind), [], []
     print(f"{dtype}, {options.kind} norm, {options.steps} steps; the text's entropy is {entropy:.3f}")
     print(f"{'norms':34}{'last loss':>10}{'from torch':>12}{'step, ms':>10}{'peak, MB':>10}")
-    made, curves, failed = norms(options.kind), [], []
     runs = [("torch", order) for order in ("as it is", "reversed", "in halves")]
     for name, order in runs + [(name, "as it is") for name in made if name != "torch"]:
         run = train(options, getattr(torch, DTYPES[dtype]), made[name], batches, order)
@@ -174,11 +168,10 @@ def compare(options, dtype, device, journal):
         distance, noise = apart(run["losses"], curves[0]), noise_of(curves) if len(curves) > 2 else None
         agrees = None if name == "torch" else distance <= AGREES * noise
         failed += [f"{name}, {dtype}"] if agrees is False else []
-        about = {"training": name, "order": order, "dtype": dtype, "kind": options.kind, "entropy": rounded(entropy, 5),
-                 "width": options.width, "layers": options.layers, "batch": options.batch,
-                 "context": options.context, "distance": rounded(distance, 3)}
+        model = {key: getattr(options, key) for key in ("kind", "width", "layers", "batch", "context")}
         more = {} if agrees is None else {"noise": rounded(noise, 3), "agrees": agrees}
-        journal.add({**about, **more, **run})
+        journal.add({"training": name, "order": order, "dtype": dtype, **model, "entropy": rounded(entropy, 5),
+                     "distance": rounded(distance, 3), **more, **run})
         last = run["losses"][-options.steps // 10:]
         print(f"{name + ('' if order == 'as it is' else ', ' + order):34}{sum(last) / len(last):10.4f}{distance:12.2e}"
               + (f"{run['step_us'] / 1e3:10.2f}{run['peak_bytes'] / 1e6:10.0f}" if "step_us" in run else "")
@@ -189,21 +182,18 @@ def compare(options, dtype, device, journal):
 
 def main(argv):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dtype", choices=("bf16", "f16", "f32"), help="default: bf16, then f32")
+    parser.add_argument("--dtype", choices=DTYPES, help="default: bf16, then f32")
     parser.add_argument("--kind", choices=KINDS, default="layer")
-    for name, value, what in (("steps", 300, ""), ("width", 768, "of the model"), ("layers", 6, ""), ("heads", 12, ""),
-                              ("batch", 16, "sequences"), ("context", 512, "symbols in a sequence")):
-        parser.add_argument(f"--{name}", type=positive(int), default=value, help=f"{what} ({value})".strip())
+    for name, value in (("steps", 300), ("width", 768), ("layers", 6), ("heads", 12), ("batch", 16), ("context", 512)):
+        parser.add_argument(f"--{name}", type=positive(int), default=value, help=f"({value})")
     parser.add_argument("--rate", type=positive(float), default=6e-4, help="of learning (0.0006)")
     parser.add_argument("--json", type=Path, default=JSON, help="losses, times and memory are appended to it")
     options = parser.parse_args(argv)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     journal = Journal(options.json, header(torch, {"torch": torch.__version__.split("+")[0]}))
-    failed = []
-    for dtype in [options.dtype] if options.dtype else ["bf16", "f32"]:
-        failed += compare(options, dtype, device, journal)
-    if failed:
-        print(f"Further from PyTorch than its own noise allows: {'; '.join(failed)}.")
+    failed = [name for dtype in ([options.dtype] if options.dtype else ("bf16", "f32"))
+              for name in compare(options, dtype, device, journal)]
+    print(f"Further from PyTorch than its noise allows: {'; '.join(failed) or 'none'}.")
     return 1 if failed else 0
 
 

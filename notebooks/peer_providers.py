@@ -5,17 +5,25 @@ does one pass and returns (y,), or (dx, dweight, dbias) with None for a dbias th
 Passes are those of a training step: a forward pass stores what its backward pass needs.
 """
 
+import functools
 import importlib
 import importlib.metadata
+import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from lnc_library import Library, LibraryError
 from peer_clock import chunks, forward_reference, statistics
-from peers import DISPATCH, DTYPES
+from peers import DIRECTIONS, DISPATCH, DTYPES
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "common/python"))
+import layernorm_chapters  # noqa: E402
+from layernorm_chapters.library import (  # noqa: E402
+    DTYPES as CODES, KINDS, BackwardArgs, ForwardArgs, Library, LibraryError, Problem)
 
 EPS = 1e-5
 
@@ -107,20 +115,7 @@ def torch_norm(inputs, x, weight, bias):
 
 
 def load_torch():
-    native = torch.ops.aten
-
-    def layer(direction, i):
-        def forward():
-            return native.native_layer_norm(i.x, i.weight.shape, i.weight, i.bias, i.eps)
-
-        if direction == "forward":
-            return forward
-        _, mean, rstd = forward()
-        return lambda: native.native_layer_norm_backward(i.dy, i.x, i.weight.shape, mean, rstd, i.weight, i.bias,
-                                                         [True, True, True])
-
-    rms = by_autograd(torch_norm)
-    return lambda direction, inputs: (layer if inputs.kind == "layer" else rms)(direction, inputs)
+    return by_autograd(torch_norm)  # native_layer_norm and native_layer_norm_backward
 
 
 def load_compile():
@@ -239,35 +234,75 @@ PEERS = (
 
 
 class OwnCall:
-    """A call of the library, which says which chapter it is."""
+    """One pass of the C library, ready: calling it is one C call and nothing else."""
 
-    def __init__(self, call):
-        self.call, self.chapter = call, call.chapter
+    def __init__(self, loaded, args, tensors, outputs):
+        plan = loaded.plan(args)
+        self.chapter = plan.chapter.decode()
+        device = outputs[0].device
+        workspace = torch.empty(plan.workspace_bytes, dtype=torch.uint8, device=device)
+        args.workspace, args.workspace_bytes = workspace.data_ptr(), plan.workspace_bytes
+        if device.type == "cuda":
+            args.stream = torch.cuda.current_stream(device).cuda_stream
+        self.loaded, self.args, self.outputs, self.kept = loaded, args, outputs, (tensors, workspace)
 
     def __call__(self):
-        return self.call.run()
+        self.loaded.run(self.args)
+        return self.outputs
 
 
-def own(library, name, direction, from_y, chapter):
-    def prepare(direction, i):
-        if direction == "forward":
-            return OwnCall(library.forward(chapter, i.x, i.weight, i.bias, i.eps, i.kind))
-        return OwnCall(library.backward(chapter, i.dy, i.x, i.weight, i.bias, i.mean, i.rstd, i.eps, i.kind, i.y))
+def own_call(loaded, chapter, direction, i):
+    """An OwnCall of a chapter, or of the dispatch's choice (None)."""
+    empty = {name: poisoned(like) for name, like in (("y", i.x), ("dx", i.x), ("dweight", i.weight), ("dbias", i.bias))}
+    given = {name: getattr(i, name) for name in ("x", "weight", "bias", "mean", "rstd", "dy", "y")}
+    if direction == "forward":
+        args, tensors, outputs = ForwardArgs(), {**given, "y": empty["y"]}, (empty["y"],)
+        tensors |= {"mean": torch.empty_like(i.mean), "rstd": torch.empty_like(i.rstd)}
+    else:
+        args, outputs = BackwardArgs(), tuple(empty[name] for name in ("dx", "dweight", "dbias"))
+        tensors = {**given, **empty, "y": i.y, "x": None if i.y is not None else i.x}
+    args.chapter = chapter and chapter.encode()
+    args.problem = Problem(KINDS[i.kind], CODES[DTYPES[i.dtype]], CODES[str(i.weight.dtype).removeprefix("torch.")],
+                           i.eps, *i.x.shape)
+    for name, _ in args._fields_:
+        if tensors.get(name) is not None:
+            setattr(args, name, tensors[name].data_ptr())
+    return OwnCall(loaded, args, tensors, outputs)
 
-    return Provider(name, lambda: prepare, "", "make library", directions=(direction,) if direction else
-                    ("forward", "backward"), from_y=from_y)
+
+def poisoned(like):
+    """An output's memory, full of NaN, so that nothing stale passes for a result."""
+    return None if like is None else torch.full_like(like, float("nan"))
 
 
-def own_providers(path, backend):
-    """The dispatch, the dispatch from y, and each chapter, of the library at `path`."""
-    library = Library(path)
-    if library.backend != backend:
-        raise LibraryError(f"{path} is of the {library.backend} backend")
-    chapters = library.chapters()
-    found = [own(library, DISPATCH[0], None, False, None)]
+def by_package(from_y):
+    """The dispatch as a model calls it: layernorm_chapters' functions, by autograd."""
+    def norm(inputs, x, weight, bias):
+        options = {"eps": inputs.eps, "memory_efficient": from_y}
+        if inputs.kind == "layer":
+            return layernorm_chapters.layer_norm(x, weight.shape, weight, bias, **options)
+        return layernorm_chapters.rms_norm(x, weight.shape, weight, **options)
+    return by_autograd(norm)
+
+
+def own_providers(path, backend, with_launch=False):
+    """The dispatch, the dispatch from y, and each chapter, of the library at `path`. `with_launch`:
+    the dispatch is called as a model calls it."""
+    os.environ["LNC_LIBRARY"] = str(path)
+    loaded = Library(path)
+    if loaded.backend != backend:
+        raise LibraryError(f"{path} is of the {loaded.backend} backend")
+
+    def own(name, chapter, directions, from_y):
+        prepare = by_package(from_y) if with_launch and chapter is None else functools.partial(own_call, loaded, chapter)
+        return Provider(name, lambda: prepare, "", "make library", directions=directions, from_y=from_y)
+
+    chapters = loaded.chapters()
+    found = [own(DISPATCH[0], None, DIRECTIONS, False)]
     if any(chapter.from_y for chapter in chapters):
-        found.append(own(library, DISPATCH[1], "backward", True, None))
-    return found + [own(library, chapter.id, chapter.direction, chapter.from_y, chapter.id) for chapter in chapters]
+        found.append(own(DISPATCH[1], None, ("backward",), True))
+    return found + [own(chapter.id, chapter.id, DIRECTIONS[chapter.backward:][:1], chapter.from_y)
+                    for chapter in chapters]
 
 
 def version(package):

@@ -6,6 +6,9 @@
 
 import contextlib
 import io
+import json
+import math
+import os
 import sys
 import tempfile
 import time
@@ -26,15 +29,16 @@ except ImportError as missing:
     sys.exit(SKIPPED)
 
 import compare_peers  # noqa: E402
-import lnc_library  # noqa: E402
+import gpt_training  # noqa: E402
 import measurements  # noqa: E402
 import peer_clock  # noqa: E402
 import peer_providers  # noqa: E402
 import peers  # noqa: E402
+from layernorm_chapters.library import Library, LibraryError  # noqa: E402
 from measurements import Problem  # noqa: E402
 
 LIBRARY = Path(sys.argv.pop(1) if len(sys.argv) > 1 else "build/cpu/lib/liblnc.so").resolve()
-DEVICE = {"cpu": "cpu", "cuda": "cuda"}[lnc_library.Library(LIBRARY).backend]
+DEVICE = {"cpu": "cpu", "cuda": "cuda"}[Library(LIBRARY).backend]
 if DEVICE == "cuda" and not torch.cuda.is_available():
     print("skipped: PyTorch sees no GPU")
     sys.exit(SKIPPED)
@@ -90,9 +94,7 @@ class Reference(unittest.TestCase):
 
     def test_what_is_wrong_is_found(self):
         inputs = peer_providers.make_inputs("layer", Problem("bf16", 4000, 64), DEVICE)
-        call = lnc_library.Library(LIBRARY).backward(None, inputs.dy, inputs.x, inputs.weight, inputs.bias, inputs.mean,
-                                                     inputs.rstd, inputs.eps)
-        outputs = call.run()
+        outputs = peer_providers.own_call(Library(LIBRARY), None, "backward", inputs)()
         self.assertTrue(peer_clock.check("backward", inputs, outputs).passed)
         for at, name, value in ((0, "dx", 0.0), (0, "dx", float("nan")), (1, "dweight", 0.0), (2, "dbias", 1e3)):
             with self.subTest(name, value=value):
@@ -105,7 +107,7 @@ class Reference(unittest.TestCase):
 
 class TheLibrary(unittest.TestCase):
     def test_every_chapter_is_right_or_says_why_not(self):
-        library = lnc_library.Library(LIBRARY)
+        library = Library(LIBRARY)
         for provider in peer_providers.own_providers(LIBRARY, library.backend):
             prepare = provider.load()
             for kind in peers.KINDS:
@@ -116,21 +118,25 @@ class TheLibrary(unittest.TestCase):
                             given = inputs.from_y() if provider.from_y else inputs
                             try:
                                 run = prepare(direction, given)
-                            except lnc_library.LibraryError as error:
+                            except LibraryError as error:
                                 self.assertRegex(str(error), f"^{provider.name} .*(rms|needs)")
                                 continue
                             result = peer_clock.check(direction, given, run())
                             self.assertTrue(result.passed, result.why)
                             self.assertIn(run.chapter[:3], ("fwd", "bwd"))
 
-    def test_errors_are_sentences(self):
-        with self.assertRaisesRegex(lnc_library.LibraryError, "cannot load nowhere.so: .*`make library` builds it"):
-            lnc_library.Library("nowhere.so")
-        with self.assertRaisesRegex(lnc_library.LibraryError, "is of the .* backend"):
+    def test_a_model_s_way_to_the_dispatch(self):
+        dispatch, from_y, *_ = peer_providers.own_providers(LIBRARY, DEVICE, with_launch=True)
+        for kind in peers.KINDS:
+            inputs = peer_providers.make_inputs(kind, PROBLEMS[0], DEVICE)
+            for provider, given in ((dispatch, inputs), (from_y, inputs.from_y())):
+                for direction in provider.directions:
+                    result = peer_clock.check(direction, given, provider.load()(direction, given)())
+                    self.assertTrue(result.passed, result.why)
+
+    def test_another_backend_is_refused(self):
+        with self.assertRaisesRegex(LibraryError, "is of the .* backend"):
             peer_providers.own_providers(LIBRARY, "another")
-        x = torch.zeros(2, 8, device=DEVICE)
-        with self.assertRaisesRegex(lnc_library.LibraryError, "'fwd99' is no forward chapter"):
-            lnc_library.Library(LIBRARY).forward("fwd99", x, x[0], x[0], 1e-5)
 
 
 def broken(direction, inputs):
@@ -144,7 +150,7 @@ def failing(direction, inputs):
 class Run(unittest.TestCase):
     def test_a_whole_run(self):
         """Ours, PyTorch, one that is wrong, one that fails: what is written, and what is said."""
-        ours = [p for p in peer_providers.own_providers(LIBRARY, lnc_library.Library(LIBRARY).backend)
+        ours = [p for p in peer_providers.own_providers(LIBRARY, Library(LIBRARY).backend)
                 if p.name in ("dispatch", "dispatch-from-y", "fwd01", "bwd01")]
         theirs = [peer_providers.PEERS[0], *(peer_providers.Provider(name, lambda prepare=prepare: prepare, "", "")
                                              for name, prepare in (("broken", broken), ("failing", failing)))]
@@ -175,6 +181,50 @@ class Run(unittest.TestCase):
         self.assertIn("wrong", text)
         self.assertIn("failing: no kernel image (forward, f32, 33 × 264; backward, f32, 33 × 264; and 4 more)", text)
         self.assertIn("broken: y is wrong: relative error 1.0e+00", text)
+
+
+class Training(unittest.TestCase):
+    SMALL = "--steps 4 --width 16 --heads 2 --layers 1 --batch 4 --context 8 --json".split()
+
+    def train(self, *arguments):
+        """(exit status, what was printed, the records) of a run of gpt_training.py"""
+        with tempfile.TemporaryDirectory() as directory, contextlib.redirect_stdout(io.StringIO()) as out, \
+                mock.patch.dict(os.environ, {"LNC_LIBRARY": str(LIBRARY)}):
+            path = Path(directory) / "training.jsonl"
+            status = gpt_training.main([*self.SMALL, str(path), *arguments])
+            return status, out.getvalue(), [json.loads(line) for line in path.read_text().splitlines()]
+
+    def test_each_norm_trains_and_is_recorded(self):
+        for kind in peers.KINDS:
+            status, text, (head, *runs) = self.train("--dtype", "f32", "--kind", kind)
+            names = [(run["training"], run["order"]) for run in runs]
+            self.assertEqual(names[:3], [("torch", order) for order in ("as it is", "reversed", "in halves")])
+            self.assertTrue({("chapters", "as it is"), ("chapters-memory-efficient", "as it is")} <= set(names))
+            self.assertEqual(status, 0 if all(run.get("agrees", True) for run in runs) else 1)
+            self.assertIn("torch", head)
+            for run in runs:
+                self.assertEqual(len(run["losses"]), 4)
+                self.assertLess(run["distance"], 1e-5, text)
+
+    def test_curves_that_part_are_found(self):
+        class Wrong(torch.nn.LayerNorm):
+            def forward(self, x):
+                return super().forward(x) + 0.1 * x
+
+        norms = {"torch": torch.nn.LayerNorm, "wrong": Wrong}
+        with mock.patch.object(gpt_training, "norms", lambda kind: norms):
+            status, text, runs = self.train("--dtype", "f32")
+        self.assertEqual((status, runs[-1]["agrees"]), (1, False))
+        self.assertIn("Further from PyTorch than its noise allows: wrong, f32.", text)
+
+    def test_the_noise_is_the_largest_of_torch_s_own_distances(self):
+        self.assertAlmostEqual(gpt_training.apart([1, 2], [4, 6]), 12.5**0.5)
+        self.assertAlmostEqual(gpt_training.noise_of([[0, 0], [3, 4], [0, 1]]), 12.5**0.5)
+
+    def test_the_text_is_the_same_each_time_and_its_entropy_is_below_uniform(self):
+        (text, entropy), (again, _) = (gpt_training.markov_text(50, 20) for _ in range(2))
+        self.assertTrue(torch.equal(text, again))
+        self.assertTrue(0.5 < entropy < math.log(gpt_training.VOCABULARY) - 1, entropy)
 
 
 @unittest.skipUnless(DEVICE == "cuda", "events need a GPU")
