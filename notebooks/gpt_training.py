@@ -34,8 +34,7 @@ ROOT = Path(__file__).resolve().parents[1]
 JSON = ROOT / "notebooks/data/local_training.jsonl"
 sys.path.insert(0, str(ROOT / "common/python"))  # layernorm_chapters
 VOCABULARY = 64
-AGREES = 3  # times the noise
-UNTIMED = 10  # first steps, in which kernels are compiled and memory is found
+AGREES, UNTIMED = 3, 10  # times the noise; first steps, which compile kernels and find memory
 
 
 def markov_text(sequences, length, seed=0):
@@ -107,7 +106,6 @@ def train(options, dtype, norm, batches, order="as it is"):
     """Losses of all steps; on a GPU the median step in µs and peak bytes. `order`: of a batch's sums."""
     device = batches.device
     gc.collect()  # the model before this one
-    torch.compiler.reset()
     torch.manual_seed(1)
     model = GPT(options, norm).to(device, dtype)
     parameters = list(model.parameters())
@@ -120,6 +118,7 @@ def train(options, dtype, norm, batches, order="as it is"):
         marks[-1].record()
 
     if gpu:
+        torch.compiler.reset()
         torch.cuda.reset_peak_memory_stats()
         mark()
     for step, batch in enumerate(batches):

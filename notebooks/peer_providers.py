@@ -294,7 +294,8 @@ def own_providers(path, backend, with_launch=False):
         raise LibraryError(f"{path} is of the {loaded.backend} backend")
 
     def own(name, chapter, directions, from_y):
-        prepare = by_package(from_y) if with_launch and chapter is None else functools.partial(own_call, loaded, chapter)
+        as_model = with_launch and chapter is None
+        prepare = by_package(from_y) if as_model else functools.partial(own_call, loaded, chapter)
         return Provider(name, lambda: prepare, "", "make library", directions=directions, from_y=from_y)
 
     chapters = loaded.chapters()

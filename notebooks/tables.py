@@ -16,7 +16,8 @@ A table stands between two markers, each alone on its line; nothing else is touc
 
 The numbers are those of notebooks/data/: h100.jsonl (`make bench JSON=…`), h100_profile.jsonl
 (notebooks/profile_chapter.py), peers_h100.jsonl (`make peers JSON=…`), source_a100.jsonl. What is not
-measured yet is shown as '–'. Exit status 2, with a sentence: an unknown table, a marker that is not closed, data that cannot be used.
+measured yet is shown as '–'. Exit status 2, with a sentence: an unknown table, a marker that is not
+closed, data that cannot be used.
 """
 
 import argparse

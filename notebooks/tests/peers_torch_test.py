@@ -104,6 +104,13 @@ class Reference(unittest.TestCase):
                 self.assertFalse(result.passed)
                 self.assertRegex(result.why, f"^{name} is wrong")
 
+    def test_one_wrong_row_of_many_is_found(self):
+        inputs = peer_providers.make_inputs("layer", Problem("bf16", 80000, 16), DEVICE)
+        y = inputs.from_y().y
+        self.assertTrue(peer_clock.check("forward", inputs, (y,)).passed)
+        y[3] = 0  # too little for the error of the whole
+        self.assertRegex(peer_clock.check("forward", inputs, (y,)).why, "^y is wrong in a row: relative error 1.0e")
+
 
 class TheLibrary(unittest.TestCase):
     def test_every_chapter_is_right_or_says_why_not(self):
