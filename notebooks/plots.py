@@ -552,7 +552,9 @@ def under_roof(rows, peers=()):
                    markersize=6, markeredgecolor="black", markeredgewidth=0.5, label=provider, **style)
     left.set_ylim(0)
     left.set_title(f"{DIRECTIONS[direction][0]}: chapters")
-    right.set_title(f"peers{run_of(peers)[0]}" if peers else "peers: none measured")
+    apart, everywhere = run_of(peers)
+    apart = apart if everywhere else ", some of another run" if apart else ""
+    right.set_title(f"peers{apart}" if peers else "peers: none measured")
     left.set_ylabel(AXES["gbps"])
     log_axis(left.xaxis)
     names = [(row["gbps"], chapter, styles[chapter]["color"]) for chapter, row in ends.items()]
@@ -565,7 +567,7 @@ def run_of(rows):
     """(which other run the peers' rows are of, whether all of them are); empty where none is."""
     runs = list(dict.fromkeys(row["run"] for row in rows if row["run"]))
     everywhere = bool(runs) and all(row["run"] for row in rows)
-    return (runs[-1] + ("" if everywhere else ", in part") if runs else ""), everywhere
+    return (runs[-1] if runs else ""), everywhere
 
 
 def against_peers(rows, peers):
@@ -594,7 +596,7 @@ def peers_map(ratios):
              for d, own in directions.items()]
     title = verdict(ratios, f"The fastest chapter's time over the fastest peer's: {', '.join(spans)}")
     apart, everywhere = run_of(ratios)
-    title += f"; peers{apart}" if everywhere else f"; * peers{apart.removesuffix(', in part')}" if apart else ""
+    title += f"; peers{apart}" if everywhere else f"; * peers{apart}" if apart else ""
     total = sum(map(len, lines.values()))
     figure, panels = new_figure(8.8, 1.6 + 0.6 * total + 0.5 * len(lines), title, panels=(len(lines), 1),
                                 sharex=True, gridspec_kw={"height_ratios": [len(line) for line in lines.values()]})
