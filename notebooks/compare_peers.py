@@ -269,7 +269,10 @@ def compare(options):
     if options.list:
         print("\n".join(provider.name for provider in providers))
         return 0
-    names = peers.parse_names(options.providers, [provider.name for provider in providers], "provider here")
+    try:
+        names = peers.parse_names(options.providers, [provider.name for provider in providers], "provider here")
+    except RequestError as error:
+        raise RequestError("\n".join([str(error), *peers.missing_lines(missing)])) from None
     prepares, absent = load_all([provider for provider in providers if provider.name in names])
     missing += absent
     versions = {provider.package: version(provider.package) for provider in PEERS if provider.name in prepares}
