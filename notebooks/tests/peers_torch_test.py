@@ -177,8 +177,8 @@ class Run(unittest.TestCase):
         for problem in PROBLEMS:
             for direction in peers.DIRECTIONS:
                 for name in ("dispatch", "torch"):
-                    if (name, DEVICE, direction, problem.dtype) == ("torch", "cpu", "backward", "bf16"):
-                        continue  # on a CPU PyTorch keeps the mean as bfloat16, and is wrong by our limit
+                    if (name, DEVICE, direction) == ("torch", "cpu", "backward") and problem.dtype != "f32":
+                        continue  # on a CPU PyTorch keeps means and sums in 16 bits, and may be wrong by our limit
                     record = found.find(name, *problem, direction=direction)
                     self.assertTrue(record["passed"] and record["median_us"] > 0 and record["roof_gbps"] > 0, record)
                 self.assertFalse(found.find("broken", *problem, direction=direction)["passed"])
