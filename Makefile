@@ -20,7 +20,7 @@ program = build/$$backend/bin/$$program
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test library bench profile sanitize tables notebooks notebooks-run notebooks-strip \
+.PHONY: help run test library bench peers profile sanitize tables notebooks notebooks-run notebooks-strip \
         compile-cuda format format-check clean
 
 help:
@@ -42,6 +42,11 @@ sanitize:
 library:
 	@backend=$$($(setup)/backend.sh '$(BACKEND)') && $(setup)/setup.sh $$backend && \
 	$(setup)/build.sh $$backend lnc && echo "$(CURDIR)/build/$$backend/lib/liblnc.so"
+
+peers: JSON = notebooks/data/local_peers.jsonl
+peers:
+	@$(PYTHON) notebooks/compare_peers.py --ready $(ARGS) && $(setup)/setup.sh cuda && $(setup)/build.sh cuda lnc && \
+	$(PYTHON) notebooks/compare_peers.py --json '$(JSON)' $(ARGS)
 
 test:
 	@backends=$$($(setup)/backend.sh '$(BACKEND)' test) && $(setup)/setup.sh $$backends && \

@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 import measurements
 from measurements import MISSING, PROGRESSION, DataError, Measurements, MissingData, Problem
+from peers import is_ours
 from profile_chapter import STALL, STALLS, load_profiles
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -31,9 +32,14 @@ DATA = Path("notebooks/data/h100.jsonl")
 LOCAL = Path("notebooks/data/local.jsonl")
 SOURCE = Path("notebooks/data/source_a100.jsonl")
 PEERS = "notebooks/data/peers*.jsonl"
+LOCAL_PEERS = "notebooks/data/local_peers.jsonl"
 VARIABLE = "LNC_DATA"  # names the file that the notebooks read; `make notebooks DATA=…` sets it
 
 DIRECTIONS = {"fwd": "forward", "bwd": "backward"}
+
+# What a run's header says of the peers.
+TOOLS = {"torch": "PyTorch", "triton": "Triton", "liger-kernel": "Liger", "quack-kernels": "QuACK",
+         "flash-attn": "FlashAttention", "apex": "Apex", "transformer-engine": "Transformer Engine"}
 
 
 class Chapter(NamedTuple):
@@ -97,17 +103,53 @@ class Book:
                 if record.get("chapter") in self.chapters and record["chapter"].startswith(direction)
                 and record.get("variant") and is_right(record)]
 
+    def contenders(self, direction, kind="layer"):
+        """(our rows, the peers' rows) to hold against each other, problem by problem.
+
+        Where one run has both of a problem (`make peers`), both are of the newest such run: our rows
+        are then the dispatch's and the chapters'. Else ours are the measured chapters' and the
+        peers' are of another run. A peer's row has `provider` in place of `chapter`, and `run`,
+        empty where it was measured with ours.
+        """
+        ours = {} if kind != "layer" else {problem: self.rows(direction, [problem]) for problem in self.problems()}
+        theirs = {}
+        for problem, records in self.peer_records(direction, kind).items():
+            together = newest_together(records)
+            if together:
+                ours[problem] = [self.own_row(record) for record in together if is_ours(record["provider"])]
+            peers = {record["provider"]: record for record in together or records if not is_ours(record["provider"])}
+            run = "" if together else self.apart()
+            theirs[problem] = [peer_row(direction, record, run) for record in peers.values()]
+        return [row for rows in ours.values() for row in rows], [row for rows in theirs.values() for row in rows]
+
     def peer_rows(self, direction, kind="layer"):
-        """What others' kernels need: `provider` in place of `chapter`, and `run`, empty where they
-        were measured with the chapters."""
-        rows, apart = [], ""
-        if self.peers.path != self.measured.path and self.peers.records:
-            apart = f", measured in another run ({self.peers.records[-1].get('date', 'undated')})"
+        """What others' kernels need, as contenders() says."""
+        return self.contenders(direction, kind)[1]
+
+    def peer_records(self, direction, kind):
+        """{problem: [record]} of what was measured with the peers and is right."""
+        problems = {}
         for record in self.peers.records:
-            if record.get("direction") == DIRECTIONS[direction] and record.get("kind", "layer") == kind:
-                row = make_row(None, {**record, "chapter": direction})
-                rows.append({**row, "provider": record["provider"], "run": apart})
-        return rows
+            if (record.get("direction") == DIRECTIONS[direction] and record.get("kind", "layer") == kind
+                    and is_right(record) and not record.get("variant")):
+                key = Problem(record["dtype"], record["rows"], record["cols"])
+                problems.setdefault(key, []).append(record)
+        return problems
+
+    def own_row(self, record):
+        """The row of a chapter, or of the dispatch's choice, that was measured with the peers."""
+        identifier = record.get("chosen") or record["provider"]
+        row = make_row(self.chapters.get(identifier), {**record, "chapter": identifier})
+        return {**row, "chapter": identifier, "provider": record["provider"], "run": ""}
+
+    def apart(self):
+        """', measured in another run (date)', of the newest run without our kernels; empty where the
+        peers are in the chapters' file."""
+        if self.peers.path == self.measured.path:
+            return ""
+        dates = [record.get("date", "undated") for record in self.peers.records if not is_ours(record["provider"])]
+        alone = [record.get("date", "undated") for record in self.peers.records if not record.get("run")]
+        return f", measured in another run ({(alone or dates or ['undated'])[-1]})"
 
     def profile_rows(self, direction):
         """What Nsight Compute counted on the progression's problem, in bytes, one row a chapter.
@@ -144,18 +186,26 @@ class Book:
         return "\n".join(text)
 
     def about_peers(self):
-        """A sentence: when the peers were measured, and whether together with the chapters."""
+        """Sentences: when the peers were measured, and whether together with the chapters."""
         if self.emulated:
             return "A peer's time is a GPU's; none stands beside emulated times."
         if not self.peers.records:
             return f"No peer was measured on this device ({self.device})."
         if self.peers.path == self.measured.path:
             return "The peers were measured with the chapters, in one file."
-        run = self.peers.records[-1]
-        tools = ", ".join(f"{name} {run[key]}" for key, name in (("torch", "PyTorch"), ("triton", "Triton"))
-                          if key in run)
-        return (f"The peers were measured in another run than the chapters, {run.get('date', 'undated')}, "
-                f"{tools or 'versions unknown'}: differences of a few per cent mean nothing.")
+        groups = {True: [], False: []}  # of the problems that have both in one run, and of the others
+        for direction in DIRECTIONS:
+            for records in self.peer_records(direction, "layer").values():
+                together = newest_together(records)
+                groups[bool(together)] += together or records
+        texts = []
+        if groups[True]:
+            texts.append(f"The peers were measured beside our kernels, in one run, {tools_of(groups[True])}.")
+        if groups[False]:
+            which = "What that run lacks was" if groups[True] else "The peers were"
+            texts.append(f"{which} measured in another run than the chapters, {tools_of(groups[False])}: differences "
+                         "of a few per cent mean nothing.")
+        return " ".join(texts)
 
 
 # --- Rows ---
@@ -184,6 +234,26 @@ def make_row(chapter, record):
             "predicted_bytes": record.get("predicted_bytes"),
             "parts_us": record.get("parts_us"), "parts_bytes": record.get("parts_bytes"),
             "device": record.get("device", ""), "emulated": emulated}
+
+
+def peer_row(direction, record, run):
+    return {**make_row(None, {**record, "chapter": direction}), "provider": record["provider"], "run": run}
+
+
+def newest_together(records):
+    """The records of the newest run that has our kernels and peers; empty where none has."""
+    runs = {}
+    for record in records:
+        runs.setdefault(record.get("run"), []).append(record)
+    both = [run for run, own in runs.items() if run and len({is_ours(record["provider"]) for record in own}) == 2]
+    return runs[max(both)] if both else []
+
+
+def tools_of(records):
+    """'2026-11-20, PyTorch 2.11.0, Triton 3.6.0' of the last of some records."""
+    run = records[-1]
+    tools = ", ".join(f"{name} {run[key]}" for key, name in TOOLS.items() if key in run)
+    return f"{run.get('date', 'undated')}, {tools or 'versions unknown'}"
 
 
 def operator_bytes(record):
@@ -259,15 +329,16 @@ def open_book(root=ROOT):
         measured = measurements.load(root / DATA)
     except MissingData as error:
         print(f"{error}. Until then the tables show '{MISSING}'.", file=sys.stderr)
-        return make_book(root, nothing(root / DATA))
-    book = make_book(root, measured)
+        return make_book(root, nothing(root / DATA), local=False)
+    book = make_book(root, measured, local=False)
     if book.emulated:
         raise DataError(f"{root / DATA} holds emulated times (backend cpu); the tables are of a GPU's")
     return book
 
 
-def make_book(root, measured):
-    """A book of one file's measurements and of what lies beside it: NAME_profile.jsonl, the peers'."""
+def make_book(root, measured, local=True):
+    """A book of one file's measurements and of what lies beside it: NAME_profile.jsonl, the peers'
+    (`local`: the reader's own among them)."""
     devices = sorted({record.get("device", "an unknown device") for record in measured.records})
     if len(devices) > 1:
         raise DataError(f"{measured.path} holds times of {' and '.join(devices)}; a table or a figure is of "
@@ -279,7 +350,7 @@ def make_book(root, measured):
         book.profiles = {key: launches for key, launches in profiles.items()
                          if launches[0].get("device") in (book.device, None) or not measured.records}
         book.source = load_if_there(measurements.load, root / SOURCE, book.source)
-        book.peers = find_peers(root, measured, book.device)
+        book.peers = find_peers(root, measured, book.device, local)
     return book
 
 
@@ -287,17 +358,18 @@ def nothing(path):
     return Measurements(path, [], [], 0)
 
 
-def find_peers(root, measured, device):
-    """The peers in the file itself, else in a file of their own that was measured on this device."""
+def find_peers(root, measured, device, local):
+    """The peers in the file itself, else in files of their own that were measured on this device.
+    `local`: among them the reader's own."""
     own = [record for record in measured.records if "provider" in record]
     if own:
         return replace(measured, records=own)
-    for path in sorted(root.glob(PEERS)):
-        peers = measurements.load(path)
-        records = [record for record in peers.records if "provider" in record and record.get("device") == device]
-        if records:
-            return replace(peers, records=records)
-    return nothing(measured.path)
+    paths = [*sorted(root.glob(PEERS)), *(root.glob(LOCAL_PEERS) if local else ())]
+    found = [measurements.load(path) for path in paths]
+    records = [record for peers in found for record in peers.records
+               if "provider" in record and record.get("device") == device]
+    path = next((peers.path for peers in found if peers.records), measured.path)
+    return replace(nothing(path), records=records) if records else nothing(measured.path)
 
 
 def load_if_there(load, path, otherwise):

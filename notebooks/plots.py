@@ -552,13 +552,22 @@ def under_roof(rows, peers=()):
                    markersize=6, markeredgecolor="black", markeredgewidth=0.5, label=provider, **style)
     left.set_ylim(0)
     left.set_title(f"{DIRECTIONS[direction][0]}: chapters")
-    right.set_title(f"peers{peers[0]['run']}" if peers else "peers: none measured")
+    apart, everywhere = run_of(peers)
+    apart = apart if everywhere else ", some of another run" if apart else ""
+    right.set_title(f"peers{apart}" if peers else "peers: none measured")
     left.set_ylabel(AXES["gbps"])
     log_axis(left.xaxis)
     names = [(row["gbps"], chapter, styles[chapter]["color"]) for chapter, row in ends.items()]
     label_ends(left, names + ([(roof[-1][1], "the roof", "black")] if roof else []), height - 1.2)
     right.legend(fontsize=8.5, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
     return figure
+
+
+def run_of(rows):
+    """(which other run the peers' rows are of, whether all of them are); empty where none is."""
+    runs = list(dict.fromkeys(row["run"] for row in rows if row["run"]))
+    everywhere = bool(runs) and all(row["run"] for row in rows)
+    return (runs[-1] if runs else ""), everywhere
 
 
 def against_peers(rows, peers):
@@ -586,7 +595,8 @@ def peers_map(ratios):
     spans = [f"{min(r['ratio'] for r in own):.2f} to {max(r['ratio'] for r in own):.2f} times {DIRECTIONS[d][0]}"
              for d, own in directions.items()]
     title = verdict(ratios, f"The fastest chapter's time over the fastest peer's: {', '.join(spans)}")
-    title += f"; peers{ratios[0]['run']}" if ratios[0]["run"] else ""
+    apart, everywhere = run_of(ratios)
+    title += f"; peers{apart}" if everywhere else f"; * peers{apart}" if apart else ""
     total = sum(map(len, lines.values()))
     figure, panels = new_figure(8.8, 1.6 + 0.6 * total + 0.5 * len(lines), title, panels=(len(lines), 1),
                                 sharex=True, gridspec_kw={"height_ratios": [len(line) for line in lines.values()]})
@@ -596,8 +606,9 @@ def peers_map(ratios):
         for row in own:
             i, j = lines[direction].index((row["rows"], row["dtype"])), columns.index(row["cols"])
             cells[i][j] = log2(row["ratio"])
-            axes.annotate(f"{row['ratio']:.2f}\n{row['chapter']}\n{row['peer']}", (j, i), ha="center", va="center",
-                          fontsize=7.5, linespacing=1.1, fontweight="bold" if row["ratio"] < 1 else "normal",
+            ratio = f"{row['ratio']:.2f}" + ("*" if row["run"] and not everywhere else "")
+            axes.annotate(f"{ratio}\n{row['chapter']}\n{row['peer']}", (j, i), ha="center", va="center", fontsize=7.5,
+                          linespacing=1.1, fontweight="bold" if row["ratio"] < 1 else "normal",
                           color="white" if abs(cells[i][j]) > 0.7 * limit else "black")
         axes.imshow(cells, norm=Normalize(-limit, limit), cmap="PuOr_r", aspect="auto")
         axes.set_yticks(range(len(lines[direction])), [f"{dtype}, M = {rows}" for rows, dtype in lines[direction]])

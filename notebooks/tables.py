@@ -11,11 +11,13 @@ A table stands between two markers, each alone on its line; nothing else is touc
     <!-- table: profile bwd02 -->          what the hardware counted while the chapter ran
     <!-- table: variants fwd07 -->         a fused chapter with some of its parts
     <!-- table: groups bwd05 -->           a chapter with --group 1, 2, 4, … on two problems
+    <!-- table: peers -->                  our time beside those of others' kernels
     <!-- end table -->
 
 The numbers are those of notebooks/data/: h100.jsonl (`make bench JSON=…`), h100_profile.jsonl
-(notebooks/profile_chapter.py), source_a100.jsonl. What is not measured yet is shown as '–'. Exit
-status 2, with a sentence: an unknown table, a marker that is not closed, data that cannot be used.
+(notebooks/profile_chapter.py), peers_h100.jsonl (`make peers JSON=…`), source_a100.jsonl. What is not
+measured yet is shown as '–'. Exit status 2, with a sentence: an unknown table, a marker that is not
+closed, data that cannot be used.
 """
 
 import argparse
@@ -27,6 +29,7 @@ import sys
 from pathlib import Path
 
 import measurements
+import peers
 import plots
 from book import DIRECTIONS, ROOT, group_of, open_book, operator_bytes, provenance
 from measurements import GROUPS, LARGE, MISSING, PROGRESSION, SWEEP, DataError, count, number
@@ -214,6 +217,45 @@ def profile(book, chapter):
             f"{provenance(launches)}."]
 
 
+# --- Ours beside others' ---
+
+
+def peers_table(book):
+    """Both directions on the problems of `make peers`: our time, the roof, and each peer's time."""
+    lines = []
+    for direction, name in DIRECTIONS.items():
+        ours, theirs = (plots.by(rows, plots.problem_of) for rows in book.contenders(direction))
+        problems = [problem for problem in peers.SHAPES if problem in ours and problem in theirs]
+        names = list(dict.fromkeys(row["provider"] for problem in problems for row in theirs[problem]))
+        rows = [peers_line(problem, ours[problem], {row["provider"]: row for row in theirs[problem]}, names)
+                for problem in problems]
+        headers = [f"{name}, M × N", "roof", "ours", "by", *names, "ours / best peer"]
+        if rows:
+            lines += [*markdown(headers, rows, left=(0, 3)), ""]
+    if not lines:
+        return ["Not measured yet."]
+    star = "* ours of one run, the peers of another. " if any(line.endswith("* |") for line in lines) else ""
+    return [*lines, "Microseconds, layer norm with weight and bias, cold L2; the fastest in bold. Ours is what the "
+            "dispatch chooses, or the fastest chapter where the dispatch was not measured. The roof: forward "
+            f"{ROOFS['fwd']}, backward {ROOFS['bwd']}. {star}{book.about_peers()} {provenance(book.measured.records)}."]
+
+
+def peers_line(problem, ours, theirs, names):
+    own = next((row for row in ours if row.get("provider") == "dispatch"), None)
+    own = own or min(ours, key=lambda row: row["median_us"])
+    best = min(theirs.values(), key=lambda row: row["median_us"])
+    fastest = min(own["median_us"], best["median_us"])
+
+    def cell(row):
+        if row is None:
+            return MISSING
+        return f"**{number(row['median_us'])}**" if row["median_us"] == fastest else number(row["median_us"])
+
+    return [str(problem), number(own["roof_us"]), cell(own), own["chapter"],
+            *(cell(theirs.get(name)) for name in names),
+            f"{own['median_us'] / best['median_us']:.2f}{'*' if best['run'] else ''}"]
+
+
 # --- Markers ---
 
 BEGIN = re.compile(r"<!--\s*table:\s*(.*?)\s*-->")
@@ -250,9 +292,11 @@ def make_table(book, file, request, where):
     table, _, identifier = request.partition(" ")
     if request == "progression":
         return progression(book, file)
+    if request == "peers":
+        return peers_table(book)
     makers = {"measured": measured, "profile": profile, "variants": variants, "groups": groups}
     if table not in makers:
-        raise MarkerError(f"{where}: there is no table '{request}'; choose from progression, "
+        raise MarkerError(f"{where}: there is no table '{request}'; choose from progression, peers, "
                           + ", ".join(f"{maker} <chapter>" for maker in makers))
     if identifier not in book.chapters:
         raise MarkerError(f"{where}: the table '{request}' names no chapter; the chapters are "
@@ -297,7 +341,7 @@ def figures(book):
     chapters = [row for direction in DIRECTIONS for row in book.rows(direction, [PROGRESSION])]
     sweep = [row for direction in DIRECTIONS for row in book.rows(direction, SWEEP)]
     peers = [row for direction in DIRECTIONS for row in
-             plots.against_peers(book.rows(direction, book.problems()), book.peer_rows(direction))]
+             plots.against_peers(*book.contenders(direction))]
     return [(FIGURES / "progression.svg", chapters, plots.progression),
             (FIGURES / "sweep.svg", sweep, functools.partial(plots.over_columns, value="gbps")),
             (FIGURES / "peers.svg", peers, plots.peers_map)]

@@ -9,6 +9,7 @@ LayerNorm, chapter by chapter
   make test                    every test: on the CPU, and on the GPU where there is one
   make library                 every chapter as a library for C and PyTorch: build/…/lib/liblnc.so
   make bench [CH=…]            the measurements behind the notebooks, into notebooks/data/local.jsonl
+  make peers                   our kernels beside PyTorch, Liger, QuACK, …: notebooks/compare_peers.py --help
   make profile CH=bwd02        what Nsight Compute counts while a chapter runs, each row explained
   make sanitize [CH=…]         compute-sanitizer's four tools over every kernel; without a GPU, g++'s
   make compile-cuda            compile every kernel for every GPU architecture (needs nvcc, no GPU),

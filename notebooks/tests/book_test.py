@@ -127,6 +127,50 @@ class Choose(unittest.TestCase):
         self.assertEqual([row["run"] for row in chosen.peer_rows("bwd")], [""])
         self.assertIn("with the chapters", chosen.about_peers())
 
+    def contend(self, *entries, chosen=None):
+        """[(who, µs, run)] of ours and of the peers, forward, where these are the peers' file."""
+        self.write("notebooks/data/peers_h100.jsonl", jsonl(*entries))
+        chosen, _ = self.choose(chosen)
+        ours, peers = chosen.contenders("fwd")
+        return ([(row["chapter"], row["median_us"]) for row in ours],
+                [(row["provider"], row["median_us"], bool(row["run"])) for row in peers], chosen)
+
+    RUN = {**HEADER, "run": "2026-01-03T10:00:00Z", "date": "2026-01-03", "torch": "2.11", "quack-kernels": "0.6"}
+    OWN = [peer("dispatch", "forward", 8.0, chosen="fwd02"), peer("fwd01", "forward", 21.0)]
+
+    def test_kernels_measured_beside_the_peers_are_held_against_them(self):
+        ours, peers, chosen = self.contend(self.RUN, *self.OWN, peer("torch", "forward", 9.0))
+        self.assertEqual(ours, [("fwd02", 8.0), ("fwd01", 21.0)])
+        self.assertEqual(peers, [("torch", 9.0, False)])
+        self.assertEqual(chosen.about_peers(), "The peers were measured beside our kernels, in one run, 2026-01-03, "
+                                               "PyTorch 2.11, QuACK 0.6.")
+        self.assertEqual(chosen.contenders("fwd")[0][0]["title"], "fwd02_two")
+
+    def test_a_run_with_both_goes_before_newer_peers_and_older_ones_alone(self):
+        other = {"rows": 8, "cols": 8}
+        ours, peers, chosen = self.contend(HEADER, peer("apex", "forward", 5.0), peer("torch", "forward", 7.0, **other),
+                                           self.RUN, *self.OWN, peer("torch", "forward", 9.0),
+                                           {**self.RUN, "run": "2026-01-04"}, peer("liger", "forward", 6.0))
+        self.assertEqual(ours, [("fwd02", 8.0), ("fwd01", 21.0)])
+        self.assertEqual(peers, [("torch", 9.0, False), ("torch", 7.0, True)])
+        self.assertIn("What that run lacks was measured in another run than the chapters, 2026-01-02",
+                      chosen.about_peers())
+
+    def test_wrong_peers_and_times_with_the_launch_are_left_out(self):
+        ours, peers, _ = self.contend(self.RUN, *self.OWN, peer("torch", "forward", 9.0),
+                                      peer("torch", "forward", 30.0, variant="with launch"),
+                                      peer("quack", "forward", 1.0, passed=False))
+        self.assertEqual((len(ours), peers), (2, [("torch", 9.0, False)]))
+
+    def test_without_our_kernels_the_chapters_own_times_stand_beside_the_peers(self):
+        ours, peers, _ = self.contend(self.RUN, peer("torch", "forward", 9.0))
+        self.assertEqual((ours, peers), ([("fwd01", 20.0)], [("torch", 9.0, True)]))
+
+    def test_the_reader_s_own_peers_count_in_notebooks_and_not_in_tables(self):
+        self.write(book.LOCAL_PEERS, jsonl(self.RUN, *self.OWN, peer("torch", "forward", 9.0)))
+        self.assertEqual(len(self.choose()[0].peer_rows("fwd")), 1)
+        self.assertEqual(book.open_book(self.root).peer_rows("fwd"), [])
+
 
 if __name__ == "__main__":
     unittest.main()

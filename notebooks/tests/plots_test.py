@@ -6,6 +6,7 @@
 
 import contextlib
 import io
+import re
 import sys
 import tempfile
 import unittest
@@ -151,6 +152,17 @@ class Words(unittest.TestCase):
         fastest = min(row["median_us"] for row in book.rows("fwd", [PROGRESSION]))
         self.assertEqual((ratio["chapter"], ratio["peer"]), ("fwd03", "torch"))
         self.assertAlmostEqual(ratio["ratio"], fastest / 11)
+
+    def test_ratios_of_two_runs_are_marked_where_only_some_are(self):
+        book = make_book(3)
+        ratio, = plots.against_peers(book.rows("fwd", [PROGRESSION]), book.peer_rows("fwd"))
+        for runs, title, marks in (([", measured in another run (d)"] * 2, "; peers, measured in another run (d)", 0),
+                                   ([", measured in another run (d)", ""], "; * peers, measured in another run (d)", 1),
+                                   (["", ""], "fwd", 0)):
+            figure = plots.peers_map([{**ratio, "run": run, "cols": i} for i, run in enumerate(runs)])
+            texts = [text for text, _ in texts_of(figure)]
+            self.assertTrue(any(title in text for text in texts))
+            self.assertEqual(sum(bool(re.search(r"^\d.\d\d\*$", text, re.MULTILINE)) for text in texts), marks)
 
 
 if __name__ == "__main__":

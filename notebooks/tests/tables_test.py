@@ -16,12 +16,13 @@ from pathlib import Path
 
 sys.dont_write_bytecode = True
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
+sys.path[:0] = [str(HERE), str(HERE.parent)]
 import book  # noqa: E402
 import measurements  # noqa: E402
 import plots  # noqa: E402
 import profile_chapter  # noqa: E402
 import tables  # noqa: E402
+from made_up import DEVICE, peer  # noqa: E402
 from measurements import PROGRESSION  # noqa: E402
 
 MEASURED = HERE / "measured.jsonl"  # two runs of seven chapters
@@ -271,6 +272,33 @@ class Tables(InDirectory):
             status, _, err = self.run_tables()
             self.assertEqual(status, 2)
             self.assertIn(why, err)
+
+    def peers(self, *entries):
+        """The table of peers, where these are the peers' file."""
+        header = {"device": DEVICE, "date": "2026-01-03", "torch": "2.11", "run": "2026-01-03"}
+        self.write("notebooks/data/peers_h100.jsonl", jsonl(header, *entries))
+        self.write("README.md", "<!-- table: peers -->\n<!-- end table -->\n")
+        self.assertEqual(self.run_tables()[0], 0)
+        return self.text()
+
+    def test_peers_of_the_same_run(self):
+        text = self.peers(peer("torch", "forward", 30.0), peer("liger", "forward", 20.0),
+                          peer("dispatch", "forward", 16.0, chosen="fwd01", roof_gbps=1000.0),
+                          peer("fwd01", "forward", 15.0))
+        self.assertIn("| forward, M × N | roof | ours | by | torch | liger | ours / best peer |", text)
+        self.assertIn("| f32, 1024 × 2048 | 16.78 | **16.00** | fwd01 | 30.00 | 20.00 | 0.80 |", text)
+        self.assertIn("beside our kernels, in one run, 2026-01-03, PyTorch 2.11. ", text)
+        self.assertNotIn("*  ours of one run", text)
+        self.assertNotIn("backward, M", text)
+
+    def test_peers_of_another_run_are_marked(self):
+        text = self.peers(peer("torch", "backward", 30.0))
+        self.assertIn("| torch | ours / best peer |", text)
+        self.assertRegex(text, r"bwd02 \| \*\*30.00\*\* \| \d+.\d\d\* \|")
+        self.assertIn("* ours of one run, the peers of another. The peers were measured in another run", text)
+
+    def test_no_peers(self):
+        self.assertIn("Not measured yet.", self.peers(peer("torch", "forward", 9.0, rows=7)))
 
     def test_markers_that_mean_nothing(self):
         for text, why in (

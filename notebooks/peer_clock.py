@@ -1,0 +1,222 @@
+"""Times of a GPU's work with a cold L2, and results held against double precision. Needs PyTorch."""
+
+import gc
+import math
+from typing import NamedTuple
+
+import torch
+from peers import LIMITS, quantile
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:
+    triton = None
+
+FLUSH_BYTES = 256 << 20  # five times an H100's L2, twice a B200's
+FEWEST_WRITES, MOST_WRITES = 3, 96  # of the flush, about 0.1 ms each
+
+
+def synchronize():
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def free_memory():
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+class Clock:
+    """Samples of one call each, in microseconds.
+
+    Before each sample 256 MB are written, three times or more: once makes L2 cold, and while the
+    device writes, the host puts the call and both events into its queue. Where the device got to
+    the first event before the host had put in the second, the sample is thrown away, and the next
+    ones get twice the writes. `with_launch`: the host waits for the writes first, so that a sample
+    has all that the host does from the first event to the second.
+    """
+
+    def __init__(self, device="cuda", with_launch=False):
+        self.buffer = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=device)
+        self.with_launch = with_launch
+        self.writes = FEWEST_WRITES
+
+    def warm_up(self):
+        """An idle GPU runs at a fraction of its clock; keep it busy until that has risen."""
+        for _ in range(3000):
+            self.buffer.zero_()
+        torch.cuda.synchronize()
+
+    def put(self, run):
+        """Puts one sample into the queue: the events, and whether the host came late."""
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        for _ in range(self.writes):
+            self.buffer.zero_()
+        if self.with_launch:
+            torch.cuda.synchronize()
+        start.record()
+        run()
+        stop.record()
+        return start, stop, start.query() and not self.with_launch
+
+    def samples(self, run, count):
+        """(count samples, whether they are late in spite of all)"""
+        self.writes, kept, late = FEWEST_WRITES, [], []
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            torch.cuda.synchronize()
+            for attempt in range(4 * count):
+                start, stop, came_late = self.put(run)
+                (late if came_late else kept).append((start, stop))
+                if len(kept) == count:
+                    break
+                if came_late and self.writes < MOST_WRITES:
+                    self.writes *= 2
+                    torch.cuda.synchronize()
+            torch.cuda.synchronize()
+        finally:
+            if collecting:
+                gc.enable()
+        chosen = kept if len(kept) >= min(5, count) else late
+        return [1e3 * start.elapsed_time(stop) for start, stop in chosen], chosen is late
+
+    def median(self, run, count=15):
+        return quantile(self.samples(run, count)[0], 0.5)
+
+
+# --- The roof ---
+
+if triton:
+    @triton.jit
+    def stream_kernel(a, b, c, count, two: tl.constexpr, block: tl.constexpr):
+        at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
+        value = tl.load(a + at, mask=at < count)
+        if two:
+            value += tl.load(b + at, mask=at < count)
+        tl.store(c + at, value, mask=at < count)
+
+
+def triton_stream(block):
+    def launch(a, b, c):
+        words = [None if t is None else t.view(-1).view(torch.float32) for t in (a, b, c)]
+        count = words[0].numel()
+        stream_kernel[(triton.cdiv(count, block),)](*words, count, two=b is not None, block=block)
+    return launch
+
+
+def torch_stream(a, b, c):
+    if b is None:
+        c.copy_(a)
+    else:
+        torch.add(a, b, out=c)
+
+
+def roof_us(clock, direction, inputs):
+    """The fastest copy (forward) or triad (backward) of tensors of this size: PyTorch's, or Triton's
+    in tiles of some size."""
+    a, c = inputs.x, torch.empty_like(inputs.x)
+    b = inputs.dy if direction == "backward" else None
+    kernels = [torch_stream]
+    if triton and a.numel() * a.element_size() % 4 == 0:
+        kernels += [triton_stream(block) for block in (1024, 2048, 4096)]
+    for kernel in kernels:
+        kernel(a, b, c)
+    return min(clock.median(lambda kernel=kernel: kernel(a, b, c)) for kernel in kernels)
+
+
+# --- The reference ---
+
+
+class Check(NamedTuple):
+    rel_err: float  # in norm, of the worst output
+    passed: bool
+    why: str  # which output, and how wrong; empty where it passed
+
+
+def chunks(rows, cols, elements=1 << 25):
+    """Rows in slices, so that their doubles fit beside everything else."""
+    step = max(1, elements // cols)
+    return [slice(first, min(first + step, rows)) for first in range(0, rows, step)]
+
+
+def statistics(inputs, rows):
+    """xhat and rstd of some rows, in double. From y where the pass starts from it."""
+    if inputs.y is not None:
+        bias = 0 if inputs.bias is None else inputs.bias.double()
+        return (inputs.y[rows].double() - bias) / inputs.weight.double(), inputs.rstd[rows].double()[:, None]
+    x = inputs.x[rows].double()
+    if inputs.kind == "layer":
+        x = x - x.mean(1, keepdim=True)
+    rstd = torch.rsqrt((x * x).mean(1, keepdim=True) + inputs.eps)
+    return x * rstd, rstd
+
+
+def forward_reference(inputs, rows):
+    xhat, _ = statistics(inputs, rows)
+    y = xhat * inputs.weight.double()
+    return y if inputs.bias is None else y + inputs.bias.double()
+
+
+def backward_reference(inputs, rows):
+    """dx of some rows, and their share of dweight and dbias."""
+    xhat, rstd = statistics(inputs, rows)
+    dy = inputs.dy[rows].double()
+    wdy = dy * inputs.weight.double()
+    dx = wdy - xhat * (wdy * xhat).mean(1, keepdim=True)
+    if inputs.kind == "layer":
+        dx -= wdy.mean(1, keepdim=True)
+    return dx * rstd, (dy * xhat).sum(0), dy.sum(0)
+
+
+class Difference:
+    """The relative error in norm of a tensor that comes row by row, and that of its worst row."""
+
+    def __init__(self):
+        self.error = self.size = 0.0
+        self.worst_row = 0.0
+
+    def add(self, ours, reference):
+        error = (ours.double() - reference).square().sum(-1)
+        size = reference.square().sum(-1)
+        self.error += float(error.sum())
+        self.size += float(size.sum())
+        worst = float((error / size.clamp_min(1e-300)).max())
+        self.worst_row = max(self.worst_row, worst) if worst == worst else math.nan
+
+    @property
+    def relative(self):
+        return math.sqrt(self.error / self.size) if self.size else 0.0
+
+
+ROW_FACTOR = 8  # a row of its own may be this much worse than all rows together
+
+
+@torch.no_grad()
+def check(direction, inputs, outputs):
+    """Holds outputs, (y,) or (dx, dweight, dbias), against the reference."""
+    limit = LIMITS[inputs.dtype]
+    first = Difference()
+    sums = [0.0, 0.0]
+    for rows in chunks(*inputs.x.shape):
+        if direction == "forward":
+            reference = forward_reference(inputs, rows)
+        else:
+            reference, *shares = backward_reference(inputs, rows)
+            sums = [total + share for total, share in zip(sums, shares)]
+        first.add(outputs[0].reshape(inputs.x.shape)[rows], reference)
+    found = {"y" if direction == "forward" else "dx": first}
+    if direction == "backward":
+        names = ["dweight"] + (["dbias"] if inputs.bias is not None else [])
+        for name, output, total in zip(names, outputs[1:], sums):
+            found[name] = Difference()
+            found[name].add(output, total)
+    for name, difference in found.items():
+        # `not <=` is true of NaN, too.
+        if not difference.relative <= limit:
+            return Check(difference.relative, False, f"{name} is wrong: relative error {difference.relative:.1e}")
+        if not difference.worst_row <= (ROW_FACTOR * limit) ** 2:
+            return Check(difference.relative, False,
+                         f"{name} is wrong in a row: relative error {math.sqrt(difference.worst_row):.1e}")
+    return Check(max(difference.relative for difference in found.values()), True, "")
