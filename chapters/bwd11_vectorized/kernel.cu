@@ -13,10 +13,10 @@ namespace bwd11 {
 using namespace lnc;
 
 constexpr int kFewColumns = 16, kManyColumns = 32;  // [1] of a thread
-constexpr int kMaxWarps = 16;    // of a row; a multiprocessor has 128 registers for each thread
-constexpr int kBlockWarps = 16;  // [2] of a block, where a row has fewer
-constexpr int kSliceWarps = 8;   // of a slice of the columns, where a row does not fit in a block
-constexpr int kAhead = 8;        // [3] vectors that a thread asks for ahead of time
+constexpr int kMaxWarps = 16;   // of a row; a multiprocessor has 128 registers for each thread
+constexpr int kBlockWarps = 8;  // [2] of a block, where a row has fewer
+constexpr int kSliceWarps = 8;  // of a slice of the columns, where a row does not fit in a block
+constexpr int kAhead = 4;       // [3] vectors that a thread asks for ahead of time
 constexpr int kThreadBytes = 14 * 32;  // [4] of shared memory
 
 /// How the work is cut: blocks · slices blocks, each with `rows` rows at a time and `turns` times,

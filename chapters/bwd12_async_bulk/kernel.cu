@@ -12,24 +12,26 @@
 namespace bwd12 {
 using namespace lnc;
 
-constexpr int kMinThreads = 256, kMaxThreads = 512, kSmThreads = 512;  // [1] a block; at once
-constexpr int kColumns = 16, kMaxColumns = 32, kWideFrom = 512;        // [2] of a thread
-constexpr int kMaxStages = 4, kSpareBytes = 10 << 10;                  // [3] of a block's ring
-constexpr bool kEarlySum = true;                                       // [4]
-constexpr int kSumThreads = 512, kSumColumns = 16, kSumBatch = 9;      // [5]
+constexpr int kMinThreads = 256, kMaxThreads = 1024, kBlocks = 2;  // [1]
+constexpr int kColumns = 16, kFewColumns = 8, kFewFrom = 512;      // [2] of a thread
+constexpr int kMaxStages = 3, kSpareBytes = 10 << 10;              // [3] of a block's ring
+constexpr bool kEarlySum = true;                                   // [4]
+constexpr int kSumThreads = 512, kSumColumns = 16, kSumBatch = 9;  // [5]
 template <int kRowThreads>
 constexpr int kBlockThreads = kRowThreads < kMinThreads ? kMinThreads : kRowThreads;
+template <int kRowThreads>
+constexpr int kPlaces = kRowThreads < kMaxThreads ? kBlocks : 1;  // of them on a multiprocessor
 
 /// A block takes kRows neighbouring rows at a time, then those gridDim.x · kRows further on. A slot
 /// holds these of x, then these of dy, each in slot_vectors vectors. `sums`: [blocks, 2, padded].
 template <typename T, typename W, int kRowThreads, int kVectors, bool kAligned>
-__global__ void __launch_bounds__(kBlockThreads<kRowThreads>,
-                                  kSmThreads / kBlockThreads<kRowThreads>)
+__global__ void __launch_bounds__(kBlockThreads<kRowThreads>, kPlaces<kRowThreads>)
     layer_norm_backward(BackwardArgs<T, W> a, int stages, int slot_vectors, int padded,
                         float inverse_cols, float* sums) {
   constexpr int kThreads = kBlockThreads<kRowThreads>, kRows = kThreads / kRowThreads;
   constexpr int kLanes = kVectorElements<T>;
-  constexpr bool kKept = kVectors * kLanes <= kColumns;  // [6] else taken twice
+  constexpr bool kKept =
+      kVectors * kLanes <= (kRowThreads < kFewFrom ? kColumns : kFewColumns);  // [6]
   static_assert(kKept || kRows == 1);
   __shared__ Barrier full[kMaxStages];
   const int in_slot = threadIdx.x / kRowThreads, thread = threadIdx.x % kRowThreads;
@@ -164,12 +166,11 @@ void run_team(const BackwardArgs<T, W>& a) {
   constexpr int kLanes = kVectorElements<T>;
   const int vectors = blocks_for(a.cols, kLanes), padded = vectors * kLanes;
   if (vectors <= kRowThreads * kVectors) {
-    constexpr int kPlaces = kSmThreads / kThreads;
     const int slot_vectors = vectors + !kAligned;  // a row may share its first vector and its last
     const int stage_bytes = 2 * kRows * slot_vectors * 16;
-    const int room = (max_shared_bytes() - kSpareBytes) / kPlaces / stage_bytes;
+    const int room = (max_shared_bytes() - kSpareBytes) / kPlaces<kRowThreads> / stage_bytes;
     const int stages = std::clamp(room, 2, kMaxStages);
-    const unsigned places = a.group > 0 ? a.group : multiprocessors() * kPlaces;
+    const unsigned places = a.group > 0 ? a.group : multiprocessors() * kPlaces<kRowThreads>;
     const unsigned blocks = std::min(places, blocks_for(a.rows, kRows));
     auto* const sums = static_cast<float*>(a.workspace);
     launch(layer_norm_backward<T, W, kRowThreads, kVectors, kAligned>,
@@ -178,21 +179,22 @@ void run_team(const BackwardArgs<T, W>& a) {
     const int width = a.kind == Kind::Layer ? 2 * padded : padded;
     launch(add_blocks<W>, {blocks_for(width, kSumColumns), kSumThreads, 0, a.stream, 0, kEarlySum},
            sums, blocks, padded, width, a.dweight, a.dbias, a.cols);
-  } else if constexpr (kRowThreads >= kWideFrom && kVectors * kLanes < kMaxColumns &&
-                       sizeof(T) == 2) {
-    run_team<kAligned, kRowThreads, kVectors * 2>(a);
+  } else if constexpr (kRowThreads * 2 < kMinThreads) {
+    run_team<kAligned, kAligned ? kRowThreads * 2 : kMinThreads / 2, kVectors>(a);
   } else if constexpr (kRowThreads < kMaxThreads) {
-    run_team<kAligned, kRowThreads*(kAligned ? 2 : 4), kVectors>(a);
+    constexpr int kWider = kRowThreads < kFewFrom ? kFewFrom : kMaxThreads;
+    run_team<kAligned, kWider, kFewColumns / kLanes>(a);
+  } else if constexpr (kVectors * kLanes < kColumns && sizeof(T) == 2) {
+    run_team<kAligned, kRowThreads, kColumns / kLanes>(a);
   }
 }
 
 template <typename T, typename W>
 void run(const BackwardArgs<T, W>& a) {
   constexpr int kVectors = kColumns / kVectorElements<T>;
-  if (a.cols % kVectorElements<T> == 0 && at_16_bytes(a.x, a.dy, a.dx, a.weight))
-    run_team<true, kWarpSize, kVectors>(a);
-  else
-    run_team<false, kWarpSize, kVectors>(a);
+  const bool aligned = a.cols % kVectorElements<T> == 0 && at_16_bytes(a.x, a.dy, a.dx, a.weight);
+  (aligned ? run_team<true, kWarpSize, kVectors, T, W>
+           : run_team<false, kWarpSize, kVectors, T, W>)(a);
 }
 
 const Registration registration{{
@@ -202,14 +204,14 @@ const Registration registration{{
     .source = "this repository",
     .group = "blocks",
     .min_architecture = 90,
-    .max_row_bytes = kMaxThreads * kMaxColumns * 2,
+    .max_row_bytes = kMaxThreads * kColumns * 2,
     .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
                              run<__nv_bfloat16, float>},
     .predicted_bytes = [](const Problem& p, const Gpu&) -> std::int64_t {
       return 3 * p.tensor_bytes() + parameter_bytes(p);
     },
     .workspace_bytes = [](const Problem& p) -> std::int64_t {
-      const int64_t places = multiprocessors() * (kSmThreads / kMinThreads);
+      const int64_t places = int64_t{multiprocessors()} * kBlocks;
       const int64_t blocks = std::min<int64_t>(p.rows, p.group > 0 ? p.group : places);
       return partial_sums_bytes(p, blocks) + 2 * blocks * 7 * 4;  // padded to whole vectors
     },

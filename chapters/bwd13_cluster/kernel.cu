@@ -12,7 +12,7 @@ namespace bwd13 {
 using namespace lnc;
 
 constexpr int kMaxStages = 4, kLeastStages = 3;  // [1] rows of a block in shared memory
-constexpr int kSliceColumns = 4096;              // [2] of a block, while clusters may grow
+constexpr int kSliceBytes = 32 << 10;            // [2] of a block, while clusters may grow
 constexpr int kPortable = 8, kMaxCluster = 16;   // blocks of a cluster
 constexpr int kMaxThreads = 512, kColumns = 32;  // [3] a thread's columns
 constexpr int kExchanges = 4;                    // [4] rows whose sums may be on their way
@@ -38,8 +38,9 @@ Plan plan_for(int64_t cols, int64_t element_bytes, int64_t weight_bytes, int gro
   Plan plan{element_bytes, weight_bytes};
   for (;; plan.cluster *= 2) {  // [16]
     plan.slice = blocks_for(blocks_for(cols, lanes), plan.cluster) * lanes;
-    const bool grow =
-        group > 0 ? plan.cluster < group : plan.cluster < kPortable && plan.slice > kSliceColumns;
+    const bool grow = group > 0
+                          ? plan.cluster < group
+                          : plan.cluster < kPortable && plan.slice * element_bytes > kSliceBytes;
     if (plan.cluster == kMaxCluster || (!grow && plan.fits(1))) break;
   }
   const int most = plan.cluster > 1 ? 2 : 16;
@@ -183,8 +184,8 @@ void run_lanes(const BackwardArgs<T, W>& a) {
   LaunchConfig config{0, static_cast<unsigned>(plan.threads),
                       2 * plan.stages * slot_bytes + weight_bytes, a.stream,
                       static_cast<unsigned>(plan.cluster)};
-  const int64_t clusters =
-      std::min({std::max<int64_t>(resident_clusters(kernel, config), 1), plan.places(), a.rows});
+  const int64_t fit = std::max(resident_clusters(kernel, config), 1);
+  const int64_t clusters = std::min({fit, plan.places(), a.rows});
   config.grid = static_cast<unsigned>(clusters * plan.cluster);
   const PartialSums sums = partial_sums(a, clusters);
   launch(kernel, config, a, plan, sums);
