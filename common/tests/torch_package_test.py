@@ -312,7 +312,7 @@ class Modules(Package):
                 optimiser.zero_grad()
                 loss.backward()
                 optimiser.step()
-                yield float(loss)
+                yield float(loss.detach())
 
         for name in ("LayerNorm", "RMSNorm"):
             for mine, torchs in zip(losses(name, lnc), losses(name, torch.nn)):
