@@ -38,9 +38,8 @@ Plan plan_for(int64_t cols, int64_t element_bytes, int64_t weight_bytes, int gro
   Plan plan{element_bytes, weight_bytes};
   for (;; plan.cluster *= 2) {  // [16]
     plan.slice = blocks_for(blocks_for(cols, lanes), plan.cluster) * lanes;
-    const bool grow = group > 0
-                          ? plan.cluster < group
-                          : plan.cluster < kPortable && plan.slice * element_bytes > kSliceBytes;
+    const bool wide = plan.cluster < kPortable && plan.slice * element_bytes > kSliceBytes;
+    const bool grow = group > 0 ? plan.cluster < group : wide;
     if (plan.cluster == kMaxCluster || (!grow && plan.fits(1))) break;
   }
   const int most = plan.cluster > 1 ? 2 : 16;
@@ -181,9 +180,8 @@ void run_lanes(const BackwardArgs<T, W>& a) {
   const auto kernel = layer_norm_backward<T, W, kLanes>;
   const Plan plan = plan_for(a.cols, sizeof(T), sizeof(W), a.group);
   const std::size_t weight_bytes = plan.slice * sizeof(W), slot_bytes = plan.slice * sizeof(T) + 16;
-  LaunchConfig config{0, static_cast<unsigned>(plan.threads),
-                      2 * plan.stages * slot_bytes + weight_bytes, a.stream,
-                      static_cast<unsigned>(plan.cluster)};
+  LaunchConfig config{0, unsigned(plan.threads), 2 * plan.stages * slot_bytes + weight_bytes,
+                      a.stream, unsigned(plan.cluster)};
   const int64_t fit = std::max(resident_clusters(kernel, config), 1);
   const int64_t clusters = std::min({fit, plan.places(), a.rows});
   config.grid = static_cast<unsigned>(clusters * plan.cluster);
