@@ -16,7 +16,6 @@ constexpr int kLaneVectors = 4;                   // [2] of a lane, before a row
 constexpr int kFewestStages = 3, kMaxStages = 8;  // [3] rows in a ring
 constexpr int kTurns = 4;                         // [4] exchanges that may be under way
 constexpr int kStaticShared = 2 << 10;            // the barriers, and what CUDA takes
-
 /// How a row is cut into pieces, one for each warp of a cluster.
 struct Cut {
   int blocks, warps;         ///< of a cluster; of a block
@@ -74,6 +73,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize)
     weight[i] = columns(a.x, i, piece).load_or(1.0f, a.weight);
     bias[i] = columns(a.x, i, piece).load_or(0.0f, a.bias);
   }
+  __syncwarp();
   cluster_wait();
   const auto send_moments = [&](int64_t row, int turn) {
     const T* x_row = a.x + row * a.cols;

@@ -43,7 +43,12 @@ template <typename Block>
 class Cluster {
  public:
   Cluster(unsigned size, std::uint64_t threads, const std::atomic<bool>& failed)
-      : blocks_(size), stuck_(size), threads_(threads), failed_(failed), meeting_(size) {}
+      : blocks_(size),
+        stuck_(size),
+        threads_(threads),
+        failed_(failed),
+        meeting_(size),
+        has_turn_(size) {}
 
   /// The number of the next cluster of the grid, the same for all blocks; all must come for it.
   std::uint64_t next(unsigned rank, std::atomic<std::uint64_t>& counter) {
@@ -65,7 +70,7 @@ class Cluster {
       turn_ = first;
       ++entered_;
     }
-    changed_.notify_all();
+    wake_all();
     wait_for_turn(rank);
   }
   void leave(unsigned rank) {
@@ -73,16 +78,17 @@ class Cluster {
     blocks_[rank] = nullptr;
     stuck_[rank] = true;
     if (turn_ == rank) turn_ = after(rank, 1);
-    changed_.notify_all();
+    wake_all();
   }
   /// Lets the block that is `steps` further have its turn, and waits for the own one.
   void pass_turn(unsigned rank, unsigned steps) {
     if (blocks_.size() == 1) return;
+    const unsigned next = after(rank, steps);
     {
       const std::lock_guard lock(mutex_);
-      turn_ = after(rank, steps);
+      turn_ = next;
     }
-    changed_.notify_all();
+    has_turn_[next].notify_one();
     wait_for_turn(rank);
   }
   /// Notes whether a block could do nothing in its turn; returns whether none of them can.
@@ -107,9 +113,12 @@ class Cluster {
     for (Block* block : blocks_)
       if (block != nullptr) block->wake();
   }
+  void wake_all() {
+    for (std::condition_variable& block : has_turn_) block.notify_one();
+  }
   void wait_for_turn(unsigned rank) {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return failed_ || (entered_ == size() && turn_ == rank); });
+    has_turn_[rank].wait(lock, [&] { return failed_ || (entered_ == size() && turn_ == rank); });
   }
   unsigned after(unsigned rank, unsigned steps) const {
     unsigned next = (rank + steps) % size();
@@ -123,7 +132,7 @@ class Cluster {
   const std::atomic<bool>& failed_;
   std::barrier<> meeting_;
   std::mutex mutex_;
-  std::condition_variable changed_;
+  std::vector<std::condition_variable> has_turn_;  // one a block: a turn wakes nobody else
   std::uint64_t number_ = 0;
   unsigned turn_ = 0, entered_ = 0;
   std::uint64_t arrived_ = 0, exited_ = 0, phase_ = 0;  // of cluster_arrive
