@@ -609,7 +609,7 @@ def peers_map(ratios):
             ratio = f"{row['ratio']:.2f}" + ("*" if row["run"] and not everywhere else "")
             axes.annotate(f"{ratio}\n{row['chapter']}\n{row['peer']}", (j, i), ha="center", va="center", fontsize=7.5,
                           linespacing=1.1, fontweight="bold" if row["ratio"] < 1 else "normal",
-                          color="white" if abs(cells[i][j]) > 0.7 * limit else "black")
+                          color="white" if abs(cells[i][j]) > 0.55 * limit else "black")
         axes.imshow(cells, norm=Normalize(-limit, limit), cmap="PuOr_r", aspect="auto")
         axes.set_yticks(range(len(lines[direction])), [f"{dtype}, M = {rows}" for rows, dtype in lines[direction]])
         axes.set_xticks(range(len(columns)), [str(cols) for cols in columns])
