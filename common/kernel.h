@@ -59,6 +59,13 @@ constexpr unsigned blocks_for(std::int64_t count, std::int64_t per_block) {
   return static_cast<unsigned>((count + per_block - 1) / per_block);
 }
 
+/// Threads that a multiprocessor has places for, at least.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+constexpr int kSmThreads = 1024;  // Turing
+#else
+constexpr int kSmThreads = 1536;
+#endif
+
 /// The sum of `value` over the 32 lanes of a warp, or over each kLanes neighbours, a power of two,
 /// in every lane. All lanes must call it.
 template <int kLanes = kWarpSize>

@@ -41,8 +41,8 @@ __device__ void normalise(const ForwardArgs<T, W>& a, float (&x)[kLanes],
 template <int kMaxThreads_, int kVectors_, int kEarly_ = 2, int kBlocks_ = 0>
 struct Variant {
   static constexpr int kMaxThreads = kMaxThreads_, kVectors = kVectors_, kEarly = kEarly_;
-  static constexpr int kBlocks = kBlocks_;
-  static constexpr bool kOneWarp = kMaxThreads == kWarpSize, kFewer = kBlocks > 0;
+  static constexpr int kBlocks = std::min(kBlocks_, kSmThreads / kMaxThreads);
+  static constexpr bool kOneWarp = kMaxThreads == kWarpSize, kFewer = kBlocks_ > 0;
   static constexpr int kRowsPerBlock = kOneWarp ? 4 : 1;
 };
 
