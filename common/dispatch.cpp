@@ -10,8 +10,8 @@ namespace {
 // with weight and bias on an H100: float at 1024 x 2048, half at 4096 rows of 1024 to 15872
 // columns, bfloat16 at 8192 to 131072 rows of 1024 to 16384 columns. For RMS norm, mixed types,
 // null parameters and other GPUs nothing is measured; they get the same chapters. Rows that start
-// at no 16-byte boundary get those that were first right for them. Each chapter finds its launch
-// shape itself; those that need Hopper refuse older GPUs, and the next line is asked.
+// at no 16-byte boundary are not measured either; they get fwd06 and bwd09. Each chapter finds its
+// launch shape itself; those that need Hopper refuse older GPUs, and the next line is asked.
 constexpr std::int64_t kBlockColumns = 16384;  // of the widest row that a block holds
 constexpr Choice kChoices[] = {
     {.chapter = "fwd09",

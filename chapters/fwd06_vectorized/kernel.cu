@@ -190,11 +190,7 @@ void run_aligned(const ForwardArgs<T, W>& a) {  // [6]
 
 template <typename T, typename W>
 void run(const ForwardArgs<T, W>& a) {
-  const auto starts_aligned = [](const void* p) {
-    return reinterpret_cast<uintptr_t>(p) % 16 == 0;
-  };
-  if (a.cols % kVectorElements<T> == 0 && starts_aligned(a.x) && starts_aligned(a.y) &&
-      starts_aligned(a.weight) && starts_aligned(a.bias))
+  if (a.cols % kVectorElements<T> == 0 && at_16_bytes(a.x, a.y, a.weight, a.bias))
     run_aligned<true>(a);
   else
     run_aligned<false>(a);

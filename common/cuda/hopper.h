@@ -62,13 +62,13 @@ class Barrier {
   std::uint64_t state_;  // the hardware's own
 };
 
-__device__ inline void fence_barrier_init() {
-  LNC_HOPPER_ASM("fence.mbarrier_init.release.cluster;" ::: "memory");
+__device__ inline void fence_proxy_async() {
   LNC_HOPPER_ASM("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-__device__ inline void fence_proxy_async() {
-  LNC_HOPPER_ASM("fence.proxy.async.shared::cta;" ::: "memory");
+__device__ inline void fence_barrier_init() {
+  LNC_HOPPER_ASM("fence.mbarrier_init.release.cluster;" ::: "memory");
+  fence_proxy_async();
 }
 
 __device__ inline void bulk_load(void* to_shared, const void* from_global, std::uint32_t bytes,

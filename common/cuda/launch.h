@@ -135,9 +135,8 @@ void launch(void (*kernel)(Params...), const LaunchConfig& config, Args&&... arg
 template <typename... Params>
 int resident_blocks(void (*kernel)(Params...), int threads, std::size_t shared_bytes) {
   const auto* address = reinterpret_cast<const void*>(kernel);
-  CudaLaunch prepared;
-  cudaError_t status = prepared.prepare(address, {1, 1, shared_bytes});
   int blocks = 0;
+  cudaError_t status = allow_shared_bytes(address, shared_bytes);
   if (status == cudaSuccess)
     status = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, shared_bytes);
   check_cuda(status, "asking how many blocks of " + kernel_name(address) + " fit");

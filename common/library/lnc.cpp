@@ -205,8 +205,9 @@ struct Layout {
   static std::int64_t aligned(std::int64_t bytes) {
     return (bytes + kAlignment - 1) / kAlignment * kAlignment;
   }
-  explicit Layout(const Plan& plan) : dweight(plan.workspace_bytes), dbias(dweight), end(dweight) {}
-  Layout(const Plan& plan, const lnc_backward_args& a) : Layout(plan) {
+  Layout(const Plan& plan, const lnc_forward_args&)
+      : dweight(plan.workspace_bytes), dbias(dweight), end(dweight) {}
+  Layout(const Plan& plan, const lnc_backward_args& a) : Layout(plan, lnc_forward_args{}) {
     const std::int64_t gradient =
         aligned(plan.problem.cols * plan.problem.parameter_element_bytes());
     const bool wants_scratch_dbias = a.dbias == nullptr && plan.problem.kind == Kind::Layer;
@@ -231,26 +232,24 @@ void check_workspace(const Plan& plan, std::int64_t needed, const void* workspac
           "workspace does not start at a 16-byte boundary");
 }
 
-void write_plan(const Plan& plan, std::int64_t bytes, lnc_plan* to) {
-  *to = {plan.chapter->id.data(), static_cast<size_t>(bytes)};  // a literal: ends with a 0
+template <typename Args>
+lnc_status write_plan(const Args* args, lnc_plan* to) {
+  return guarded([&] {
+    require(args != nullptr && to != nullptr, "args or plan is null");
+    const Plan plan = plan_for(*args);
+    const char* const id = plan.chapter->id.data();  // a literal: ends with a 0
+    *to = {id, static_cast<size_t>(Layout(plan, *args).end)};
+  });
 }
 
 }  // namespace
 
 lnc_status lnc_forward_plan(const lnc_forward_args* args, lnc_plan* plan) {
-  return guarded([&] {
-    require(args != nullptr && plan != nullptr, "args or plan is null");
-    const Plan chosen = plan_for(*args);
-    write_plan(chosen, Layout(chosen).end, plan);
-  });
+  return write_plan(args, plan);
 }
 
 lnc_status lnc_backward_plan(const lnc_backward_args* args, lnc_plan* plan) {
-  return guarded([&] {
-    require(args != nullptr && plan != nullptr, "args or plan is null");
-    const Plan chosen = plan_for(*args);
-    write_plan(chosen, Layout(chosen, *args).end, plan);
-  });
+  return write_plan(args, plan);
 }
 
 lnc_status lnc_forward(const lnc_forward_args* args) {
@@ -258,7 +257,7 @@ lnc_status lnc_forward(const lnc_forward_args* args) {
     require(args != nullptr, "args is null");
     const lnc_forward_args& a = *args;
     const Plan plan = plan_for(a);
-    check_workspace(plan, Layout(plan).end, a.workspace, a.workspace_bytes);
+    check_workspace(plan, Layout(plan, a).end, a.workspace, a.workspace_bytes);
     with_types(plan.problem, [&]<typename T, typename W>() {
       std::get<ForwardLaunchers>(plan.chapter->run)
           .get<T, W>()({.x = static_cast<const T*>(a.x),

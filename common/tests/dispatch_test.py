@@ -15,11 +15,11 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "common/python/layernorm_chapters"), str(ROOT / "notebooks")]
 from library import DTYPES, KINDS, BackwardArgs, ForwardArgs, Library, Problem  # noqa: E402
 from measurements import load  # noqa: E402
+from peers import DTYPES as DTYPE_NAMES  # noqa: E402
 
 TOLERANCE = 0.03
 # Shapes of the data at which the chosen chapter was only timed while it was tuned.
 NOT_YET_MEASURED = {"backward layer bf16 8192 x 4096", "backward layer bf16 16384 x 16384"}
-DTYPE_NAMES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 VARIANTS = ("", "mixed")  # without a fusion, and with the groups that a chapter chooses itself
 ALIGNED = 1 << 20  # an address for a plan, which reads nothing there
 

@@ -139,21 +139,16 @@ struct Case {
       if (all[i] != 0xff) return false;
     return true;
   }
-  lnc_status run(lnc_forward_args args) {
+  lnc_status run(lnc_forward_args args) { return run(args, lnc_forward_plan, lnc_forward); }
+  lnc_status run(lnc_backward_args args) { return run(args, lnc_backward_plan, lnc_backward); }
+  template <typename Args>
+  lnc_status run(Args args, lnc_status (*plan_of)(const Args*, lnc_plan*),
+                 lnc_status (*call)(const Args*)) {
     lnc_plan plan;
-    if (const lnc_status status = lnc_forward_plan(&args, &plan); status != LNC_OK) return status;
+    if (const lnc_status status = plan_of(&args, &plan); status != LNC_OK) return status;
     args.workspace_bytes = plan.workspace_bytes;
     args.workspace = allocate(plan.workspace_bytes);
-    const lnc_status status = lnc_forward(&args);
-    CHECK(past_workspace_is_untouched(plan.workspace_bytes));
-    return status;
-  }
-  lnc_status run(lnc_backward_args args) {
-    lnc_plan plan;
-    if (const lnc_status status = lnc_backward_plan(&args, &plan); status != LNC_OK) return status;
-    args.workspace_bytes = plan.workspace_bytes;
-    args.workspace = allocate(plan.workspace_bytes);
-    const lnc_status status = lnc_backward(&args);
+    const lnc_status status = call(&args);
     CHECK(past_workspace_is_untouched(plan.workspace_bytes));
     return status;
   }

@@ -3,24 +3,16 @@
 Exit status 77: skipped, and why
 """
 
-import os
 import sys
 import unittest
 from pathlib import Path
 
 sys.dont_write_bytecode = True
 ROOT = Path(__file__).resolve().parents[2]
-SKIPPED = 77
 
-try:
-    import numpy as np
-except ImportError:
-    venv = ROOT / ".venv"
-    if (venv / "bin/python").exists() and Path(sys.prefix).resolve() != venv.resolve():
-        os.execv(venv / "bin/python", [str(venv / "bin/python"), *sys.argv])
-    print("skipped: NumPy is not installed; make tables installs it")
-    sys.exit(SKIPPED)
+from with_numpy import numpy_or_skip  # noqa: E402
 
+np = numpy_or_skip()
 sys.path.insert(0, str(ROOT / "notebooks"))
 import lab  # noqa: E402
 

@@ -3,7 +3,6 @@
 Usage: variance_test.py BIN_DIR [unittest options]      exit status 77: skipped, and why
 """
 
-import os
 import platform
 import subprocess
 import sys
@@ -13,17 +12,10 @@ from pathlib import Path
 
 sys.dont_write_bytecode = True
 ROOT = Path(__file__).resolve().parents[2]
-SKIPPED = 77
 
-try:
-    import numpy as np
-except ImportError:
-    venv = ROOT / ".venv"
-    if (venv / "bin/python").exists() and Path(sys.prefix).resolve() != venv.resolve():
-        os.execv(venv / "bin/python", [str(venv / "bin/python"), *sys.argv])
-    print("skipped: NumPy is not installed; make tables installs it")
-    sys.exit(SKIPPED)
+from with_numpy import numpy_or_skip  # noqa: E402
 
+np = numpy_or_skip()
 sys.path.insert(0, str(ROOT / "notebooks"))
 import variance  # noqa: E402
 
