@@ -55,7 +55,7 @@ std::string refusal(const Chapter& chapter, const Problem& problem, const Gpu& g
     return id + " does not take --recompute-output";
   if (problem.cols > chapter.max_cols)
     return id + " takes " + std::to_string(chapter.max_cols) + " columns at most, not " +
-           std::to_string(problem.cols) + ": its sums would lose digits";
+           std::to_string(problem.cols) + ": " + std::string(chapter.max_cols_because);
   if (problem.cols > chapter.max_row_bytes / problem.element_bytes())
     return id + " takes " + std::to_string(chapter.max_row_bytes / problem.element_bytes()) +
            " columns of " + std::string(name(problem.dtype)) + " at most, not " +

@@ -230,7 +230,8 @@ struct Chapter {
   std::string_view group = {};  ///< what Problem::group counts, "rows a block"; empty: it has none
   int min_architecture = 0;     ///< the first that has what it uses: 90 for Hopper
   bool deterministic = true;    ///< the same bits from run to run
-  std::int64_t max_cols = std::numeric_limits<std::int64_t>::max();  ///< where its sums lose digits
+  std::int64_t max_cols = std::numeric_limits<std::int64_t>::max();
+  std::string_view max_cols_because = "its sums would lose digits";       ///< no more than max_cols
   std::int64_t max_row_bytes = std::numeric_limits<std::int64_t>::max();  ///< that fit in a block
   std::int64_t max_rows = kMaxGridX;  ///< where a grid of one block or warp a row ends
   std::variant<ForwardLaunchers, BackwardLaunchers> run;  ///< says the direction too

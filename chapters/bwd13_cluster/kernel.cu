@@ -192,10 +192,8 @@ void run_lanes(const BackwardArgs<T, W>& a) {
 
 template <typename T, typename W>
 void run(const BackwardArgs<T, W>& a) {
-  if (a.cols % kVectorElements<T> == 0 && at_16_bytes(a.x, a.dy, a.dx, a.weight))
-    run_lanes<kVectorElements<T>>(a);
-  else
-    run_lanes<1>(a);
+  const bool aligned = a.cols % kVectorElements<T> == 0 && at_16_bytes(a.x, a.dy, a.dx, a.weight);
+  (aligned ? run_lanes<kVectorElements<T>, T, W> : run_lanes<1, T, W>)(a);
 }
 
 const Registration registration{{
@@ -206,6 +204,7 @@ const Registration registration{{
     .group = "blocks a cluster",
     .min_architecture = 90,
     .max_cols = kMaxCluster * kMaxThreads * kColumns,
+    .max_cols_because = "a cluster holds a whole row",
     .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
                              run<__nv_bfloat16, float>},
     .predicted_bytes = [](const Problem& p, const Gpu&) -> std::int64_t {
