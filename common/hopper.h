@@ -44,8 +44,8 @@
 // all memory, global too, and so waits for the stores before it and empties L1. It is made of
 // cluster_arrive() and cluster_wait(), between which a thread may do something else.
 // remote_…(&x, rank, …) means x of block `rank`, for 4 or 8 bytes. remote_store_async needs no
-// meeting: its bytes count for that block's barrier, as a bulk_load's do. A launch that names no
-// cluster makes it an illegal instruction; a cluster of 1 will do.
+// meeting: its bytes count for that block's barrier, as a bulk_load's do. It wants a cluster of 2
+// or more: without one it is an illegal instruction, and compute-sanitizer rejects it in one of 1.
 //
 // The next kernel. One that is launched with LaunchConfig::starts_early may start when every block
 // of the kernel before it has called launch_dependents() or ended, on what those leave free. Before
@@ -179,6 +179,12 @@ struct Ring {
     stage = stage + 1 < stages ? stage + 1 : 0;
     parity ^= stage == 0;  // once around, every barrier is a phase further
   }
+};
+
+/// A kernel that is launched early, and waits before it reads what the one before has written.
+struct EarlyStart {
+  static constexpr bool kEarly = true;
+  static __device__ void wait() { grid_dependency_wait(); }
 };
 
 }  // namespace lnc

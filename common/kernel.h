@@ -459,9 +459,15 @@ PartialSums partial_sums(const BackwardArgs<T, W>& a, std::int64_t parts) {
   return {workspace, a.kind == Kind::Layer ? workspace + parts * a.cols : nullptr};
 }
 
+/// A kernel that is launched when the one before it in the stream has ended.
+struct OrdinaryStart {
+  static constexpr bool kEarly = false;
+  static __device__ void wait() {}
+};
+
 /// A block adds up 32 columns of dweight (blockIdx.y = 0) or of dbias (1): a lane has a column, the
 /// warps share the parts. Always in the same order, so the bits are always the same.
-template <typename W>
+template <typename Start, typename W>
 __global__ void __launch_bounds__(kWarpSize* kWarpSize)
     add_partial_sums_kernel(PartialSums sums, std::int64_t parts, W* dweight, W* dbias,
                             std::int64_t cols) {
@@ -472,6 +478,7 @@ __global__ void __launch_bounds__(kWarpSize* kWarpSize)
   const std::int64_t col = std::int64_t{blockIdx.x} * kWarpSize + lane;
 
   float sum = 0.0f;
+  Start::wait();
   if (col < cols) {
 #pragma unroll 8
     for (std::int64_t part = warp; part < parts; part += warps) sum += partial[part * cols + col];
@@ -484,14 +491,15 @@ __global__ void __launch_bounds__(kWarpSize* kWarpSize)
 }
 
 /// Adds up the parts, and rounds the sums to W, into dweight and dbias. No parts give 0.
-template <typename T, typename W>
+/// @tparam Start EarlyStart (common/hopper.h) where the kernel before calls launch_dependents()
+template <typename Start = OrdinaryStart, typename T, typename W>
 void add_partial_sums(const BackwardArgs<T, W>& a, const PartialSums& sums, std::int64_t parts) {
   constexpr std::int64_t kPartsPerWarp = 8;  // as many loads are on their way at once
   const auto warps = static_cast<unsigned>(
       std::clamp<std::int64_t>((parts + kPartsPerWarp - 1) / kPartsPerWarp, 1, kWarpSize));
-  launch(add_partial_sums_kernel<W>,
+  launch(add_partial_sums_kernel<Start, W>,
          {dim3(blocks_for(a.cols, kWarpSize), a.kind == Kind::Layer ? 2 : 1), warps * kWarpSize, 0,
-          a.stream},
+          a.stream, 0, Start::kEarly},
          sums, parts, a.dweight, a.dbias, a.cols);
 }
 

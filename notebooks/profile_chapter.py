@@ -16,6 +16,7 @@ each kernel, as the chapters' own timing does. Exit status 2: the request or the
 import argparse
 import csv
 import datetime
+import itertools
 import json
 import os
 import re
@@ -96,11 +97,25 @@ def parse_csv(text):
     start = next((i for i, line in enumerate(lines) if line.startswith('"ID",')), None)
     if start is None:
         raise DataError(no_csv(text))
-    return [parse_kernel(row) for row in csv.DictReader(lines[start:]) if row["ID"].isdigit()]
+    rows = [row for row in csv.DictReader(lines[start:]) if row["ID"].isdigit()]  # that of units has none
+    names = demangle([row["Kernel Name"] for row in rows])
+    return [parse_kernel(name, row) for name, row in zip(names, rows)]
 
 
-def parse_kernel(row):  # the row of units, below the header, has no ID
-    namespace, name = split_name(row["Kernel Name"])
+def demangle(names):
+    """Names as the source spells them. run_ncu asks for the linker's, since Nsight Compute's own
+    reading of these leaves out some namespaces, and with them the chapter."""
+    if not any(name.startswith("_Z") for name in names):
+        return names
+    try:
+        done = subprocess.run(["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise DataError(f"c++filt, which comes with g++, cannot spell the kernels' names: {error}") from error
+    return done.stdout.splitlines()
+
+
+def parse_kernel(name, row):
+    namespace, name = split_name(name)
     metrics = {metric: number for metric in NAMES
                if (number := parse_number(row.get(metric))) is not None}
     return Kernel(namespace, name, row["Grid Size"], row["Block Size"], metrics,
@@ -110,7 +125,9 @@ def parse_kernel(row):  # the row of units, below the header, has no ID
 def split_name(text):
     """'void fwd02::layer_norm_forward<float>(…)' -> ('fwd02', 'layer_norm_forward<float>')"""
     text = text.replace("(anonymous namespace)::", "").replace("<unnamed>::", "")
-    name, angle, template = text.partition("(")[0].removeprefix("void ").partition("<")
+    opened = itertools.accumulate((c == "<") - (c == ">") for c in text)  # template arguments may hold a '('
+    end = next((i for i, (c, depth) in enumerate(zip(text, opened)) if c == "(" and depth == 0), None)
+    name, angle, template = text[:end].removeprefix("void ").partition("<")
     *namespaces, name = name.strip().split("::")
     return (namespaces[0] if namespaces else ""), name + angle + template
 
@@ -269,6 +286,7 @@ def run_ncu(program, arguments):
         own = Path(directory) / "own.jsonl"
         # --samples 0: check once, time nothing, so that only the chapter's kernels run.
         command = [ncu, "--clock-control", "none", "--csv", "--page", "raw", "--print-units", "base",
+                   "--print-kernel-base", "mangled",
                    "--metrics", ",".join(NAMES), str(Path(program).resolve()),
                    "--samples", "0", "--json", str(own), *arguments]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

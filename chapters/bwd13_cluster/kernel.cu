@@ -87,10 +87,9 @@ __global__ void __launch_bounds__(kMaxThreads)
   Ring<T> ring{dynamic_shared<Packed<T, kVectorElements<T>>>(), slot_vectors, slots, full};
   const auto request = [&](int64_t number, int slot) {
     if (number >= rows) return;
-    if (kAligned && cols == 0) return full[slot].arrive();
-    const BulkRows<T, kAligned> tensor{slot % 2 == 0 ? a.x : a.dy, a.rows, a.cols};
-    tensor.load(cluster + number * stride, start / kVectorElements<T>, slot_vectors,
-                ring.slot(slot), full[slot]);
+    (slot % 2 == 0 ? x : dy)
+        .load(cluster + number * stride, start / kVectorElements<T>, slot_vectors, ring.slot(slot),
+              full[slot]);
   };
   if (threadIdx.x == 0) {
     for (Barrier& barrier : arrived) barrier.init(1);
@@ -101,6 +100,7 @@ __global__ void __launch_bounds__(kMaxThreads)
     return load_if<kLanes>(a.weight != nullptr, a.weight, start + column(i), 1.0f);
   };
   for (int i = 0; kAligned && column(i) < cols; ++i) weights[i * threads] = load_weight(i);  // [8]
+  launch_dependents();                                                                       // [17]
   cluster_sync();                                                                            // [9]
 
   const bool layer = a.kind == Kind::Layer;
@@ -143,8 +143,10 @@ __global__ void __launch_bounds__(kMaxThreads)
       if (warp == 0) {  // [12]
         c = warp_sum(peer < threads / kWarpSize ? of_warp[peer] : float2{});
         const int turn = step % kExchanges;
-        if (peer == 0) arrived[turn].arrive_and_expect(blocks * sizeof c);
-        if (peer < blocks) remote_store_async(&of_block[turn][rank], peer, c, arrived[turn]);
+        if (blocks == 1 && peer == 0) of_block[turn][0] = c, arrived[turn].arrive();
+        if (blocks > 1 && peer == 0) arrived[turn].arrive_and_expect(blocks * sizeof c);
+        if (blocks > 1 && peer < blocks)
+          remote_store_async(&of_block[turn][rank], peer, c, arrived[turn]);
       }
     }
     if (step >= lag) {
@@ -187,7 +189,7 @@ void run_lanes(const BackwardArgs<T, W>& a) {
   config.grid = static_cast<unsigned>(clusters * plan.cluster);
   const PartialSums sums = partial_sums(a, clusters);
   launch(kernel, config, a, plan, sums);
-  add_partial_sums(a, sums, clusters);
+  add_partial_sums<EarlyStart>(a, sums, clusters);
 }
 
 template <typename T, typename W>

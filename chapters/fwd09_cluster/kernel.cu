@@ -159,11 +159,11 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize)
   }
 }
 
-/// [12] The fewest blocks that hold some rows and the parameters, if so many do.
+/// [12] The fewest blocks, two or more, that hold some rows and the parameters, if so many do.
 template <typename T, typename W>
 Cut cut_row(int64_t vectors, bool aligned, int most_blocks) {
   Cut cut;
-  for (cut.blocks = 1;; cut.blocks *= 2) {
+  for (cut.blocks = 2;; cut.blocks *= 2) {
     const unsigned warps = blocks_for(vectors, cut.blocks * kLaneVectors * kWarpSize);
     cut.warps = std::clamp<int>(warps, 1, kMaxWarps);
     const int pieces = cut.blocks * cut.warps;
@@ -195,7 +195,7 @@ void run(const ForwardArgs<T, W>& a) {
     const auto blocks = static_cast<unsigned>(cut.blocks);
     LaunchConfig config{blocks, cut.warps * kWarpSize, cut.shared_bytes, a.stream, blocks};
     int64_t clusters = resident_clusters(kernel, config);
-    if (clusters == 0 && most_blocks > 1) continue;  // [1]
+    if (clusters == 0 && most_blocks > 2) continue;  // [1]
     if (a.group > 0) clusters = a.group;
     config.grid = static_cast<unsigned>(std::min(clusters, a.rows)) * blocks;
     return launch(kernel, config, a, cut);

@@ -272,8 +272,9 @@ class Block {
   }
   void remote_store_async(const void* local, unsigned rank, const void* value, std::size_t bytes,
                           const void* barrier, std::source_location where) {
-    if (launch_.cluster == 0)
-      require("stores to another block's barrier, which needs a LaunchConfig::cluster, if of 1");
+    if (launch_.cluster < 2)
+      require(
+          "stores to another block's barrier, which needs a LaunchConfig::cluster of 2 or more");
     std::byte* const to = remote(local, rank, where);
     const std::byte* const other_barrier = remote(barrier, rank, where);
     Async& other = cluster_.block(rank)->async_;

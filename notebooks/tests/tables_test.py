@@ -346,9 +346,16 @@ class Profile(InDirectory):
             ("lnc::zero_gradients_kernel(lnc::GradientSums, long)", ("lnc", "zero_gradients_kernel")),
             ("void fwd06::<unnamed>::walk<fwd06::Tile<4>>(int)", ("fwd06", "walk<fwd06::Tile<4>>")),
             ("void fwd06::(anonymous namespace)::walk<int>(int)", ("fwd06", "walk<int>")),
+            ("void fwd06::walk<(fwd06::Mode)1, (int)4>(int)", ("fwd06", "walk<(fwd06::Mode)1, (int)4>")),
             ("plain(int)", ("", "plain")),
         ):
             self.assertEqual(profile_chapter.split_name(text), names)
+
+    def test_reads_the_linkers_names(self):
+        walk, shared = "_ZN5bwd114walkIfLb0EEEvi", "_ZN3lnc23add_partial_sums_kernelIfEEvi"
+        kernels = profile_chapter.parse_csv(csv_of(walk, shared))
+        self.assertEqual([(k.namespace, k.name) for k in kernels],
+                         [("bwd11", "walk<float, false>"), ("lnc", "add_partial_sums_kernel<float>")])
 
     def test_shared_kernels_belong_to_the_chapter_that_launched_them(self):
         zero, done = "lnc::zero_gradients_kernel(int)", "void lnc::round_gradients_kernel<__half>(int)"
