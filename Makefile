@@ -30,7 +30,7 @@ run:
 	@$(prepare) && $(program) $(ARGS)
 
 bench:
-	@$(prepare) && $(program) --set progression,sweep,large,fused,groups --json '$(JSON)' $(ARGS)
+	@$(prepare) && $(program) --set progression,sweep,large,wide,fused,groups --json '$(JSON)' $(ARGS)
 
 profile:
 	@$(PYTHON) notebooks/profile_chapter.py --ready && \

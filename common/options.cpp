@@ -63,6 +63,13 @@ std::vector<Problem> problem_set(const std::string& name, const Problem& like) {
   if (name == "large")
     for (const int cols : {1024, 2048, 4096, 8192})
       problems.push_back(with(DType::BF16, 131072, cols));
+  if (name == "wide") {
+    problems.push_back(with(DType::BF16, 8192, 4096));
+    for (const std::int64_t cols : {4096, 16384, 65536, 262144}) {
+      problems.push_back(with(DType::BF16, (std::int64_t{1} << 28) / cols, cols));
+      problems.push_back(with(DType::F32, (std::int64_t{1} << 27) / cols, cols));
+    }
+  }
   if (name == "groups")
     for (int group = 1; group <= 512; group *= 2)
       for (Problem problem : {with(DType::F32, 1024, 2048), with(DType::BF16, 16384, 4096)}) {
@@ -148,14 +155,15 @@ Options parse_options(int argc, char** argv) {
   app.add_option("--set", sets,
                  "benchmark problem sets instead of one problem: progression (f32 1024x2048), "
                  "sweep (f16, 4096 rows, 512*i columns for i = 2..31), large (bf16, 131072 rows, "
-                 "1024 to 8192 columns), fused (large with residual, prenorm and dropout 0 or "
+                 "1024 to 8192 columns), wide (bf16 8192x4096, and 512 MiB of bf16 and of f32 in rows "
+                 "of 4096 to 262144 columns), fused (large with residual, prenorm and dropout 0 or "
                  "0.1), groups (f32 1024x2048 and bf16 16384x4096 with --group 1, 2, 4, ... 512)")
       ->delimiter(',')
       ->check(CLI::Validator(
           [](std::string& input) {
             return problem_set(input, {}).empty()
                        ? "there is no set '" + input +
-                             "'; choose from progression, sweep, large, fused, groups"
+                             "'; choose from progression, sweep, large, wide, fused, groups"
                        : std::string();
           },
           ""))

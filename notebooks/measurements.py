@@ -64,6 +64,9 @@ class Problem(NamedTuple):
 PROGRESSION = Problem("f32", 16 * 64, 2048)
 SWEEP = tuple(Problem("f16", 4096, 512 * i) for i in range(2, 32))
 LARGE = tuple(Problem("bf16", 131072, cols) for cols in (1024, 2048, 4096, 8192))
+WIDE = (Problem("bf16", 8192, 4096),
+        *(Problem(dtype, elements // cols, cols) for cols in (4096, 16384, 65536, 262144)
+          for dtype, elements in (("bf16", 2**28), ("f32", 2**27))))
 GROUPS = (PROGRESSION, Problem("bf16", 16384, 4096))  # each with --group 1, 2, 4, ... 512
 
 NUMBERS = ("median_us", "p10_us", "p90_us", "samples", "cycles", "gbps", "roof_gbps",

@@ -7,7 +7,7 @@
 A table stands between two markers, each alone on its line; nothing else is touched:
 
     <!-- table: progression -->            every chapter on the progression's problem
-    <!-- table: measured bwd02 -->         one chapter on the progression's, the sweep's, the large problems
+    <!-- table: measured bwd02 -->         one chapter on the progression's, the sweep's, the large, the wide problems
     <!-- table: profile bwd02 -->          what the hardware counted while the chapter ran
     <!-- table: variants fwd07 -->         a fused chapter with some of its parts
     <!-- table: groups bwd05 -->           a chapter with --group 1, 2, 4, … on two problems
@@ -32,7 +32,7 @@ import measurements
 import peers
 import plots
 from book import DIRECTIONS, ROOT, group_of, open_book, operator_bytes, provenance
-from measurements import GROUPS, LARGE, MISSING, PROGRESSION, SWEEP, DataError, count, number
+from measurements import GROUPS, LARGE, MISSING, PROGRESSION, SWEEP, WIDE, DataError, count, number
 from profile_chapter import profile_rows
 
 FIGURES = Path("notebooks/figures")
@@ -89,6 +89,7 @@ def progression(book, file):
 
 def measured(book, chapter):
     problems = [PROGRESSION, *(p for p in SWEEP if p.cols in SHOWN_WIDTHS), *LARGE]
+    problems += [p for p in WIDE if book.find(chapter, p)]  # the first chapters are not measured there
     records = {problem: book.find(chapter, problem) for problem in problems}
     headers = ["problem, M × N", "median µs", "p10–p90", "GB/s", "% of roof", "predicted MB", "samples"]
     rows = [[str(problem), median(record), spread(record), gbps(record), of_roof(record),
