@@ -152,12 +152,13 @@ Options parse_options(int argc, char** argv) {
       ->type_name("SEED")
       ->capture_default_str()
       ->group("Problem");
-  app.add_option("--set", sets,
-                 "benchmark problem sets instead of one problem: progression (f32 1024x2048), "
-                 "sweep (f16, 4096 rows, 512*i columns for i = 2..31), large (bf16, 131072 rows, "
-                 "1024 to 8192 columns), wide (bf16 8192x4096, and 512 MiB of bf16 and of f32 in rows "
-                 "of 4096 to 262144 columns), fused (large with residual, prenorm and dropout 0 or "
-                 "0.1), groups (f32 1024x2048 and bf16 16384x4096 with --group 1, 2, 4, ... 512)")
+  app.add_option(
+         "--set", sets,
+         "benchmark problem sets instead of one problem: progression (f32 1024x2048), "
+         "sweep (f16, 4096 rows, 512*i columns for i = 2..31), large (bf16, 131072 rows, "
+         "1024 to 8192 columns), wide (bf16 8192x4096, and 512 MiB of bf16 and of f32 in rows "
+         "of 4096 to 262144 columns), fused (large with residual, prenorm and dropout 0 or "
+         "0.1), groups (f32 1024x2048 and bf16 16384x4096 with --group 1, 2, 4, ... 512)")
       ->delimiter(',')
       ->check(CLI::Validator(
           [](std::string& input) {

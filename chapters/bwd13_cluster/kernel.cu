@@ -121,8 +121,7 @@ __global__ void __launch_bounds__(kMaxThreads)
   for (int64_t step = 0; step < rows + lag; ++step) {
     const int64_t number = step - lag;  // [10] of the row whose dx is next
     before = lag == 0 ? next : now;
-    now = next;
-    next = statistics(step + 1);  // [11]
+    now = next, next = statistics(step + 1);  // [11]
     if (step < rows) {
       const int slot = ring.stage;
       for (int tensor = 0; tensor < 2; ++tensor, ring.advance()) ring.wait();

@@ -90,7 +90,9 @@ struct BulkCopy {
   std::source_location where;
 
   std::string name() const {
-    return "the bulk " + std::string(barrier != nullptr ? "load" : "store") + " of " +
+    const bool is_remote_store = data.size() < 16;  // st.async: a bulk copy has 16 bytes or more
+    return "the " + std::string(is_remote_store ? "asynchronous" : "bulk") +
+           (barrier != nullptr && !is_remote_store ? " load of " : " store of ") +
            std::to_string(data.size()) + " bytes that thread " + std::to_string(thread) +
            " began at " + to_string(where);
   }
