@@ -13,6 +13,10 @@ A row is one chapter (or peer) on one problem:
     cycles, gbps, roof_gbps, of_roof, roof_us   None where not measured, and where the time is emulated
     predicted_bytes             to and from device memory
     device, emulated            emulated: the SIMT machine's time, which no GPU's stands beside
+
+Of training, a row is one model with one norm: norm ("torch", "ours"), order, kind, dtype, losses, last
+(the mean loss of the last tenth of the steps), model (a phrase), and what measurements.py explains: entropy,
+distance, noise, agrees, step_us, peak_bytes.
 """
 
 import os
@@ -23,7 +27,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import measurements
-from measurements import MISSING, PROGRESSION, DataError, Measurements, MissingData, Problem
+from measurements import MISSING, MODEL, PROGRESSION, DataError, Measurements, MissingData, Problem
 from peers import is_ours
 from profile_chapter import STALL, STALLS, load_profiles
 
@@ -33,6 +37,8 @@ LOCAL = Path("notebooks/data/local.jsonl")
 SOURCE = Path("notebooks/data/source_a100.jsonl")
 PEERS = "notebooks/data/peers*.jsonl"
 LOCAL_PEERS = "notebooks/data/local_peers.jsonl"
+TRAINING = Path("notebooks/data/training_h100.jsonl")
+LOCAL_TRAINING = Path("notebooks/data/local_training.jsonl")
 VARIABLE = "LNC_DATA"  # names the file that the notebooks read; `make notebooks DATA=…` sets it
 
 DIRECTIONS = {"fwd": "forward", "bwd": "backward"}
@@ -40,6 +46,10 @@ DIRECTIONS = {"fwd": "forward", "bwd": "backward"}
 # What a run's header says of the peers.
 TOOLS = {"torch": "PyTorch", "triton": "Triton", "liger-kernel": "Liger", "quack-kernels": "QuACK",
          "flash-attn": "FlashAttention", "apex": "Apex", "transformer-engine": "Transformer Engine"}
+
+# In training: what the norms and their kinds are called.
+NORMS = {"chapters": "ours", "chapters-memory-efficient": "ours, memory-efficient"}
+KINDS = {"layer": "layer norm", "rms": "RMS norm"}
 
 
 class Chapter(NamedTuple):
@@ -61,6 +71,7 @@ class Book:
     profiles: dict  # as load_profiles returns them, of the same device
     source: Measurements  # what the chapters' source published, of another device
     peers: Measurements  # of the same device
+    training: Measurements  # of any GPU
 
     @property
     def emulated(self):
@@ -163,6 +174,18 @@ class Book:
                 rows.append(profile_row(chapter, launches))
         return rows
 
+    def training_rows(self, kind="layer"):
+        """A model's training with each norm: of each type the newest run that has torch's three
+        orders and one more, if it has the device and the model of the newest of all."""
+        runs = {}
+        for record in self.training.records:
+            if record["kind"] == kind:
+                runs.setdefault((record["dtype"], record.get("run")), []).append(record)
+        runs = {key: own for key, own in runs.items() if is_whole(own)}
+        alike = {dtype: own for (dtype, _), own in runs.items()
+                 if setting_of(own) == setting_of([*runs.values()][-1])}
+        return [training_row(record, own) for own in alike.values() for record in own]
+
     def missing(self, direction, problems=(PROGRESSION,)):
         """The ids of the chapters without a right record on any of these problems."""
         return [chapter.id for chapter in self.chapters.values() if chapter.direction == direction
@@ -170,20 +193,29 @@ class Book:
 
     def about(self):
         """Sentences: which data these are, and what they lack."""
-        path = self.measured.path
-        name = path.relative_to(self.root) if path.is_relative_to(self.root) else path
+        name = self.name_of(self.measured)
         text = [f"Data: {name}, {provenance(self.measured.records)}." if self.measured.records else
                 f"Data: {name} holds no measurement; `make bench JSON={name}` writes some."]
         if self.emulated:
             text.append("Emulated times: the SIMT machine's, which rank nothing on a GPU. No roof, no profile "
                         "and no GPU's time stands beside them.")
-        if self.measured.skipped:
-            lines = "line" if self.measured.skipped == 1 else "lines"
-            text.append(f"Skipped in it: {self.measured.skipped} {lines} that could not be read.")
+        text += skipped_in(self.measured)
         lacking = [identifier for direction in DIRECTIONS for identifier in self.missing(direction)]
         if lacking:
             text.append(f"Without a time on {PROGRESSION}, so left out: {', '.join(lacking)}.")
         return "\n".join(text)
+
+    def about_training(self):
+        """Sentences: which data of gpt_training.py these are."""
+        if self.emulated:
+            return "A model trains on a GPU; none stands beside emulated times."
+        name, shown = self.name_of(self.training), [row for kind in KINDS for row in self.training_rows(kind)]
+        if not shown:
+            return f"{name} holds no training with each norm."
+        return "\n".join([f"Data: {name}, {provenance(shown)}.", *skipped_in(self.training)])
+
+    def name_of(self, data):
+        return data.path.relative_to(self.root) if data.path.is_relative_to(self.root) else data.path
 
     def about_peers(self):
         """Sentences: when the peers were measured, and whether together with the chapters."""
@@ -268,6 +300,33 @@ def group_of(record):
     return int(size[1]) if size else None
 
 
+def is_whole(run):
+    """What tells torch's noise, and a norm to hold against it, of one type."""
+    return len([record for record in run if record["training"] == "torch"]) > 2 and any("noise" in r for r in run)
+
+
+def setting_of(records):
+    """What trainings shown together share: device, model, steps."""
+    return (records[0].get("device"), len(records[0]["losses"]), *(records[0][key] for key in MODEL))
+
+
+def training_row(record, run):
+    losses = record["losses"]
+    last = losses[-len(losses) // 10:]
+    phrase = "{steps} steps of {batch} × {context} symbols, {layers} layers of width {width}"
+    return {**record, "norm": NORMS.get(record["training"], record["training"]),
+            "last": None if None in last else sum(last) / len(last),
+            "noise": next(other["noise"] for other in run if "noise" in other),
+            "agrees": record.get("agrees", True), "step_us": record.get("step_us"),
+            "peak_bytes": record.get("peak_bytes"), "model": phrase.format(steps=len(losses), **record),
+            "device": record.get("device", ""), "emulated": False}
+
+
+def skipped_in(data):
+    lines = "line" if data.skipped == 1 else "lines"
+    return [f"Skipped in it: {data.skipped} {lines} that could not be read."] if data.skipped else []
+
+
 def profile_row(chapter, launches):
     def total(*names):
         return sum(launch["metrics"].get(name, 0) for launch in launches for name in names)
@@ -291,7 +350,7 @@ def profile_row(chapter, launches):
 def provenance(records):
     """'NVIDIA H100 80GB HBM3, driver 580.159.04, CUDA 13.0, 2026-11-21, commit 1a2b3c4'"""
     parts = []
-    for key, words in (("device", ""), ("driver", "driver "), ("cuda", "CUDA "), ("date", ""),
+    for key, words in (("device", ""), ("driver", "driver "), ("cuda", "CUDA "), ("torch", "PyTorch "), ("date", ""),
                        ("commit", "commit ")):
         values = sorted({str(record[key]) for record in records if record.get(key)})
         if values:
@@ -343,7 +402,8 @@ def make_book(root, measured, local=True):
     if len(devices) > 1:
         raise DataError(f"{measured.path} holds times of {' and '.join(devices)}; a table or a figure is of "
                         "one device")
-    book = Book(root, find_chapters(root), measured, {}, nothing(root / SOURCE), nothing(measured.path))
+    book = Book(root, find_chapters(root), measured, {}, nothing(root / SOURCE), nothing(measured.path),
+                nothing(root / TRAINING))
     if not book.emulated:
         path = measured.path.with_name(f"{measured.path.stem}_profile.jsonl")
         profiles = load_if_there(load_profiles, path, {})
@@ -351,6 +411,7 @@ def make_book(root, measured, local=True):
                          if launches[0].get("device") in (book.device, None) or not measured.records}
         book.source = load_if_there(measurements.load, root / SOURCE, book.source)
         book.peers = find_peers(root, measured, book.device, local)
+        book.training = find_training(root, local)
     return book
 
 
@@ -370,6 +431,19 @@ def find_peers(root, measured, device, local):
                if "provider" in record and record.get("device") == device]
     path = next((peers.path for peers in found if peers.records), measured.path)
     return replace(nothing(path), records=records) if records else nothing(measured.path)
+
+
+def find_training(root, local):
+    """`local`: the reader's own, if they hold a GPU's training with torch's noise; else the committed."""
+    def load(path):
+        return load_if_there(lambda path: measurements.load_training(path, backend="cuda"), path, nothing(path))
+
+    if local and (root / LOCAL_TRAINING).exists():
+        found = load(root / LOCAL_TRAINING)
+        if any("noise" in record for record in found.records):
+            return found
+        print(f"{LOCAL_TRAINING} holds no whole training on a GPU, so {TRAINING} is shown", file=sys.stderr)
+    return load(root / TRAINING)
 
 
 def load_if_there(load, path, otherwise):

@@ -27,6 +27,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from compare_peers import Journal, header, positive
+from measurements import AGREES
 from peers import DTYPES, KINDS, quantile, rounded
 from torch import nn
 
@@ -34,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[1]
 JSON = ROOT / "notebooks/data/local_training.jsonl"
 sys.path.insert(0, str(ROOT / "common/python"))  # layernorm_chapters
 VOCABULARY = 64
-AGREES, UNTIMED = 3, 10  # times the noise; first steps, which compile kernels and find memory
+UNTIMED = 10  # first steps, which compile kernels and find memory
 
 
 def markov_text(sequences, length, seed=0):

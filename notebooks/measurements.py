@@ -18,6 +18,14 @@ A record is a plain dict, so `pandas.DataFrame(results.records)` is a table of e
     parts_us, parts_bytes       of a fused chapter: median and predicted bytes of what it fuses, as
                                 kernels of their own, one after another
     max_abs_err, rel_err        of the worst output, against the double-precision reference
+
+What gpt_training.py appends is read by load_training: a model's training with the norms that
+`training` names, and
+
+    losses, entropy             of each step (null where not finite), and the least that a model can reach
+    order                       of a batch's sums: "as it is", or changed, to see what rounding does
+    distance, noise, agrees     from torch's losses; what torch's own differ by; whether that explains it
+    step_us, peak_bytes         the median step and the most memory in use; of a GPU only
 """
 
 import json
@@ -71,6 +79,9 @@ GROUPS = (PROGRESSION, Problem("bf16", 16384, 4096))  # each with --group 1, 2, 
 
 NUMBERS = ("median_us", "p10_us", "p90_us", "samples", "cycles", "gbps", "roof_gbps",
            "predicted_bytes", "parts_us", "parts_bytes", "max_abs_err", "rel_err")
+TRAINING_NUMBERS = ("entropy", "distance", "noise", "step_us", "peak_bytes")
+AGREES = 3  # times torch's own noise: so far from torch's losses others agree with them
+MODEL = ("width", "layers", "batch", "context")  # of a model in training
 
 
 @dataclass
@@ -103,12 +114,26 @@ def load(path, backend=None):
     Skips lines that are no record, such as the last of an interrupted run, and counts them on
     stderr. Raises MissingData, MixedBackends, or DataError where the file cannot be read.
     """
-    path = Path(path)
+    return read(Path(path), parse, identity, backend, f"make bench JSON={path}")
+
+
+def load_training(path, backend=None):
+    """Reads a file of gpt_training.py as load() does, but keeps every run: only the losses of one
+    run can be held against each other."""
+    def identity(record):
+        return tuple(record.get(key) for key in ("run", "kind", "dtype", "training", "order"))
+
+    command = f"python3 notebooks/gpt_training.py --json {path}"
+    return read(Path(path), parse_training, identity, backend, command)
+
+
+def read(path, parse, identity, backend, command):
+    """Of entries with the same identity the last; `command` writes such a file."""
     runs, newest, skipped = [], {}, 0
     try:
         lines = read_lines(path)
     except MissingData as error:
-        raise MissingData(f"{error}; `make bench JSON={path}` measures it") from None
+        raise MissingData(f"{error}; `{command}` measures it") from None
     for line in lines:
         entry = parse(line)
         if entry is None:
@@ -145,21 +170,37 @@ def is_header(entry):
     return "device" in entry and "chapter" not in entry and "provider" not in entry
 
 
-def parse(line):
-    """The header or the record that a line holds, or None."""
+def parse_object(line):
     try:
         entry = json.loads(line)
     except ValueError:
         return None
-    if not isinstance(entry, dict):
-        return None
-    if is_header(entry):
+    return entry if isinstance(entry, dict) else None
+
+
+def parse(line):
+    """The header or the record that a line holds, or None."""
+    entry = parse_object(line)
+    if entry is None or is_header(entry):
         return entry
     named = isinstance(entry.get("chapter") or entry.get("provider"), str)
     shaped = isinstance(entry.get("dtype"), str) and all(
         type(entry.get(size)) is int for size in ("rows", "cols"))
     numeric = all(type(entry[key]) in (int, float) for key in NUMBERS if key in entry)
     return entry if named and shaped and numeric else None
+
+
+def parse_training(line):
+    """The same for a file of gpt_training.py."""
+    entry = parse_object(line)
+    if entry is None or is_header(entry):
+        return entry
+    losses = entry.get("losses")
+    named = all(isinstance(entry.get(key), str) for key in ("training", "order", "kind", "dtype"))
+    shaped = all(type(entry.get(size)) is int for size in MODEL) and isinstance(losses, list) and losses
+    numeric = shaped and all(type(value) in (int, float, type(None)) for value in
+                             [*losses, *(entry.get(key) for key in TRAINING_NUMBERS)])
+    return entry if named and numeric else None
 
 
 def number(value, digits=4):

@@ -7,12 +7,14 @@ prints why and is None.
 
 import functools
 import hashlib
+import itertools
 import json
 import re
-from math import log2
+import textwrap
+from math import log2, nan
 
-from book import group_of
-from measurements import NARROW_SPACE, Problem, count, number
+from book import KINDS, group_of
+from measurements import AGREES, NARROW_SPACE, Problem, count, number
 
 # Okabe and Ito's blue and orange: told apart by colour-blind readers, and by their greys.
 COLOURS = {"fwd": "#0072B2", "bwd": "#E69F00"}
@@ -617,3 +619,67 @@ def peers_map(ratios):
         axes.set_title(DIRECTIONS[direction][0])
     panels[-1, 0].set_xlabel("N, columns; below 1, in bold: the chapter is faster")
     return figure
+
+
+# --- Training ---
+
+# Torch's curve lies under the others.
+TRAINED = {"torch": {"color": "#bbbbbb", "linewidth": 5.0},
+           "torch.compile": {"color": "black", "linestyle": ":", "linewidth": 1.4},
+           "ours": {"color": COLOURS["fwd"], "linewidth": 1.5},
+           "ours, memory-efficient": {"color": COLOURS["bwd"], "linestyle": (0, (4, 2)), "linewidth": 1.5}}
+
+
+@drawing("training (`make library && python3 notebooks/gpt_training.py` writes one)")
+def training(rows):
+    """Above, the losses of a model with each norm; below, how far they are from torch's."""
+    types = by(rows, lambda row: row["dtype"])
+    width = max(1, len(rows[0]["losses"]) // 30)
+    title = verdict(rows, agreement(rows), f"{rows[0]['model']}, {KINDS[rows[0]['kind']]},")
+    figure, panels = new_figure(max(8.8, 4.4 * len(types)), 6.0, title, panels=(2, len(types)), sharex=True,
+                                sharey="row")
+    for (above, below), (dtype, own) in zip(zip(*panels), types.items()):
+        steps = range(1, len(own[0]["losses"]) + 1)
+        torch = [row["losses"] for row in own if row["norm"] == "torch"]
+        noise = zip(*(differences(*pair, width) for pair in itertools.combinations(torch, 2)))
+        below.fill_between(steps, [max(step) for step in noise], color="#dddddd", linewidth=0,
+                           label="torch's own noise: its sums in another order")
+        for row in own:
+            look = {**TRAINED.get(row["norm"], {}), "label": row["norm"]}
+            if row["order"] == "as it is":
+                above.plot(steps, [nan if loss is None else loss for loss in row["losses"]], **look)
+                if row["norm"] != "torch":
+                    below.plot(steps, differences(row["losses"], torch[0], width), **look)
+        if own[0].get("entropy"):
+            above.axhline(own[0]["entropy"], color="black", linewidth=0.8,
+                          label="the text's entropy, the least possible")
+        above.set_title(dtype)
+        below.set_yscale("log")
+        below.set_xlabel("step")
+        for axes in (above, below):
+            axes.set_xlim(1, len(steps))
+            axes.grid(which="major")
+    panels[0, 0].set_ylabel("loss")
+    panels[1, 0].set_ylabel(f"difference from torch\nRMS of {width} steps (log scale)")
+    figure.legend(*merged_legend(*panels.flat), loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    return figure
+
+
+def agreement(rows):
+    """Who does not agree with torch; where all do, how near ours are."""
+    ours = [row for row in rows if row["norm"].startswith("ours")]
+    failed = [f"{row['norm']} ({row['dtype']})" for row in rows if not row["agrees"]]
+    ratios = [row["distance"] / row["noise"] for row in ours if row["noise"] and row["distance"] is not None]
+    if failed:
+        return textwrap.fill(f"Further from torch's losses than its noise explains: {'; '.join(failed)}", 95)
+    if not ratios:
+        return "Ours did not train here"
+    return (f"Ours differ from torch's losses by {min(ratios):.2f} to {max(ratios):.2f} times torch's own noise; "
+            f"up to {AGREES} they agree")
+
+
+def differences(one, other, width):
+    """The root mean square of the difference of two curves, of the `width` steps up to each."""
+    squares = [nan if None in (a, b) else (a - b) ** 2 for a, b in zip(one, other)]
+    windows = [squares[max(0, i + 1 - width):i + 1] for i in range(len(squares))]
+    return [(sum(own) / len(own)) ** 0.5 for own in windows]

@@ -12,12 +12,13 @@ A table stands between two markers, each alone on its line; nothing else is touc
     <!-- table: variants fwd07 -->         a fused chapter with some of its parts
     <!-- table: groups bwd05 -->           a chapter with --group 1, 2, 4, … on two problems
     <!-- table: peers -->                  our time beside those of others' kernels
+    <!-- table: training -->               a GPT's training with each norm, and its figure
     <!-- end table -->
 
 The numbers are those of notebooks/data/: h100.jsonl (`make bench JSON=…`), h100_profile.jsonl
-(notebooks/profile_chapter.py), peers_h100.jsonl (`make peers JSON=…`), source_a100.jsonl. What is not
-measured yet is shown as '–'. Exit status 2, with a sentence: an unknown table, a marker that is not
-closed, data that cannot be used.
+(notebooks/profile_chapter.py), peers_h100.jsonl (`make peers JSON=…`), training_h100.jsonl
+(notebooks/gpt_training.py --json …), source_a100.jsonl. What is not measured yet is shown as '–'.
+Exit status 2, with a sentence: an unknown table, a marker that is not closed, data that cannot be used.
 """
 
 import argparse
@@ -31,7 +32,7 @@ from pathlib import Path
 import measurements
 import peers
 import plots
-from book import DIRECTIONS, ROOT, group_of, open_book, operator_bytes, provenance
+from book import DIRECTIONS, KINDS, ROOT, group_of, open_book, operator_bytes, provenance
 from measurements import GROUPS, LARGE, MISSING, PROGRESSION, SWEEP, WIDE, DataError, count, number
 from profile_chapter import profile_rows
 
@@ -257,6 +258,39 @@ def peers_line(problem, ours, theirs, names):
             f"{own['median_us'] / best['median_us']:.2f}{'*' if best['run'] else ''}"]
 
 
+# --- Training ---
+
+
+def training(book, file):
+    """A GPT's training with each norm, of each type and kind, and the figure of layer norm's."""
+    shown = [row for kind in KINDS for row in book.training_rows(kind) if row["order"] == "as it is"]
+    if not shown:
+        return ["Not measured yet."]
+    headers = ["type", "norm", "last loss", "from torch", "torch's noise", "step, ms", "peak, MB"]
+    rows = [[row["dtype"] + ("" if row["kind"] == "layer" else f", {KINDS[row['kind']]}"), row["norm"],
+             number(row["last"], 5), MISSING if row["norm"] == "torch" else small(row["distance"]),
+             small(row["noise"]), number(row["step_us"] and row["step_us"] / 1e3),
+             number(row["peak_bytes"] and row["peak_bytes"] / 1e6)] for row in shown]
+    failed = "; ".join(f"{row['norm']}, {row['dtype']}" for row in shown if not row["agrees"])
+    models = "; ".join(dict.fromkeys(row["model"] for row in shown))
+    text = (f"A GPT, with layer norm where nothing else is said: {models}. Last loss: the mean over the last tenth of "
+            f"the steps; the text's entropy, the least that a model can reach, is {number(shown[0].get('entropy'))}. "
+            "From torch: the root mean square, over the steps, of the difference from torch's loss. Torch's noise: the "
+            "same of torch from itself, its sums over the batch in another order; up to "
+            f"{measurements.AGREES} times that a curve agrees. {f'These do not: {failed}. ' * bool(failed)}"
+            f"A step is the median one. {provenance(shown)}.")
+    figure = Path(os.path.relpath(book.root / FIGURES / "training.svg", file.parent)).as_posix()
+    alt = "Loss curves with each norm, and their differences beside torch's own noise"
+    image = ["", f"![{alt}]({figure})"] if any(row["kind"] == "layer" for row in shown) else []
+    return [*markdown(headers, rows, left=(0, 1)), "", text, *image]
+
+
+def small(value):
+    """0.00213 -> '2.1e-3'"""
+    digits, _, exponent = f"{value:.1e}".partition("e") if value is not None else (MISSING, "", "")
+    return f"{digits}e{int(exponent)}" if exponent else digits
+
+
 # --- Markers ---
 
 BEGIN = re.compile(r"<!--\s*table:\s*(.*?)\s*-->")
@@ -295,9 +329,11 @@ def make_table(book, file, request, where):
         return progression(book, file)
     if request == "peers":
         return peers_table(book)
+    if request == "training":
+        return training(book, file)
     makers = {"measured": measured, "profile": profile, "variants": variants, "groups": groups}
     if table not in makers:
-        raise MarkerError(f"{where}: there is no table '{request}'; choose from progression, peers, "
+        raise MarkerError(f"{where}: there is no table '{request}'; choose from progression, peers, training, "
                           + ", ".join(f"{maker} <chapter>" for maker in makers))
     if identifier not in book.chapters:
         raise MarkerError(f"{where}: the table '{request}' names no chapter; the chapters are "
@@ -345,7 +381,8 @@ def figures(book):
              plots.against_peers(*book.contenders(direction))]
     return [(FIGURES / "progression.svg", chapters, plots.progression),
             (FIGURES / "sweep.svg", sweep, functools.partial(plots.over_columns, value="gbps")),
-            (FIGURES / "peers.svg", peers, plots.peers_map)]
+            (FIGURES / "peers.svg", peers, plots.peers_map),
+            (FIGURES / "training.svg", book.training_rows(), plots.training)]
 
 
 def refresh(path, rows, draw, root, check):

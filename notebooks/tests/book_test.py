@@ -6,6 +6,7 @@
 
 import contextlib
 import io
+import json
 import os
 import sys
 import tempfile
@@ -16,7 +17,7 @@ sys.dont_write_bytecode = True
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 import book  # noqa: E402
-from made_up import EMULATED, HEADER, jsonl, peer, profile, record  # noqa: E402
+from made_up import EMULATED, HEADER, jsonl, peer, profile, record, training  # noqa: E402
 from measurements import PROGRESSION, DataError, MissingData  # noqa: E402
 
 
@@ -170,6 +171,66 @@ class Choose(unittest.TestCase):
         self.write(book.LOCAL_PEERS, jsonl(self.RUN, *self.OWN, peer("torch", "forward", 9.0)))
         self.assertEqual(len(self.choose()[0].peer_rows("fwd")), 1)
         self.assertEqual(book.open_book(self.root).peer_rows("fwd"), [])
+
+    def train(self, name, *entries):
+        """(the book with this file of gpt_training.py, what was said on stderr)"""
+        self.write(name, jsonl(*entries))
+        return self.choose()
+
+    def test_without_training_that_is_said(self):
+        chosen, err = self.choose()
+        self.assertEqual((chosen.training_rows(), err), ([], ""))
+        self.assertRegex(chosen.about_training(), "^notebooks/data/training_h100.jsonl holds no training")
+
+    def test_training_rows(self):
+        runs = [{**HEADER, "run": "1", "torch": "2.11"}, *training("bf16"), *training("f32")]
+        chosen, err = self.train(book.TRAINING, *runs)
+        rows = chosen.training_rows()
+        self.assertEqual([row["norm"] for row in rows[:6]],
+                         ["torch"] * 3 + ["torch.compile", "ours", "ours, memory-efficient"])
+        self.assertEqual(([row["noise"] for row in rows[::6]], len(rows), err), ([3e-3, 2e-5], 12, ""))
+        self.assertAlmostEqual(rows[0]["last"], sum(rows[0]["losses"][54:]) / 6)
+        self.assertEqual(rows[0]["model"], "60 steps of 16 × 512 symbols, 6 layers of width 768")
+        self.assertEqual(chosen.training_rows("rms"), [])
+        self.assertEqual(chosen.about_training(), "Data: notebooks/data/training_h100.jsonl, NVIDIA H100 80GB HBM3, "
+                                                  "driver 1, CUDA 13.0, PyTorch 2.11, 2026-01-02, commit c.")
+
+    def test_of_two_trainings_the_newest_whole_one_counts(self):
+        first, second, third = ({**HEADER, "run": str(i)} for i in range(3))
+        runs = [first, *training("bf16", step_us=1.0), second, *training("bf16", step_us=2.0), third]
+        for cut, step in (([], 2.0), (training("bf16", step_us=3.0)[:3], 2.0), (training("bf16", step_us=3.0), 3.0)):
+            rows = self.train(book.TRAINING, *runs, *cut)[0].training_rows()
+            self.assertEqual(([row["step_us"] for row in rows]), [step] * 6)
+
+    def test_trainings_of_another_model_or_device_stand_apart(self):
+        for other in ({"width": 64}, {"device": "GPU"}, {"steps": 20}):
+            runs = [{**HEADER, "run": "1"}, *training("bf16"), {**HEADER, "run": "2"}, *training("f32", **other)]
+            if "device" in other:
+                runs = [*runs[:7], {**runs[7], **other}, *training("f32")]
+            self.assertEqual({row["dtype"] for row in self.train(book.TRAINING, *runs)[0].training_rows()}, {"f32"})
+
+    def test_the_reader_s_own_training_comes_first_if_it_is_a_gpu_s(self):
+        self.write(book.TRAINING, jsonl(HEADER, *training("bf16")))
+        chosen, _ = self.train(book.LOCAL_TRAINING, {**HEADER, "device": "GPU"}, *training("bf16"))
+        self.assertEqual({row["device"] for row in chosen.training_rows()}, {"GPU"})
+        self.assertEqual({row["device"] for row in book.open_book(self.root).training_rows()}, {HEADER["device"]})
+        for entries in ((EMULATED, *training("bf16")), (HEADER, *training("bf16")[:3]), ()):
+            chosen, err = self.train(book.LOCAL_TRAINING, *entries)
+            self.assertEqual({row["device"] for row in chosen.training_rows()}, {HEADER["device"]})
+            self.assertIn("local_training.jsonl holds no whole training on a GPU", err)
+        self.write(book.LOCAL, jsonl(EMULATED, record("fwd01", 9e4, backend="cpu")))
+        chosen, _ = self.choose(book.LOCAL)
+        self.assertEqual((chosen.training_rows(), chosen.about_training()),
+                         ([], "A model trains on a GPU; none stands beside emulated times."))
+
+    def test_a_training_cut_short_is_skipped_counted_and_said(self):
+        broken = ['{"training": "torch"}\n', "[]\n", json.dumps({**training("f32")[0], "losses": ["low"]}) + "\n"]
+        whole = jsonl(HEADER, *training("bf16"))
+        self.write(book.TRAINING, whole[:-40] + "\n" + "".join(broken))
+        chosen, err = self.choose()
+        self.assertEqual([row["norm"] for row in chosen.training_rows()][3:], ["torch.compile", "ours"])
+        self.assertIn("training_h100.jsonl: skipped 4 lines", err)
+        self.assertIn("\nSkipped in it: 4 lines that could not be read.", chosen.about_training())
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """Made-up measurements for the tests, of as many chapters as a test wants."""
 
 import json
+import math
+import random
 
 DEVICE = "NVIDIA H100 80GB HBM3"
 HEADER = {"device": DEVICE, "driver": "1", "cuda": "13.0", "backend": "cuda", "date": "2026-01-02", "commit": "c"}
@@ -47,6 +49,26 @@ def profile(chapter):
 
 def peer(provider, direction, median, **fields):
     return {"provider": provider, "direction": direction, "kind": "layer", **PROGRESSION, "median_us": median, **fields}
+
+
+def training(dtype, steps=60, norms=("torch.compile", "chapters", "chapters-memory-efficient"), **fields):
+    """A run of gpt_training.py with one type: torch's in three orders, then the other norms'."""
+    noise, made, torch = {"f32": 2e-5, "bf16": 3e-3}[dtype], [], []
+    orders = [("torch", order) for order in ("as it is", "reversed", "in halves")]
+    for seed, (norm, order) in enumerate(orders + [(norm, "as it is") for norm in norms]):
+        draw, part = random.Random(seed), 0.0
+        losses = []
+        for step in range(steps):
+            part = 0.9 * part + noise * draw.gauss(0, 0.4) * bool(seed)
+            losses.append(round(1.9 + 2.2 * math.exp(-5 * step / steps) + part, 7))
+        torch = torch or losses
+        distance = (sum((a - b) ** 2 for a, b in zip(losses, torch)) / steps) ** 0.5
+        told = {} if norm == "torch" else {"noise": noise, "agrees": True}
+        made.append({"training": norm, "order": order, "dtype": dtype, "kind": "layer", "width": 768, "layers": 6,
+                     "batch": 16, "context": 512, "entropy": 1.8017, "distance": float(f"{distance:.3g}"), **told,
+                     "losses": losses, "step_us": 41234.0 - 1000 * seed, "peak_bytes": 6_543_210_000 - 10**8 * seed,
+                     **fields})
+    return made
 
 
 def jsonl(*entries):

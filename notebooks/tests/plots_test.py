@@ -18,8 +18,8 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 import plots  # noqa: E402
 from book import Book, Chapter  # noqa: E402
-from made_up import DEVICE, EMULATED, HEADER, jsonl, peer, profile, record, records  # noqa: E402
-from measurements import LARGE, PROGRESSION, SWEEP, load  # noqa: E402
+from made_up import DEVICE, EMULATED, HEADER, jsonl, peer, profile, record, records, training  # noqa: E402
+from measurements import LARGE, PROGRESSION, SWEEP, load, load_training  # noqa: E402
 from profile_chapter import load_profiles  # noqa: E402
 
 DIRECTIONS = ("fwd", "bwd")
@@ -44,7 +44,9 @@ def make_book(chapters, backend="cuda", device=DEVICE):
     return Book(Path(), found, load_text(load, jsonl(header, *made)),
                 load_text(load_profiles, jsonl(header, *map(profile, found))),
                 load_text(load, jsonl({"device": "A100"}, record("bwd01", 900.0))),
-                load_text(load, jsonl(header, *peers)))
+                load_text(load, jsonl(header, *peers)),
+                load_text(load_training, jsonl(header, *(r for dtype in ("bf16", "f32") * bool(chapters)
+                                                         for r in training(dtype)))))
 
 
 def draw_all(book):
@@ -62,7 +64,8 @@ def draw_all(book):
     both = [row for d in DIRECTIONS for row in book.rows(d, [PROGRESSION])]
     sweep = [row for d in DIRECTIONS for row in book.rows(d, SWEEP)]
     return drawn + [("map", plots.peers_map(ratios)), ("progression", plots.progression(both)),
-                    ("sweep", plots.over_columns(sweep, "gbps"))]
+                    ("sweep", plots.over_columns(sweep, "gbps")),
+                    ("training", plots.training([] if book.emulated else book.training_rows()))]
 
 
 def texts_of(figure):
@@ -137,6 +140,34 @@ class Figures(unittest.TestCase):
             self.assertEqual(paths[0].read_bytes(), paths[1].read_bytes())
             self.assertEqual(plots.drawn_from(paths[0]), plots.digest(rows))
         self.assertIsNone(plots.drawn_from(paths[0]))
+
+
+    def train(self, *entries):
+        """The figure of these records of gpt_training.py."""
+        book = make_book(1)
+        book.training = load_text(load_training, jsonl(HEADER, *entries))
+        return plots.training(book.training_rows())
+
+    def test_training_shows_each_norm_and_only_differences_from_torch(self):
+        above, below = self.train(*training("bf16")).axes
+        names = ["torch", "torch.compile", "ours", "ours, memory-efficient"]
+        self.assertEqual([line.get_label() for line in above.lines[:-1]], names)
+        self.assertEqual([line.get_label() for line in below.lines], names[1:])
+        self.assertTrue(1e-4 < min(below.lines[1].get_ydata()[5:]) < 1e-1)
+
+    def test_training_says_what_agrees(self):
+        runs = training("bf16")
+        self.assertRegex(self.train(*runs).get_suptitle(), r"^Ours differ from torch's losses by 0.\d\d to \d.\d\d")
+        runs[-1]["agrees"] = False
+        self.assertIn("its noise explains: ours, memory-efficient (bf16)\n", self.train(*runs).get_suptitle())
+        self.assertIn("Ours did not train here", self.train(*training("f32", norms=["torch.compile"])).get_suptitle())
+
+    def test_losses_that_are_no_numbers_leave_a_gap(self):
+        runs = [{**run, "agrees": False} for run in training("f32", steps=4)] + training("bf16", steps=4)
+        runs[-1] |= {"losses": [4.0, 3.0, None, None], "distance": None, "agrees": False}
+        figure = self.train(*runs)
+        self.check_words("training", figure)
+        self.assertEqual(sum(y == y for y in figure.axes[1].lines[3].get_ydata()), 2)
 
 
 class Words(unittest.TestCase):

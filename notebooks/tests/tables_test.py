@@ -22,7 +22,7 @@ import measurements  # noqa: E402
 import plots  # noqa: E402
 import profile_chapter  # noqa: E402
 import tables  # noqa: E402
-from made_up import DEVICE, peer  # noqa: E402
+from made_up import DEVICE, peer, training  # noqa: E402
 from measurements import PROGRESSION  # noqa: E402
 
 MEASURED = HERE / "measured.jsonl"  # two runs of seven chapters
@@ -299,6 +299,40 @@ class Tables(InDirectory):
 
     def test_no_peers(self):
         self.assertIn("Not measured yet.", self.peers(peer("torch", "forward", 9.0, rows=7)))
+
+    def train(self, *entries):
+        """The table of training, where these are the records of its file."""
+        self.write("notebooks/data/training_h100.jsonl", jsonl({**HEADER, "torch": "2.11", "run": "1"}, *entries))
+        self.write("README.md", "<!-- table: training -->\n<!-- end table -->\n")
+        self.assertEqual(self.run_tables()[0], 0)
+        return self.text()
+
+    def test_training(self):
+        text = self.train(*training("bf16"), *training("f32", kind="rms", norms=["chapters"]))
+        self.assertIn("| type | norm | last loss | from torch | torch's noise | step, ms | peak, MB |", text)
+        self.assertRegex(text, r"\n\| bf16 \| torch \| 1\.92\d\d \| – \| 3\.0e-3 \| 41\.23 \| 6 543 \|\n"
+                               r"\| bf16 \| torch.compile \| 1\.9\d\d\d \| \d\.\de-3 \| 3\.0e-3 \| 38\.23 \| 6 243 \|\n"
+                               r"\| bf16 \| ours \| .*\n\| bf16 \| ours, memory-efficient \| .*\n"
+                               r"\| f32, RMS norm \| torch \| .*\n\| f32, RMS norm \| ours \| .* \| 2\.0e-5 \| .*\n\n")
+        self.assertIn("60 steps of 16 × 512 symbols, 6 layers of width 768. Last loss", text)
+        self.assertIn("is 1.802.", text)
+        self.assertIn("GPU, driver 1, CUDA 13.0, PyTorch 2.11, 2026-01-01, commit c.\n\n![", text)
+        self.assertNotIn("These do not", text)
+        self.assertTrue((self.root / tables.FIGURES / "training.svg").exists())
+        self.assertEqual(self.run_tables("--check"), (0, "", ""))
+
+    def test_training_that_does_not_agree_and_training_on_a_cpu(self):
+        runs = training("bf16")
+        runs[-1] |= {"agrees": False, "distance": None, "losses": [None] * 60}
+        text = self.train(*runs)
+        self.assertIn("| bf16 | ours, memory-efficient | – | – | 3.0e-3 |", text)
+        self.assertIn("These do not: ours, memory-efficient, bf16.", text)
+        self.assertIn("Not measured yet.", self.train({**HEADER, "backend": "cpu"}, *runs))
+
+    def test_no_training(self):
+        self.write("README.md", "<!-- table: training -->\n<!-- end table -->\n")
+        self.assertEqual(self.run_tables()[0], 0)
+        self.assertEqual(self.text(), "<!-- table: training -->\n\nNot measured yet.\n\n<!-- end table -->\n")
 
     def test_markers_that_mean_nothing(self):
         for text, why in (
