@@ -86,10 +86,10 @@ __global__ void __launch_bounds__(kMaxThreads)
   const BulkRows<T, kAligned> x{a.x, a.rows, a.cols}, dy{a.dy, a.rows, a.cols};
   Ring<T> ring{dynamic_shared<Packed<T, kVectorElements<T>>>(), slot_vectors, slots, full};
   const auto request = [&](int64_t number, int slot) {
-    if (number >= rows) return;
-    (slot % 2 == 0 ? x : dy)
-        .load(cluster + number * stride, start / kVectorElements<T>, slot_vectors, ring.slot(slot),
-              full[slot]);
+    const BulkRows<T, kAligned> tensor{slot % 2 == 0 ? a.x : a.dy, a.rows, a.cols};
+    if (number < rows)
+      tensor.load(cluster + number * stride, start / kVectorElements<T>, slot_vectors,
+                  ring.slot(slot), full[slot]);
   };
   if (threadIdx.x == 0) {
     for (Barrier& barrier : arrived) barrier.init(1);
@@ -100,9 +100,8 @@ __global__ void __launch_bounds__(kMaxThreads)
     return load_if<kLanes>(a.weight != nullptr, a.weight, start + column(i), 1.0f);
   };
   for (int i = 0; kAligned && column(i) < cols; ++i) weights[i * threads] = load_weight(i);  // [8]
-  launch_dependents();                                                                       // [17]
   cluster_sync();                                                                            // [9]
-
+  launch_dependents();                                                                       // [17]
   const bool layer = a.kind == Kind::Layer;
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
   const auto statistics = [&](int64_t number) {  // mean and rstd

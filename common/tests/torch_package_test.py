@@ -403,6 +403,27 @@ class Compilation(Package):
         torch.library.opcheck(ops.forward.default,
                               (x, weight, None, 40, EPS, True, False, "fwd04", "bwd05"))
 
+    def test_only_eager_calls_go_past_the_dispatcher(self):
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        x, weight = random(3, 8, requires_grad=True), torch.ones(8, device=DEVICE)
+        self.assertIn("_DirectBackward", type(lnc.layer_norm(x, 8).grad_fn).__name__)
+
+        class Twice(torch.Tensor):
+            pass
+
+        def norm(x):
+            return lnc.layer_norm(x, 8, weight)
+
+        right = norm(x).detach()
+        for traced in (make_fx(norm)(x.detach()), torch.jit.trace(norm, x.detach())):
+            self.assertIn("layernorm_chapters", str(getattr(traced, "graph", traced)))
+            self.same(traced(x.detach()), right)
+        self.assertIsInstance(norm(x.detach().as_subclass(Twice)), Twice)
+        with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True) as mode:
+            self.assertEqual(norm(mode.from_tensor(torch.zeros(3, 8))).shape, x.shape)
+        self.same(torch.vmap(norm)(x.detach()[None])[0], right)
+
     def test_one_whole_graph(self):
         for options in ({}, {"memory_efficient": True}, {"chapter": "fwd04"}):
             for dynamic in (False, True):

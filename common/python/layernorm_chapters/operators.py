@@ -2,10 +2,11 @@
 
 Two operators, torch.ops.layernorm_chapters.forward and .backward, call the library. PyTorch knows
 their shapes (fake implementations) and their gradients (register_autograd), so torch.compile puts
-them into a graph whole. A pass runs on the current stream, and a CUDA graph can capture it.
+them into a graph whole. Eager code calls the same functions past PyTorch's dispatcher, in which an
+operator written in Python takes longer than a small kernel. A pass runs on the current stream, and
+a CUDA graph can capture it.
 """
 
-import contextlib
 import functools
 import math
 from collections.abc import Sequence
@@ -66,24 +67,31 @@ def _problem(x, weight, bias, cols, eps, rms):
                    x.numel() // cols, cols)
 
 
-def _pointer(tensor):
-    return None if tensor is None or tensor.numel() == 0 else tensor.data_ptr()
-
-
 def _contiguous(tensor):
     return None if tensor is None else tensor.contiguous()
 
 
-def _run(args, x):
-    """Asks how much workspace a pass needs, and runs it on x's device and the current stream."""
-    loaded = library()
-    with torch.cuda.device(x.device) if x.is_cuda else contextlib.nullcontext():
-        if x.is_cuda:
-            args.stream = torch.cuda.current_stream().cuda_stream
-        args.workspace_bytes = loaded.plan(args).workspace_bytes
+_workspaces = {}  # bytes of workspace, by all that a plan depends on
+
+
+def _run(args_type, chapter, problem, tensors, x):
+    """Runs a pass on x's device and the current stream. tensors: as args_type has their pointers."""
+    gpu = x.get_device()
+    if gpu >= 0 and gpu != torch.cuda.current_device():
+        with torch.cuda.device(gpu):
+            return _run(args_type, chapter, problem, tensors, x)
+    pointers = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
+    args = args_type(chapter and chapter.encode(), problem, *pointers)
+    key = (args_type, gpu, chapter, bytes(problem), *(p and 16 + p % 16 for p in pointers))
+    if key not in _workspaces:
+        _workspaces[key] = library().plan(args).workspace_bytes
+    args.workspace_bytes = _workspaces[key]
+    if args.workspace_bytes > 0:
         workspace = x.new_empty(args.workspace_bytes, dtype=torch.uint8)
-        args.workspace = _pointer(workspace)
-        loaded.run(args)
+        args.workspace = workspace.data_ptr()
+    if gpu >= 0:
+        args.stream = torch.cuda.current_stream(gpu).cuda_stream
+    library().run(args)
 
 
 # --- The operators --------------------------------------------------------------------------------
@@ -114,16 +122,17 @@ def _backward_outputs(dy, weight, bias, wants_dweight, wants_dbias):
                  for tensor, wanted in ((dy, True), (weight, wants_dweight), (bias, wants_dbias)))
 
 
-@torch.library.impl("layernorm_chapters::forward", "default")
 def _forward(x, weight, bias, cols, eps, rms, memory_efficient, chapter, backward_chapter):
     _check_dtypes(x, weight, bias)
     _check_device(x)
     x, weight, bias = x.contiguous(), _contiguous(weight), _contiguous(bias)
     y, mean, rstd = _forward_outputs(x, cols, rms)
-    _run(ForwardArgs(chapter and chapter.encode(), _problem(x, weight, bias, cols, eps, rms),
-                     _pointer(x), _pointer(weight), _pointer(bias), _pointer(y), _pointer(mean),
-                     _pointer(rstd)), x)
+    _run(ForwardArgs, chapter, _problem(x, weight, bias, cols, eps, rms),
+         (x, weight, bias, y, mean, rstd), x)
     return y, mean, rstd
+
+
+torch.library.impl("layernorm_chapters::forward", "default", _forward)
 
 
 @torch.library.register_fake("layernorm_chapters::forward")
@@ -132,18 +141,18 @@ def _(x, weight, bias, cols, eps, rms, memory_efficient, chapter, backward_chapt
     return _forward_outputs(x, cols, rms)
 
 
-@torch.library.impl("layernorm_chapters::backward", "default")
 def _backward(dy, saved, weight, bias, mean, rstd, cols, eps, rms, memory_efficient, wants_dweight,
               wants_dbias, chapter):
     dy, saved = dy.contiguous(), saved.contiguous()
     weight, bias = _contiguous(weight), _contiguous(bias)
     dx, dweight, dbias = _backward_outputs(dy, weight, bias, wants_dweight, wants_dbias)
     x, y = (None, saved) if memory_efficient else (saved, None)
-    _run(BackwardArgs(chapter and chapter.encode(), _problem(dy, weight, bias, cols, eps, rms),
-                      _pointer(dy), _pointer(x), _pointer(y), _pointer(weight), _pointer(bias),
-                      _pointer(mean), _pointer(rstd), _pointer(dx), _pointer(dweight),
-                      _pointer(dbias)), dy)
+    _run(BackwardArgs, chapter, _problem(dy, weight, bias, cols, eps, rms),
+         (dy, x, y, weight, bias, mean, rstd, dx, dweight, dbias), dy)
     return dx, dweight, dbias
+
+
+torch.library.impl("layernorm_chapters::backward", "default", _backward)
 
 
 @torch.library.register_fake("layernorm_chapters::backward")
@@ -166,8 +175,10 @@ def _gradients(ctx, dy, *_):
         return (None,) * 9
     saved, weight, bias, mean, rstd = ctx.saved_tensors
     _, wants_dweight, wants_dbias, *_ = ctx.needs_input_grad
-    dx, dweight, dbias = torch.ops.layernorm_chapters.backward.default(
-        dy, saved, weight, bias, mean, rstd, *ctx.rest, wants_dweight, wants_dbias, ctx.chapter)
+    direct = _is_eager(dy, saved) and not torch.is_grad_enabled()
+    backward = _backward if direct else torch.ops.layernorm_chapters.backward.default
+    dx, dweight, dbias = backward(dy, saved, weight, bias, mean, rstd, *ctx.rest, wants_dweight,
+                                  wants_dbias, ctx.chapter)
     return (dx, dweight if wants_dweight else None, dbias if wants_dbias else None,
             *(None,) * 6)
 
@@ -179,6 +190,28 @@ def _no_second_gradients(ctx, *_):
 
 torch.library.register_autograd("layernorm_chapters::forward", _gradients, setup_context=_save)
 torch.library.register_autograd("layernorm_chapters::backward", _no_second_gradients)
+
+
+def _is_eager(*tensors):
+    """Whether the dispatcher has nothing to do: nobody traces, transforms or overrides the call."""
+    return not (torch.compiler.is_compiling() or torch.jit.is_tracing()
+                or torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack()
+                ) and all(type(tensor) in _PLAIN for tensor in tensors)
+
+
+_PLAIN = (Tensor, torch.nn.Parameter, type(None))
+
+
+class _Direct(torch.autograd.Function):
+    """The operators' gradients without the operators."""
+
+    @staticmethod
+    def forward(ctx, *inputs):  # a setup_context would cost 20 µs, for the names of the arguments
+        output = _forward(*inputs)
+        _save(ctx, inputs, output)
+        return output
+
+    backward = staticmethod(_gradients)
 
 
 # --- The functions --------------------------------------------------------------------------------
@@ -215,8 +248,11 @@ def _norm(x, normalized_shape, weight, bias, eps, rms, memory_efficient, chapter
     cols = math.prod(shape)
     if cols == 0:
         raise ValueError(f"normalized_shape is {list(shape)}: there is nothing to normalise over")
-    return torch.ops.layernorm_chapters.forward.default(
-        x.contiguous(), weight, bias, cols, eps, rms, memory_efficient, *_chapter_pair(chapter))[0]
+    run = torch.ops.layernorm_chapters.forward.default
+    if _is_eager(x, weight, bias):
+        run = _Direct.apply if torch.is_grad_enabled() else _forward
+    return run(x.contiguous(), weight, bias, cols, eps, rms, memory_efficient,
+               *_chapter_pair(chapter))[0]
 
 
 def layer_norm(x: Tensor, normalized_shape: int | Sequence[int], weight: Tensor | None = None,
