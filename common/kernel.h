@@ -465,29 +465,33 @@ struct OrdinaryStart {
   static __device__ void wait() {}
 };
 
-/// A block adds up 32 columns of dweight (blockIdx.y = 0) or of dbias (1): a lane has a column, the
-/// warps share the parts. Always in the same order, so the bits are always the same.
-template <typename Start, typename W>
+/// A block adds up 32 vectors of dweight's columns (blockIdx.y = 0) or of dbias's (1): a lane has a
+/// vector, the warps share the parts. Always in the same order, so the bits are always the same.
+template <typename Start, int kLanes, typename W>
 __global__ void __launch_bounds__(kWarpSize* kWarpSize)
     add_partial_sums_kernel(PartialSums sums, std::int64_t parts, W* dweight, W* dbias,
                             std::int64_t cols) {
-  __shared__ float of_warp[kWarpSize][kWarpSize];
+  __shared__ Vector<float, kLanes> of_warp[kWarpSize][kWarpSize];
   const float* partial = blockIdx.y == 0 ? sums.dweight : sums.dbias;
   const int warps = blockDim.x / kWarpSize, warp = threadIdx.x / kWarpSize;
   const int lane = threadIdx.x % kWarpSize;
-  const std::int64_t col = std::int64_t{blockIdx.x} * kWarpSize + lane;
+  const std::int64_t col = (std::int64_t{blockIdx.x} * kWarpSize + lane) * kLanes;
 
-  float sum = 0.0f;
+  Vector<float, kLanes> sum = {};
+  const auto add = [&sum](const Vector<float, kLanes>& part) {
+    for (int i = 0; i < kLanes; ++i) sum.at[i] += part.at[i];
+  };
   Start::wait();
   if (col < cols) {
 #pragma unroll 8
-    for (std::int64_t part = warp; part < parts; part += warps) sum += partial[part * cols + col];
+    for (std::int64_t part = warp; part < parts; part += warps)
+      add(*reinterpret_cast<const Vector<float, kLanes>*>(partial + part * cols + col));
   }
   of_warp[warp][lane] = sum;
   __syncthreads();
   if (warp > 0 || col >= cols) return;
-  for (int other = 1; other < warps; ++other) sum += of_warp[other][lane];
-  (blockIdx.y == 0 ? dweight : dbias)[col] = from_float<W>(sum);
+  for (int other = 1; other < warps; ++other) add(of_warp[other][lane]);
+  store(blockIdx.y == 0 ? dweight : dbias, col, sum.at);
 }
 
 /// Adds up the parts, and rounds the sums to W, into dweight and dbias. No parts give 0.
@@ -497,10 +501,17 @@ void add_partial_sums(const BackwardArgs<T, W>& a, const PartialSums& sums, std:
   constexpr std::int64_t kPartsPerWarp = 8;  // as many loads are on their way at once
   const auto warps = static_cast<unsigned>(
       std::clamp<std::int64_t>((parts + kPartsPerWarp - 1) / kPartsPerWarp, 1, kWarpSize));
-  launch(add_partial_sums_kernel<Start, W>,
-         {dim3(blocks_for(a.cols, kWarpSize), a.kind == Kind::Layer ? 2 : 1), warps * kWarpSize, 0,
-          a.stream, 0, Start::kEarly},
-         sums, parts, a.dweight, a.dbias, a.cols);
+  const auto launch_lanes = [&](auto kernel, int lanes) {
+    const dim3 grid(blocks_for(a.cols, kWarpSize * lanes), a.kind == Kind::Layer ? 2 : 1);
+    launch(kernel, {grid, warps * kWarpSize, 0, a.stream, 0, Start::kEarly}, sums, parts, a.dweight,
+           a.dbias, a.cols);
+  };
+  constexpr std::int64_t kWide =
+      16384;  // columns that give every multiprocessor a block of vectors
+  if (a.cols >= kWide && a.cols % 4 == 0 && at_16_bytes(a.dweight, a.dbias))
+    launch_lanes(add_partial_sums_kernel<Start, 4, W>, 4);
+  else
+    launch_lanes(add_partial_sums_kernel<Start, 1, W>, 1);
 }
 
 }  // namespace lnc
