@@ -421,7 +421,7 @@ class Compilation(Package):
             self.same(traced(x.detach()), right)
         self.assertIsInstance(norm(x.detach().as_subclass(Twice)), Twice)
         with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True) as mode:
-            self.assertEqual(norm(mode.from_tensor(torch.zeros(3, 8))).shape, x.shape)
+            self.assertEqual(norm(mode.from_tensor(torch.zeros(3, 8, device=DEVICE))).shape, x.shape)
         self.same(torch.vmap(norm)(x.detach()[None])[0], right)
 
     def test_one_whole_graph(self):
