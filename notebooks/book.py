@@ -114,13 +114,13 @@ class Book:
                 if record.get("chapter") in self.chapters and record["chapter"].startswith(direction)
                 and record.get("variant") and is_right(record)]
 
-    def contenders(self, direction, kind="layer"):
+    def contenders(self, direction, kind="layer", everyone=False):
         """(our rows, the peers' rows) to hold against each other, problem by problem.
 
         Where one run has both of a problem (`make peers`), both are of the newest such run: our rows
         are then the dispatch's and the chapters'. Else ours are the measured chapters' and the
         peers' are of another run. A peer's row has `provider` in place of `chapter`, and `run`,
-        empty where it was measured with ours.
+        empty where it was measured with ours. everyone: the peers that only another run has, too.
         """
         ours = {} if kind != "layer" else {problem: self.rows(direction, [problem]) for problem in self.problems()}
         theirs = {}
@@ -128,9 +128,10 @@ class Book:
             together = newest_together(records)
             if together:
                 ours[problem] = [self.own_row(record) for record in together if is_ours(record["provider"])]
-            peers = {record["provider"]: record for record in together or records if not is_ours(record["provider"])}
-            run = "" if together else self.apart()
-            theirs[problem] = [peer_row(direction, record, run) for record in peers.values()]
+            shown = ([] if together and not everyone else records) + together  # the last of a name counts
+            peers = {record["provider"]: record for record in shown if not is_ours(record["provider"])}
+            theirs[problem] = [peer_row(direction, record, "" if record in together else self.apart())
+                               for record in peers.values()]
         return [row for rows in ours.values() for row in rows], [row for rows in theirs.values() for row in rows]
 
     def peer_rows(self, direction, kind="layer"):

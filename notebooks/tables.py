@@ -226,9 +226,10 @@ def peers_table(book):
     """Both directions on the problems of `make peers`: our time, the roof, and each peer's time."""
     lines = []
     for direction, name in DIRECTIONS.items():
-        ours, theirs = (plots.by(rows, plots.problem_of) for rows in book.contenders(direction))
+        ours, theirs = (plots.by(rows, plots.problem_of) for rows in book.contenders(direction, everyone=True))
         problems = [problem for problem in peers.SHAPES if problem in ours and problem in theirs]
-        names = list(dict.fromkeys(row["provider"] for problem in problems for row in theirs[problem]))
+        shown = sorted((row for problem in problems for row in theirs[problem]), key=lambda row: row["run"] != "")
+        names = list(dict.fromkeys(row["provider"] for row in shown))
         rows = [peers_line(problem, ours[problem], {row["provider"]: row for row in theirs[problem]}, names)
                 for problem in problems]
         headers = [f"{name}, M × N", "roof", "ours", "by", *names, "ours / best peer"]
@@ -236,7 +237,7 @@ def peers_table(book):
             lines += [*markdown(headers, rows, left=(0, 3)), ""]
     if not lines:
         return ["Not measured yet."]
-    star = "* ours of one run, the peers of another. " if any(line.endswith("* |") for line in lines) else ""
+    star = "* of another run than ours. " if any(re.search(r"\d\* \|", line) for line in lines) else ""
     return [*lines, "Microseconds, layer norm with weight and bias, cold L2; the fastest in bold. Ours is what the "
             "dispatch chooses, or the fastest chapter where the dispatch was not measured. The roof: forward "
             f"{ROOFS['fwd']}, backward {ROOFS['bwd']}. {star}{book.about_peers()} {provenance(book.measured.records)}."]
@@ -245,13 +246,16 @@ def peers_table(book):
 def peers_line(problem, ours, theirs, names):
     own = next((row for row in ours if row.get("provider") == "dispatch"), None)
     own = own or min(ours, key=lambda row: row["median_us"])
-    best = min(theirs.values(), key=lambda row: row["median_us"])
+    rivals = [row for row in theirs.values() if row["run"] == ""] or list(theirs.values())
+    best = min(rivals, key=lambda row: row["median_us"])
     fastest = min(own["median_us"], best["median_us"])
 
     def cell(row):
         if row is None:
             return MISSING
-        return f"**{number(row['median_us'])}**" if row["median_us"] == fastest else number(row["median_us"])
+        star = "*" if len(rivals) < len(theirs) and row.get("run") else ""
+        time = number(row["median_us"]) + star
+        return f"**{time}**" if row["median_us"] == fastest and not star else time
 
     return [str(problem), number(own["roof_us"]), cell(own), own["chapter"],
             *(cell(theirs.get(name)) for name in names),

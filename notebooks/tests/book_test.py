@@ -154,6 +154,9 @@ class Choose(unittest.TestCase):
                                            {**self.RUN, "run": "2026-01-04"}, peer("liger", "forward", 6.0))
         self.assertEqual(ours, [("fwd02", 8.0), ("fwd01", 21.0)])
         self.assertEqual(peers, [("torch", 9.0, False), ("torch", 7.0, True)])
+        self.assertEqual({(row["provider"], row["median_us"], bool(row["run"]))
+                          for row in chosen.contenders("fwd", everyone=True)[1]},
+                         {("torch", 9.0, False), ("liger", 6.0, True), ("apex", 5.0, True), ("torch", 7.0, True)})
         self.assertIn("What that run lacks was measured in another run than the chapters, 2026-01-02",
                       chosen.about_peers())
 
