@@ -19,7 +19,6 @@ from peers import DTYPES as DTYPE_NAMES  # noqa: E402
 
 TOLERANCE = 0.03
 # Shapes of the data at which the chosen chapter was only timed while it was tuned.
-NOT_YET_MEASURED = {"backward layer bf16 8192 x 4096", "backward layer bf16 16384 x 16384"}
 VARIANTS = ("", "mixed")  # without a fusion, and with the groups that a chapter chooses itself
 ALIGNED = 1 << 20  # an address for a plan, which reads nothing there
 
@@ -116,8 +115,6 @@ def main(path, data=ROOT / "notebooks/data/h100.jsonl", *, table=False):
         if table:
             print(row(shape, times, chosen))
         problem = judge(times, chosen)
-        if str(shape) in NOT_YET_MEASURED:
-            problem = "" if chosen not in times else "is measured now: take it out of NOT_YET_MEASURED"
         if problem:
             wrong.append(f"{shape}: {problem}")
     print("\n".join([*wrong, f"{len(measured)} shapes, {len(wrong)} with a slow choice"]))
