@@ -162,25 +162,28 @@ def _(dy, saved, weight, bias, mean, rstd, cols, eps, rms, memory_efficient, wan
 
 
 def _save(ctx, inputs, output):
-    x, weight, bias, *ctx.rest, _, ctx.chapter = inputs
+    x, weight, bias, *ctx.options = inputs
     y, mean, rstd = output
     ctx.mark_non_differentiable(mean, rstd)
     ctx.set_materialize_grads(False)
-    *_, memory_efficient = ctx.rest
+    _, _, _, memory_efficient, *_ = ctx.options
     ctx.save_for_backward(y if memory_efficient else x, weight, bias, mean, rstd)
 
 
 def _gradients(ctx, dy, *_):
-    if dy is None:
-        return (None,) * 9
+    return (None,) * 9 if dy is None else (*_wanted(ctx, dy), *(None,) * 6)
+
+
+def _wanted(ctx, dy):
+    """The gradients of x, weight and bias, or None for those that nobody wants."""
     saved, weight, bias, mean, rstd = ctx.saved_tensors
+    *options, _, chapter = ctx.options
     _, wants_dweight, wants_dbias, *_ = ctx.needs_input_grad
     direct = _is_eager(dy, saved) and not torch.is_grad_enabled()
     backward = _backward if direct else torch.ops.layernorm_chapters.backward.default
-    dx, dweight, dbias = backward(dy, saved, weight, bias, mean, rstd, *ctx.rest, wants_dweight,
-                                  wants_dbias, ctx.chapter)
-    return (dx, dweight if wants_dweight else None, dbias if wants_dbias else None,
-            *(None,) * 6)
+    dx, dweight, dbias = backward(dy, saved, weight, bias, mean, rstd, *options, wants_dweight,
+                                  wants_dbias, chapter)
+    return dx, dweight if wants_dweight else None, dbias if wants_dbias else None
 
 
 def _no_second_gradients(ctx, *_):
@@ -203,15 +206,20 @@ _PLAIN = (Tensor, torch.nn.Parameter, type(None))
 
 
 class _Direct(torch.autograd.Function):
-    """The operators' gradients without the operators."""
+    """The forward pass and its gradients without the operators. It is written for few objects: each
+    argument, each output and a setup_context cost microseconds of the host's time."""
 
     @staticmethod
-    def forward(ctx, *inputs):  # a setup_context would cost 20 µs, for the names of the arguments
-        output = _forward(*inputs)
-        _save(ctx, inputs, output)
-        return output
+    def forward(ctx, x, weight, bias, options):
+        y, mean, rstd = _forward(x, weight, bias, *options)
+        ctx.options = options
+        _, _, _, memory_efficient, *_ = options
+        ctx.save_for_backward(y if memory_efficient else x, weight, bias, mean, rstd)
+        return y
 
-    backward = staticmethod(_gradients)
+    @staticmethod
+    def backward(ctx, dy):
+        return *_wanted(ctx, dy), None
 
 
 # --- The functions --------------------------------------------------------------------------------
@@ -248,11 +256,12 @@ def _norm(x, normalized_shape, weight, bias, eps, rms, memory_efficient, chapter
     cols = math.prod(shape)
     if cols == 0:
         raise ValueError(f"normalized_shape is {list(shape)}: there is nothing to normalise over")
-    run = torch.ops.layernorm_chapters.forward.default
-    if _is_eager(x, weight, bias):
-        run = _Direct.apply if torch.is_grad_enabled() else _forward
-    return run(x.contiguous(), weight, bias, cols, eps, rms, memory_efficient,
-               *_chapter_pair(chapter))[0]
+    x, options = x.contiguous(), (cols, eps, rms, memory_efficient, *_chapter_pair(chapter))
+    if not _is_eager(x, weight, bias):
+        return torch.ops.layernorm_chapters.forward.default(x, weight, bias, *options)[0]
+    if torch.is_grad_enabled():
+        return _Direct.apply(x, weight, bias, options)
+    return _forward(x, weight, bias, *options)[0]
 
 
 def layer_norm(x: Tensor, normalized_shape: int | Sequence[int], weight: Tensor | None = None,
