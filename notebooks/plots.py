@@ -670,12 +670,10 @@ def agreement(rows):
     ours = [row for row in rows if row["norm"].startswith("ours")]
     failed = [f"{row['norm']} ({row['dtype']})" for row in rows if not row["agrees"]]
     ratios = [row["distance"] / row["noise"] for row in ours if row["noise"] and row["distance"] is not None]
-    if failed:
-        return textwrap.fill(f"Further from torch's losses than its noise explains: {'; '.join(failed)}", 95)
-    if not ratios:
-        return "Ours did not train here"
-    return (f"Ours differ from torch's losses by {min(ratios):.2f} to {max(ratios):.2f} times torch's own noise; "
-            f"up to {AGREES} they agree")
+    texts = [f"Ours differ from torch's losses by {min(ratios):.2f} to {max(ratios):.2f} times torch's own noise; "
+             f"up to {AGREES} they agree" if ratios else "Ours did not train here"]
+    texts += [f"These do not agree: {'; '.join(failed)}"] if failed else []
+    return "\n".join(textwrap.fill(text, 95) for text in texts)
 
 
 def differences(one, other, width):

@@ -159,7 +159,7 @@ class Figures(unittest.TestCase):
         runs = training("bf16")
         self.assertRegex(self.train(*runs).get_suptitle(), r"^Ours differ from torch's losses by 0.\d\d to \d.\d\d")
         runs[-1]["agrees"] = False
-        self.assertIn("its noise explains: ours, memory-efficient (bf16)\n", self.train(*runs).get_suptitle())
+        self.assertIn("These do not agree: ours, memory-efficient (bf16)\n", self.train(*runs).get_suptitle())
         self.assertIn("Ours did not train here", self.train(*training("f32", norms=["torch.compile"])).get_suptitle())
 
     def test_losses_that_are_no_numbers_leave_a_gap(self):
