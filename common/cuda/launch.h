@@ -144,7 +144,7 @@ int resident_blocks(void (*kernel)(Params...), int threads, std::size_t shared_b
 }
 
 /// How many clusters of a launch the GPU holds at once, whatever its grid; 0 where it holds none. A
-/// cluster lives in one group of multiprocessors (16 or 18 on an H100), so these may be fewer than
+/// cluster lives in one group of multiprocessors (up to 18 on an H100), so these may be fewer than
 /// the places for blocks divided by a cluster's blocks.
 template <typename... Params>
 int resident_clusters(void (*kernel)(Params...), const LaunchConfig& config) {
