@@ -152,7 +152,8 @@ class Book:
         """The row of a chapter, or of the dispatch's choice, that was measured with the peers."""
         identifier = record.get("chosen") or record["provider"]
         row = make_row(self.chapters.get(identifier), {**record, "chapter": identifier})
-        return {**row, "chapter": identifier, "provider": record["provider"], "run": ""}
+        taken = {key: record[key] for key in ("driver", "cuda", "date", "commit") if key in record}
+        return {**taken, **row, "chapter": identifier, "provider": record["provider"], "run": ""}
 
     def apart(self):
         """', measured in another run (date)', of the newest run without our kernels; empty where the

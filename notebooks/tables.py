@@ -12,6 +12,7 @@ A table stands between two markers, each alone on its line; nothing else is touc
     <!-- table: variants fwd07 -->         a fused chapter with some of its parts
     <!-- table: groups bwd05 -->           a chapter with --group 1, 2, 4, … on two problems
     <!-- table: peers -->                  our time beside those of others' kernels
+    <!-- table: peers rms -->              the same for RMS norm
     <!-- table: training -->               a GPT's training with each norm, and its figure
     <!-- end table -->
 
@@ -222,25 +223,27 @@ def profile(book, chapter):
 # --- Ours beside others' ---
 
 
-def peers_table(book):
+def peers_table(book, kind):
     """Both directions on the problems of `make peers`: our time, the roof, and each peer's time."""
-    lines = []
+    lines, beside = [], []
     for direction, name in DIRECTIONS.items():
-        ours, theirs = (plots.by(rows, plots.problem_of) for rows in book.contenders(direction, everyone=True))
+        ours, theirs = (plots.by(rows, plots.problem_of) for rows in book.contenders(direction, kind, everyone=True))
         problems = [problem for problem in peers.SHAPES if problem in ours and problem in theirs]
         shown = sorted((row for problem in problems for row in theirs[problem]), key=lambda row: row["run"] != "")
         names = list(dict.fromkeys(row["provider"] for row in shown))
         rows = [peers_line(problem, ours[problem], {row["provider"]: row for row in theirs[problem]}, names)
                 for problem in problems]
+        beside += [row for problem in problems for row in ours[problem]]
         headers = [f"{name}, M × N", "roof", "ours", "by", *names, "ours / best peer"]
         if rows:
             lines += [*markdown(headers, rows, left=(0, 3)), ""]
     if not lines:
         return ["Not measured yet."]
     star = "* of another run than ours. " if any(re.search(r"\d\* \|", line) for line in lines) else ""
-    return [*lines, "Microseconds, layer norm with weight and bias, cold L2; the fastest in bold. Ours is what the "
+    affine = "weight and bias" if kind == "layer" else "weight"
+    return [*lines, f"Microseconds, {KINDS[kind]} with {affine}, cold L2; the fastest in bold. Ours is what the "
             "dispatch chooses, or the fastest chapter where the dispatch was not measured. The roof: forward "
-            f"{ROOFS['fwd']}, backward {ROOFS['bwd']}. {star}{book.about_peers()} {provenance(book.measured.records)}."]
+            f"{ROOFS['fwd']}, backward {ROOFS['bwd']}. {star}{book.about_peers()} {provenance([row for row in beside if 'commit' in row] or book.measured.records)}."]
 
 
 def peers_line(problem, ours, theirs, names):
@@ -331,13 +334,13 @@ def make_table(book, file, request, where):
     table, _, identifier = request.partition(" ")
     if request == "progression":
         return progression(book, file)
-    if request == "peers":
-        return peers_table(book)
+    if request in ("peers", "peers rms"):
+        return peers_table(book, "rms" if request.endswith("rms") else "layer")
     if request == "training":
         return training(book, file)
     makers = {"measured": measured, "profile": profile, "variants": variants, "groups": groups}
     if table not in makers:
-        raise MarkerError(f"{where}: there is no table '{request}'; choose from progression, peers, training, "
+        raise MarkerError(f"{where}: there is no table '{request}'; choose from progression, peers, peers rms, training, "
                           + ", ".join(f"{maker} <chapter>" for maker in makers))
     if identifier not in book.chapters:
         raise MarkerError(f"{where}: the table '{request}' names no chapter; the chapters are "
