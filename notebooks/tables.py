@@ -241,9 +241,10 @@ def peers_table(book, kind):
         return ["Not measured yet."]
     star = "* of another run than ours. " if any(re.search(r"\d\* \|", line) for line in lines) else ""
     affine = "weight and bias" if kind == "layer" else "weight"
+    measured = [row for row in beside if "commit" in row] or book.measured.records
     return [*lines, f"Microseconds, {KINDS[kind]} with {affine}, cold L2; the fastest in bold. Ours is what the "
             "dispatch chooses, or the fastest chapter where the dispatch was not measured. The roof: forward "
-            f"{ROOFS['fwd']}, backward {ROOFS['bwd']}. {star}{book.about_peers()} {provenance([row for row in beside if 'commit' in row] or book.measured.records)}."]
+            f"{ROOFS['fwd']}, backward {ROOFS['bwd']}. {star}{book.about_peers()} {provenance(measured)}."]
 
 
 def peers_line(problem, ours, theirs, names):
