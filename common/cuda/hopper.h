@@ -45,6 +45,9 @@ class Barrier {
  private:
   __device__ std::uint32_t address() const { return shared_address(&state_); }
   /// Sleeps until the phase has completed, though not for ever: the hardware sets a limit.
+  /// What other blocks' asynchronous stores bring is released at the cluster's scope, and by the
+  /// letter of PTX .acquire.cluster belongs to it. With that nvcc 13 empties L1 at every wait,
+  /// which shared memory is not in; CUTLASS waits at the block's scope, too.
   __device__ bool try_wait(unsigned parity) {
     unsigned completed = 1;
     LNC_HOPPER_ASM(
