@@ -71,7 +71,11 @@ def _contiguous(tensor):
     return None if tensor is None else tensor.contiguous()
 
 
-_workspaces = {}  # bytes of workspace, by all that a plan depends on
+@functools.lru_cache(maxsize=4096)
+def _workspace_bytes(args_type, chapter, problem, places, gpu):
+    """What a plan says, by all that it depends on. problem: its bytes. places: for each pointer 0, or
+    16 and how far it is from a 16-byte boundary; a plan reads nothing there."""
+    return library().plan(args_type(chapter, Problem.from_buffer_copy(problem), *places)).workspace_bytes
 
 
 def _run(args_type, chapter, problem, tensors, x):
@@ -80,12 +84,11 @@ def _run(args_type, chapter, problem, tensors, x):
     if gpu >= 0 and gpu != torch.cuda.current_device():
         with torch.cuda.device(gpu):
             return _run(args_type, chapter, problem, tensors, x)
+    chapter = chapter and chapter.encode()
     pointers = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
-    args = args_type(chapter and chapter.encode(), problem, *pointers)
-    key = (args_type, gpu, chapter, bytes(problem), *(p and 16 + p % 16 for p in pointers))
-    if key not in _workspaces:
-        _workspaces[key] = library().plan(args).workspace_bytes
-    args.workspace_bytes = _workspaces[key]
+    places = tuple([p and 16 + p % 16 for p in pointers])
+    args = args_type(chapter, problem, *pointers)
+    args.workspace_bytes = _workspace_bytes(args_type, chapter, bytes(problem), places, gpu)
     if args.workspace_bytes > 0:
         workspace = x.new_empty(args.workspace_bytes, dtype=torch.uint8)
         args.workspace = workspace.data_ptr()
@@ -161,13 +164,18 @@ def _(dy, saved, weight, bias, mean, rstd, cols, eps, rms, memory_efficient, wan
     return _backward_outputs(dy, weight, bias, wants_dweight, wants_dbias)
 
 
-def _save(ctx, inputs, output):
-    x, weight, bias, *ctx.options = inputs
+def _keep(ctx, x, weight, bias, options, output):
+    """Keeps in ctx what _wanted() takes from it."""
     y, mean, rstd = output
-    ctx.mark_non_differentiable(mean, rstd)
-    ctx.set_materialize_grads(False)
-    _, _, _, memory_efficient, *_ = ctx.options
+    _, _, _, memory_efficient, *_ = ctx.options = options
     ctx.save_for_backward(y if memory_efficient else x, weight, bias, mean, rstd)
+
+
+def _save(ctx, inputs, output):
+    x, weight, bias, *options = inputs
+    _keep(ctx, x, weight, bias, options, output)
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.set_materialize_grads(False)
 
 
 def _gradients(ctx, dy, *_):
@@ -195,14 +203,14 @@ torch.library.register_autograd("layernorm_chapters::forward", _gradients, setup
 torch.library.register_autograd("layernorm_chapters::backward", _no_second_gradients)
 
 
+_PLAIN = (Tensor, torch.nn.Parameter, type(None))
+
+
 def _is_eager(*tensors):
     """Whether the dispatcher has nothing to do: nobody traces, transforms or overrides the call."""
     return not (torch.compiler.is_compiling() or torch.jit.is_tracing()
                 or torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack()
                 ) and all(type(tensor) in _PLAIN for tensor in tensors)
-
-
-_PLAIN = (Tensor, torch.nn.Parameter, type(None))
 
 
 class _Direct(torch.autograd.Function):
@@ -211,11 +219,9 @@ class _Direct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, weight, bias, options):
-        y, mean, rstd = _forward(x, weight, bias, *options)
-        ctx.options = options
-        _, _, _, memory_efficient, *_ = options
-        ctx.save_for_backward(y if memory_efficient else x, weight, bias, mean, rstd)
-        return y
+        output = _forward(x, weight, bias, *options)
+        _keep(ctx, x, weight, bias, options, output)
+        return output[0]
 
     @staticmethod
     def backward(ctx, dy):
