@@ -219,7 +219,7 @@ class Book:
     def name_of(self, data):
         return data.path.relative_to(self.root) if data.path.is_relative_to(self.root) else data.path
 
-    def about_peers(self):
+    def about_peers(self, kind="layer"):
         """Sentences: when the peers were measured, and whether together with the chapters."""
         if self.emulated:
             return "A peer's time is a GPU's; none stands beside emulated times."
@@ -229,7 +229,7 @@ class Book:
             return "The peers were measured with the chapters, in one file."
         groups = {True: [], False: []}  # of the problems that have both in one run, and of the others
         for direction in DIRECTIONS:
-            for records in self.peer_records(direction, "layer").values():
+            for records in self.peer_records(direction, kind).values():
                 together = newest_together(records)
                 groups[bool(together)] += together or records
         texts = []

@@ -666,7 +666,7 @@ def training(rows):
 
 
 def agreement(rows):
-    """Who does not agree with torch; where all do, how near ours are."""
+    """How near ours are to torch, and who does not agree with it."""
     ours = [row for row in rows if row["norm"].startswith("ours")]
     failed = [f"{row['norm']} ({row['dtype']})" for row in rows if not row["agrees"]]
     ratios = [row["distance"] / row["noise"] for row in ours if row["noise"] and row["distance"] is not None]

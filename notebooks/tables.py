@@ -241,10 +241,10 @@ def peers_table(book, kind):
         return ["Not measured yet."]
     star = "* of another run than ours. " if any(re.search(r"\d\* \|", line) for line in lines) else ""
     affine = "weight and bias" if kind == "layer" else "weight"
-    measured = [row for row in beside if "commit" in row] or book.measured.records
+    timed = [row for row in beside if "commit" in row] or book.measured.records
     return [*lines, f"Microseconds, {KINDS[kind]} with {affine}, cold L2; the fastest in bold. Ours is what the "
             "dispatch chooses, or the fastest chapter where the dispatch was not measured. The roof: forward "
-            f"{ROOFS['fwd']}, backward {ROOFS['bwd']}. {star}{book.about_peers()} {provenance(measured)}."]
+            f"{ROOFS['fwd']}, backward {ROOFS['bwd']}. {star}{book.about_peers(kind)} {provenance(timed)}."]
 
 
 def peers_line(problem, ours, theirs, names):
@@ -335,8 +335,8 @@ def make_table(book, file, request, where):
     table, _, identifier = request.partition(" ")
     if request == "progression":
         return progression(book, file)
-    if request in ("peers", "peers rms"):
-        return peers_table(book, "rms" if request.endswith("rms") else "layer")
+    if table == "peers" and identifier in ("", "rms"):
+        return peers_table(book, identifier or "layer")
     if request == "training":
         return training(book, file)
     makers = {"measured": measured, "profile": profile, "variants": variants, "groups": groups}

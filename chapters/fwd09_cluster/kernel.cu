@@ -16,6 +16,7 @@ constexpr int kLaneVectors = 4;                   // [2] of a lane, before a row
 constexpr int kFewestStages = 3, kMaxStages = 8;  // [3] rows in a ring
 constexpr int kTurns = 4;                         // [4] exchanges that may be under way
 constexpr int kStaticShared = 2 << 10;            // the barriers, and what CUDA takes
+
 /// How a row is cut into pieces, one for each warp of a cluster.
 struct Cut {
   int blocks, warps;         ///< of a cluster; of a block
@@ -194,10 +195,9 @@ void run(const ForwardArgs<T, W>& a) {
                                                   : layer_norm_forward<T, W, false>;
     const auto blocks = static_cast<unsigned>(cut.blocks);
     LaunchConfig config{blocks, cut.warps * kWarpSize, cut.shared_bytes, a.stream, blocks};
-    int64_t clusters = resident_clusters(kernel, config);
-    if (clusters == 0 && most_blocks > 2) continue;  // [1]
-    if (a.group > 0) clusters = a.group;
-    config.grid = static_cast<unsigned>(std::min(clusters, a.rows)) * blocks;
+    const int64_t fit = resident_clusters(kernel, config);
+    if (fit == 0 && most_blocks > 2) continue;  // [1]
+    config.grid = static_cast<unsigned>(std::min(a.group > 0 ? a.group : fit, a.rows)) * blocks;
     return launch(kernel, config, a, cut);
   }
 }

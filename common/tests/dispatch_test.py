@@ -18,7 +18,6 @@ from measurements import load  # noqa: E402
 from peers import DTYPES as DTYPE_NAMES  # noqa: E402
 
 TOLERANCE = 0.03
-# Shapes of the data at which the chosen chapter was only timed while it was tuned.
 VARIANTS = ("", "mixed")  # without a fusion, and with the groups that a chapter chooses itself
 ALIGNED = 1 << 20  # an address for a plan, which reads nothing there
 
@@ -114,8 +113,7 @@ def main(path, data=ROOT / "notebooks/data/h100.jsonl", *, table=False):
         chosen = choice(library, shape)
         if table:
             print(row(shape, times, chosen))
-        problem = judge(times, chosen)
-        if problem:
+        if problem := judge(times, chosen):
             wrong.append(f"{shape}: {problem}")
     print("\n".join([*wrong, f"{len(measured)} shapes, {len(wrong)} with a slow choice"]))
     return 1 if wrong or not measured else 0
