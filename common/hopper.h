@@ -24,6 +24,7 @@
 //   arrive()                  what this thread wrote before is seen by those who wait
 //   arrive_and_expect(bytes)  arrives, and the phase wants so many bytes more: less than 2^20
 //   wait(parity)              until the phase of this parity is complete
+//   wait_for_cluster(parity)  likewise, where other blocks' remote_store_async brings the bytes
 //
 // Other threads know a Barrier only after a __syncthreads(). Of a new one the phase before the
 // first counts as complete: wait(1) returns. A thread that waits must be at most one phase behind:

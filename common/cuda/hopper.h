@@ -38,27 +38,37 @@ class Barrier {
         : "memory");
   }
   __device__ void wait(unsigned parity) {
-    while (!try_wait(parity)) {
+    while (!try_wait<false>(parity)) {
+    }
+  }
+  __device__ void wait_for_cluster(unsigned parity) {
+    while (!try_wait<true>(parity)) {
     }
   }
 
  private:
   __device__ std::uint32_t address() const { return shared_address(&state_); }
-  /// Sleeps until the phase has completed, though not for ever: the hardware sets a limit.
-  /// What other blocks' asynchronous stores bring is released at the cluster's scope, and by the
-  /// letter of PTX .acquire.cluster belongs to it. With that nvcc 13 empties L1 at every wait,
-  /// which shared memory is not in; CUTLASS waits at the block's scope, too.
+  /// Sleeps until the phase has completed, though not for ever: the hardware sets a limit. What
+  /// other blocks' asynchronous stores bring is released at the cluster's scope, and so acquired.
+  template <bool kFromCluster>
   __device__ bool try_wait(unsigned parity) {
     unsigned completed = 1;
-    LNC_HOPPER_ASM(
-        "{\n"
-        ".reg .pred completed;\n"
-        "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 completed, [%1], %2;\n"
-        "selp.u32 %0, 1, 0, completed;\n"
-        "}"
-        : "=r"(completed)
-        : "r"(address()), "r"(parity)
-        : "memory");
+#define LNC_TRY_WAIT(scope)                     \
+  LNC_HOPPER_ASM(                               \
+      "{\n"                                     \
+      ".reg .pred completed;\n"                 \
+      "mbarrier.try_wait.parity.acquire." scope \
+      ".shared::cta.b64 completed, [%1], %2;\n" \
+      "selp.u32 %0, 1, 0, completed;\n"         \
+      "}"                                       \
+      : "=r"(completed)                         \
+      : "r"(address()), "r"(parity)             \
+      : "memory")
+    if constexpr (kFromCluster)
+      LNC_TRY_WAIT("cluster");
+    else
+      LNC_TRY_WAIT("cta");
+#undef LNC_TRY_WAIT
     return completed != 0;
   }
 

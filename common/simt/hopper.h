@@ -21,6 +21,10 @@ class Barrier {
   void wait(unsigned parity, std::source_location where = std::source_location::current()) {
     simt::barrier_wait(this, parity, where);
   }
+  void wait_for_cluster(unsigned parity,
+                        std::source_location where = std::source_location::current()) {
+    simt::barrier_wait(this, parity, where);
+  }
 
  private:
   std::uint64_t state_;  // its size is the hardware's; the machine keeps its own account
