@@ -13,6 +13,8 @@ provider that is wrong is shown as wrong and has no time. Then it is timed, by C
     cold L2      256 MB are written before each sample, at least three times. Meanwhile the host puts
                  the call into the queue, so that a time is the device's alone. Where a host is too
                  slow for that, the writes are doubled; '+' marks a time for which that was not enough.
+                 Copies of the inputs take turns, 256 MB of x: some kernels mark lines that they load as
+                 the last to be evicted, and these would outlive the writes.
     --with-launch  the device waits for the host instead: what a short kernel costs in a loop of
                  Python. The dispatch is then called as a model calls it, through layernorm_chapters;
                  the chapters are single C calls.
@@ -28,6 +30,7 @@ PyTorch.
 
 import argparse
 import datetime
+import itertools
 import json
 import os
 import platform
@@ -42,7 +45,7 @@ from peers import DTYPES, KINDS, RequestError
 ROOT = Path(__file__).resolve().parents[1]
 LIBRARY = Path("build/cuda/lib/liblnc.so")
 JSON = Path("notebooks/data/local_peers.jsonl")
-METHOD = "cold L2 (256 MB written three times or more before each sample), CUDA events, median"
+METHOD = "cold L2 (256 MB written three times or more before each sample, inputs in turns), CUDA events, median"
 SECONDS_EACH = 0.25  # for the samples of one provider on one problem; slow ones get fewer
 
 
@@ -184,7 +187,7 @@ class Comparison:
         self.options, self.prepares, self.journal, self.device = options, prepares, journal, device
         self.clock, self.roof_clock = clock, roof_clock
         self.roofs, self.notes, self.unstarted = {}, {}, []
-        self.problem = self.inputs = self.inputs_from_y = None
+        self.problem, self.inputs, self.inputs_from_y = None, [], []
 
     def run(self, tasks):
         progress, start = Progress(len(tasks)), time.monotonic()
@@ -217,30 +220,38 @@ class Comparison:
         import peer_providers
 
         if self.problem != problem:
-            self.problem = self.inputs = self.inputs_from_y = None
+            self.problem, self.inputs, self.inputs_from_y = None, [], []
             peer_clock.free_memory()
-            self.inputs = peer_providers.make_inputs(self.options.kind, problem, self.device)
+            first = peer_providers.make_inputs(self.options.kind, problem, self.device)
+            self.inputs = [first, *(first.copy() for _ in range(peers.copies(problem) - 1))]
             self.problem = problem
 
     def measure(self, problem, direction, provider):
         import peer_clock
 
         if (problem, direction) not in self.roofs:
-            self.roofs[problem, direction] = peer_clock.roof_us(self.roof_clock, direction, self.inputs)
+            self.roofs[problem, direction] = peer_clock.roof_us(self.roof_clock, direction, self.inputs[0])
         inputs = self.inputs
         if provider.from_y and direction == "backward":
-            self.inputs_from_y = self.inputs_from_y or inputs.from_y()
+            self.inputs_from_y = self.inputs_from_y or [one.from_y() for one in inputs]
             inputs = self.inputs_from_y
-        run = self.prepares[provider.name](direction, inputs)
-        outputs = run()
+        runs = [self.prepares[provider.name](direction, one) for one in inputs]
+        outputs = runs[0]()
         peer_clock.synchronize()
-        result = peer_clock.check(direction, inputs, outputs)
+        result = peer_clock.check(direction, inputs[0], outputs)
         del outputs
-        more = {"chosen": getattr(run, "chapter", None) if provider.name in peers.DISPATCH else None,
+        turns = itertools.cycle(runs)
+
+        def run():
+            return next(turns)()
+
+        more = {"chosen": getattr(runs[0], "chapter", None) if provider.name in peers.DISPATCH else None,
                 "variant": peers.WITH_LAUNCH if self.options.with_launch else "", "note": provider.note,
                 "passed": result.passed, "rel_err": peers.rounded(result.rel_err, 3)}
         samples, late = (), False
         if result.passed:
+            for each in runs[1:]:
+                each()
             each_us = self.clock.median(run, 3)
             samples, late = self.clock.samples(
                 run, peers.affordable(SECONDS_EACH, each_us, self.options.samples))

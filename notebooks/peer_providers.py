@@ -45,6 +45,11 @@ class Inputs:
     y: torch.Tensor | None = None  # the reference's, rounded, where a backward pass starts from it
     eps: float = EPS
 
+    def copy(self):
+        """The same values in other memory."""
+        return replace(self, **{name: value.clone() for name, value in vars(self).items()
+                                if isinstance(value, torch.Tensor)})
+
     def from_y(self):
         y = torch.empty_like(self.x)
         for rows in chunks(*self.x.shape):
@@ -124,9 +129,16 @@ def load_compile():
     # A backward pass runs many times here, so that it may not reuse the memory of what is saved.
     torch._functorch.config.donated_buffer = False
 
+    compiled, compiled_for = None, None
+
     def prepare(direction, inputs):
-        torch._dynamo.reset()  # else it would go over to dynamic shapes
-        compiled = torch.compile(lambda x, weight, bias: torch_norm(inputs, x, weight, bias), dynamic=False)
+        nonlocal compiled, compiled_for
+        problem = inputs.kind, inputs.dtype, inputs.x.shape
+        if compiled_for != problem:
+            torch._dynamo.reset()  # else it would go over to dynamic shapes
+            options = replace(inputs, x=None, weight=None, bias=None, dy=None, mean=None, rstd=None, y=None)
+            compiled = torch.compile(lambda x, weight, bias: torch_norm(options, x, weight, bias), dynamic=False)
+            compiled_for = problem
         return by_autograd(lambda _, *arguments: compiled(*arguments))(direction, inputs)
     return prepare
 

@@ -27,6 +27,8 @@ SHAPES = (Problem("f32", 1024, 2048), Problem("f16", 4096, 1024), Problem("f16",
           Problem("bf16", 8192, 4096), Problem("bf16", 131072, 1024), Problem("bf16", 131072, 4096),
           Problem("bf16", 16384, 16384))
 
+TURN_BYTES, MOST_COPIES = 256 << 20, 32
+
 DISPATCH = ("dispatch", "dispatch-from-y")
 CHAPTER = re.compile(r"(fwd|bwd)\d\d")
 
@@ -85,6 +87,16 @@ def quantile(samples, q):
 def affordable(seconds, each_us, most, least=5):
     """How many samples of `each_us` fit into `seconds`: at most `most`, at least `least` of them."""
     return max(min(least, most), min(most, int(seconds * 1e6 / max(each_us, 1e-3))))
+
+
+def copies(problem):
+    """How many copies of the inputs take turns, so that a tensor is out of L2 when its turn comes.
+
+    A flush alone does not see to that: a line that was loaded with evict_last, as the kernels of
+    torch.compile do with the tensors that they read twice, stays in L2 while 256 MB of other lines
+    come and go.
+    """
+    return min(MOST_COPIES, -(-TURN_BYTES // problem.tensor_bytes))
 
 
 def moved_bytes(direction, problem):

@@ -45,6 +45,10 @@ class Requests(unittest.TestCase):
             with self.subTest(text), self.assertRaisesRegex(peers.RequestError, "is no shape; write ROWSxCOLS"):
                 peers.parse_shapes(text)
 
+    def test_small_tensors_take_turns_and_large_ones_need_not(self):
+        copies = {shape: peers.copies(Problem("bf16", *shape)) for shape in ((8, 1024), (4096, 8192), (131072, 1024))}
+        self.assertEqual(list(copies.values()), [32, 4, 1])
+
     def test_names(self):
         known = ["torch", "liger"]
         self.assertEqual(peers.parse_names(None, known, "provider"), known)

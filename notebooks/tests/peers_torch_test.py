@@ -154,7 +154,38 @@ def failing(direction, inputs):
     raise RuntimeError("no kernel image\nmore")
 
 
+@contextlib.contextmanager
+def comparison(prepares, samples=3):
+    with tempfile.TemporaryDirectory() as directory, contextlib.redirect_stderr(io.StringIO()), \
+            mock.patch.object(peer_clock, "triton", peer_clock.triton if DEVICE == "cuda" else None):
+        options = SimpleNamespace(kind="layer", budget=600, with_launch=False, samples=samples)
+        journal = compare_peers.Journal(Path(directory) / "peers.jsonl", {"device": "a device", "run": "now"})
+        clock = peer_clock.Clock() if DEVICE == "cuda" else WallClock()
+        yield compare_peers.Comparison(options, prepares, journal, clock, clock, DEVICE)
+
+
 class Run(unittest.TestCase):
+    def test_no_two_samples_in_succession_have_the_same_memory(self):
+        """What evict_last keeps in L2 would make the second one faster."""
+        seen = []
+
+        def spy(direction, inputs):
+            norm = peer_providers.by_autograd(peer_providers.torch_norm)(direction, inputs)
+
+            def run():
+                seen.append((inputs.x.data_ptr(), inputs.dy.data_ptr(), inputs.weight.data_ptr()))
+                return norm()
+            return run
+
+        provider = peer_providers.Provider("spy", lambda: spy, "", "", directions=("forward",))
+        with comparison({"spy": spy}, samples=20) as compared:
+            compared.run([(PROBLEMS[0], "forward", provider)])
+            self.assertTrue(compared.journal.records[0]["passed"])
+        self.assertGreater(len(seen), 20)
+        for tensor in zip(*seen):
+            self.assertEqual(len(set(tensor)), peers.copies(PROBLEMS[0]))
+            self.assertTrue(all(one != other for one, other in zip(tensor, tensor[1:])))
+
     def test_a_whole_run(self):
         """Ours, PyTorch, one that is wrong, one that fails: what is written, and what is said."""
         ours = [p for p in peer_providers.own_providers(LIBRARY, Library(LIBRARY).backend)
@@ -163,16 +194,11 @@ class Run(unittest.TestCase):
                                              for name, prepare in (("broken", broken), ("failing", failing)))]
         prepares, missing = compare_peers.load_all(ours + theirs)
         self.assertEqual(missing, [])
-        with tempfile.TemporaryDirectory() as directory, contextlib.redirect_stderr(io.StringIO()), \
-                mock.patch.object(peer_clock, "triton", peer_clock.triton if DEVICE == "cuda" else None):
-            options = SimpleNamespace(kind="layer", budget=600, with_launch=False, samples=3)
-            journal = compare_peers.Journal(Path(directory) / "peers.jsonl", {"device": "a device", "run": "now"})
-            clock = peer_clock.Clock() if DEVICE == "cuda" else WallClock()
-            comparison = compare_peers.Comparison(options, prepares, journal, clock, clock, DEVICE)
-            comparison.run(compare_peers.plan(ours + theirs, PROBLEMS, "layer", peers.DIRECTIONS))
+        with comparison(prepares) as compared:
+            compared.run(compare_peers.plan(ours + theirs, PROBLEMS, "layer", peers.DIRECTIONS))
             with contextlib.redirect_stdout(io.StringIO()) as out:
-                compare_peers.report(comparison, missing, interrupted=False)
-            found = measurements.load(journal.path)
+                compare_peers.report(compared, missing, interrupted=False)
+            found = measurements.load(compared.journal.path)
         self.assertEqual(found.skipped, 0)
         for problem in PROBLEMS:
             for direction in peers.DIRECTIONS:
