@@ -245,14 +245,30 @@ PEERS = (
 # --- This project's ---
 
 
+class Memory:
+    """What our passes write to: the same for each copy of the inputs, as a peer gets the same from
+    PyTorch's allocator each time."""
+
+    def __init__(self):
+        self.tensors = {}
+
+    def empty(self, name, shape, dtype, device):
+        """Floats are NaN, so that nothing stale passes for a result."""
+        kept = self.tensors.get(name)
+        if kept is None or (kept.shape, kept.dtype, kept.device) != (shape, dtype, device):
+            kept = self.tensors[name] = None  # frees what was there
+            kept = self.tensors[name] = torch.empty(shape, dtype=dtype, device=device)
+        return kept.fill_(float("nan")) if dtype.is_floating_point else kept
+
+
 class OwnCall:
     """One pass of the C library, ready: calling it is one C call and nothing else."""
 
-    def __init__(self, loaded, args, tensors, outputs):
+    def __init__(self, loaded, args, tensors, outputs, memory):
         plan = loaded.plan(args)
         self.chapter = plan.chapter.decode()
         device = outputs[0].device
-        workspace = torch.empty(plan.workspace_bytes, dtype=torch.uint8, device=device)
+        workspace = memory.empty("workspace", (plan.workspace_bytes,), torch.uint8, device)
         args.workspace, args.workspace_bytes = workspace.data_ptr(), plan.workspace_bytes
         if device.type == "cuda":
             args.stream = torch.cuda.current_stream(device).cuda_stream
@@ -263,28 +279,24 @@ class OwnCall:
         return self.outputs
 
 
-def own_call(loaded, chapter, direction, i):
+def own_call(loaded, chapter, direction, i, memory=None):
     """An OwnCall of a chapter, or of the dispatch's choice (None)."""
-    empty = {name: poisoned(like) for name, like in (("y", i.x), ("dx", i.x), ("dweight", i.weight), ("dbias", i.bias))}
+    memory = memory or Memory()
     given = {name: getattr(i, name) for name in ("x", "weight", "bias", "mean", "rstd", "dy", "y")}
-    if direction == "forward":
-        args, tensors, outputs = ForwardArgs(), {**given, "y": empty["y"]}, (empty["y"],)
-        tensors |= {"mean": torch.empty_like(i.mean), "rstd": torch.empty_like(i.rstd)}
-    else:
-        args, outputs = BackwardArgs(), tuple(empty[name] for name in ("dx", "dweight", "dbias"))
-        tensors = {**given, **empty, "y": i.y, "x": None if i.y is not None else i.x}
+    likes = {"y": i.x, "mean": i.mean, "rstd": i.rstd} if direction == "forward" else {
+        "dx": i.dy, "dweight": i.weight, "dbias": i.bias}
+    empty = {name: None if like is None else memory.empty(name, like.shape, like.dtype, like.device)
+             for name, like in likes.items()}
+    tensors = {**given, **empty, "x": None if direction == "backward" and i.y is not None else i.x}
+    args = ForwardArgs() if direction == "forward" else BackwardArgs()
+    outputs = (empty["y"],) if direction == "forward" else tuple(empty.values())
     args.chapter = chapter and chapter.encode()
     args.problem = Problem(KINDS[i.kind], CODES[DTYPES[i.dtype]], CODES[str(i.weight.dtype).removeprefix("torch.")],
                            i.eps, *i.x.shape)
     for name, _ in args._fields_:
         if tensors.get(name) is not None:
             setattr(args, name, tensors[name].data_ptr())
-    return OwnCall(loaded, args, tensors, outputs)
-
-
-def poisoned(like):
-    """An output's memory, full of NaN, so that nothing stale passes for a result."""
-    return None if like is None else torch.full_like(like, float("nan"))
+    return OwnCall(loaded, args, tensors, outputs, memory)
 
 
 def by_package(from_y):
@@ -304,10 +316,11 @@ def own_providers(path, backend, with_launch=False):
     loaded = Library(path)
     if loaded.backend != backend:
         raise LibraryError(f"{path} is of the {loaded.backend} backend")
+    memory = Memory()
 
     def own(name, chapter, directions, from_y):
         as_model = with_launch and chapter is None
-        prepare = by_package(from_y) if as_model else functools.partial(own_call, loaded, chapter)
+        prepare = by_package(from_y) if as_model else functools.partial(own_call, loaded, chapter, memory=memory)
         return Provider(name, lambda: prepare, "", "make library", directions=directions, from_y=from_y)
 
     chapters = loaded.chapters()
