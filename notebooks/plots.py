@@ -364,7 +364,7 @@ def spread_of(rows, value):
     """The value at p10 and at p90 of the time; what is per second falls as the time grows."""
     if value == "median_us":
         return [[row[key] for row in rows] for key in ("p10_us", "p90_us")]
-    return [[row[value] * row["median_us"] / row[key] for row in rows] for key in ("p90_us", "p10_us")]
+    return [[row[value] * (row["median_us"] / row[key]) for row in rows] for key in ("p90_us", "p10_us")]
 
 
 def roof_over_columns(rows, value):

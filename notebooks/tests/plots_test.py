@@ -177,6 +177,12 @@ class Words(unittest.TestCase):
         self.assertEqual(plots.spread_out([1, 1, 1, 2], 1), [-0.25, 0.75, 1.75, 2.75])
         self.assertEqual(plots.spread_out([], 1), [])
 
+    def test_one_sample_has_no_spread(self):
+        """Not even one of a rounding below 0, which matplotlib refuses."""
+        rows = [{"of_roof": 0.1 * i, "median_us": 3.7 * i, "p10_us": 3.7 * i, "p90_us": 3.7 * i} for i in range(1, 99)]
+        for end in plots.spread_of(rows, "of_roof"):
+            self.assertEqual(end, [row["of_roof"] for row in rows])
+
     def test_the_fastest_of_each_side_is_compared(self):
         book = make_book(3)
         ratio, = plots.against_peers(book.rows("fwd", [PROGRESSION]), book.peer_rows("fwd"))
