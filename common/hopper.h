@@ -24,7 +24,10 @@
 //   arrive()                  what this thread wrote before is seen by those who wait
 //   arrive_and_expect(bytes)  arrives, and the phase wants so many bytes more: less than 2^20
 //   wait(parity)              until the phase of this parity is complete
-//   wait_for_cluster(parity)  likewise, where other blocks' remote_store_async brings the bytes
+//   wait_at_cluster_scope(parity)  likewise, where remote_store_async brings the bytes
+//
+// Other blocks' asynchronous stores are released at the cluster's scope, so by the letter of PTX a
+// wait for them acquires there; nvcc 13 empties L1 behind it.
 //
 // Other threads know a Barrier only after a __syncthreads(). Of a new one the phase before the
 // first counts as complete: wait(1) returns. A thread that waits must be at most one phase behind:

@@ -13,8 +13,8 @@ provider that is wrong is shown as wrong and has no time. Then it is timed, by C
     cold L2      256 MB are written before each sample, at least three times. Meanwhile the host puts
                  the call into the queue, so that a time is the device's alone. Where a host is too
                  slow for that, the writes are doubled; '+' marks a time for which that was not enough.
-                 Copies of the inputs take turns, 256 MB of x: some kernels mark lines that they load as
-                 the last to be evicted, and these would outlive the writes.
+                 Copies of the inputs take turns, as many as make 256 MB of x, 32 at most: some kernels
+                 mark what they load as the last to be evicted, and such lines outlive the writes.
     --with-launch  the device waits for the host instead: what a short kernel costs in a loop of
                  Python. The dispatch is then called as a model calls it, through layernorm_chapters;
                  the chapters are single C calls.

@@ -10,6 +10,7 @@ import importlib
 import importlib.metadata
 import os
 import sys
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -245,18 +246,17 @@ PEERS = (
 # --- This project's ---
 
 
-class Memory:
+class SharedOutputs:
     """What our passes write to: the same for each copy of the inputs, as a peer gets the same from
-    PyTorch's allocator each time."""
+    PyTorch's allocator each time. It lives as long as one of the calls."""
 
     def __init__(self):
-        self.tensors = {}
+        self.tensors = weakref.WeakValueDictionary()
 
-    def empty(self, name, shape, dtype, device):
+    def take(self, name, shape, dtype, device):
         """Floats are NaN, so that nothing stale passes for a result."""
         kept = self.tensors.get(name)
         if kept is None or (kept.shape, kept.dtype, kept.device) != (shape, dtype, device):
-            kept = self.tensors[name] = None  # frees what was there
             kept = self.tensors[name] = torch.empty(shape, dtype=dtype, device=device)
         return kept.fill_(float("nan")) if dtype.is_floating_point else kept
 
@@ -264,11 +264,11 @@ class Memory:
 class OwnCall:
     """One pass of the C library, ready: calling it is one C call and nothing else."""
 
-    def __init__(self, loaded, args, tensors, outputs, memory):
+    def __init__(self, loaded, args, tensors, outputs, shared):
         plan = loaded.plan(args)
         self.chapter = plan.chapter.decode()
         device = outputs[0].device
-        workspace = memory.empty("workspace", (plan.workspace_bytes,), torch.uint8, device)
+        workspace = shared.take("workspace", (plan.workspace_bytes,), torch.uint8, device)
         args.workspace, args.workspace_bytes = workspace.data_ptr(), plan.workspace_bytes
         if device.type == "cuda":
             args.stream = torch.cuda.current_stream(device).cuda_stream
@@ -279,13 +279,13 @@ class OwnCall:
         return self.outputs
 
 
-def own_call(loaded, chapter, direction, i, memory=None):
+def own_call(loaded, chapter, direction, i, shared=None):
     """An OwnCall of a chapter, or of the dispatch's choice (None)."""
-    memory = memory or Memory()
+    shared = shared or SharedOutputs()
     given = {name: getattr(i, name) for name in ("x", "weight", "bias", "mean", "rstd", "dy", "y")}
     likes = {"y": i.x, "mean": i.mean, "rstd": i.rstd} if direction == "forward" else {
         "dx": i.dy, "dweight": i.weight, "dbias": i.bias}
-    empty = {name: None if like is None else memory.empty(name, like.shape, like.dtype, like.device)
+    empty = {name: None if like is None else shared.take(name, like.shape, like.dtype, like.device)
              for name, like in likes.items()}
     tensors = {**given, **empty, "x": None if direction == "backward" and i.y is not None else i.x}
     args = ForwardArgs() if direction == "forward" else BackwardArgs()
@@ -296,7 +296,7 @@ def own_call(loaded, chapter, direction, i, memory=None):
     for name, _ in args._fields_:
         if tensors.get(name) is not None:
             setattr(args, name, tensors[name].data_ptr())
-    return OwnCall(loaded, args, tensors, outputs, memory)
+    return OwnCall(loaded, args, tensors, outputs, shared)
 
 
 def by_package(from_y):
@@ -316,11 +316,11 @@ def own_providers(path, backend, with_launch=False):
     loaded = Library(path)
     if loaded.backend != backend:
         raise LibraryError(f"{path} is of the {loaded.backend} backend")
-    memory = Memory()
+    shared = SharedOutputs()
 
     def own(name, chapter, directions, from_y):
         as_model = with_launch and chapter is None
-        prepare = by_package(from_y) if as_model else functools.partial(own_call, loaded, chapter, memory=memory)
+        prepare = by_package(from_y) if as_model else functools.partial(own_call, loaded, chapter, shared=shared)
         return Provider(name, lambda: prepare, "", "make library", directions=directions, from_y=from_y)
 
     chapters = loaded.chapters()

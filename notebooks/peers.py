@@ -27,7 +27,7 @@ SHAPES = (Problem("f32", 1024, 2048), Problem("f16", 4096, 1024), Problem("f16",
           Problem("bf16", 8192, 4096), Problem("bf16", 131072, 1024), Problem("bf16", 131072, 4096),
           Problem("bf16", 16384, 16384))
 
-TURN_BYTES, MOST_COPIES = 256 << 20, 32
+TURN_BYTES, MOST_COPIES = 256 << 20, 32  # more would not help the smallest: they are launches
 
 DISPATCH = ("dispatch", "dispatch-from-y")
 CHAPTER = re.compile(r"(fwd|bwd)\d\d")
@@ -90,11 +90,11 @@ def affordable(seconds, each_us, most, least=5):
 
 
 def copies(problem):
-    """How many copies of the inputs take turns, so that a tensor is out of L2 when its turn comes.
+    """How many copies of the inputs take turns, so that 256 MB of x come between two uses of one.
 
-    A flush alone does not see to that: a line that was loaded with evict_last, as the kernels of
-    torch.compile do with the tensors that they read twice, stays in L2 while 256 MB of other lines
-    come and go.
+    A flush alone does not make x cold: a line that was loaded with evict_last, as the kernels of
+    torch.compile do with what they read twice, stays in L2 while 256 MB of other lines come and go.
+    Tensors of less than 1.6 MB may all stay, and so may weight and bias.
     """
     return min(MOST_COPIES, -(-TURN_BYTES // problem.tensor_bytes))
 

@@ -110,6 +110,7 @@ def variants(book, chapter):
                and not group_of(record) and record.get("passed", True) and "median_us" in record]
     if not records:
         return ["Not measured yet."]
+    records.sort(key=lambda record: (record["dtype"], record["rows"], record["cols"]))
     headers = ["problem, M × N", "with", "median µs", "p10–p90", "GB/s", "% of roof", "predicted MB"]
     rows = [[str(measurements.Problem(r["dtype"], r["rows"], r["cols"])), r["variant"], median(r),
              spread(r), number(r["gbps"], 3), f"{100 * r['gbps'] / r['roof_gbps']:.1f}",

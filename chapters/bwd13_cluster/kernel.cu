@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(kMaxThreads)
     }
     if (step >= lag) {
       const int turn = number % kExchanges;
-      arrived[turn].wait_for_cluster(number / kExchanges % 2);  // [13]
+      arrived[turn].wait_at_cluster_scope(number / kExchanges % 2);  // [13]
       const float2 c = warp_sum(peer < blocks ? of_block[turn][peer] : float2{});
       const float c1 = c.x * inverse_cols, c2 = layer ? c.y * inverse_cols : 0.0f;
 #pragma unroll

@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize)
   int stage = 0, exchange = 0;
   for (int64_t row = first_row; row < a.rows; row += stride, ++exchange) {
     if (row + stride < a.rows) send_moments(row + stride, (exchange + 1) % kTurns);  // [9]
-    met[exchange % kTurns].wait_for_cluster(exchange / kTurns % 2);
+    met[exchange % kTurns].wait_at_cluster_scope(exchange / kTurns % 2);
     const T* x_row = a.x + row * a.cols;
     const float2* const of_row = moments + exchange % kTurns * pieces;
     float mean = 0.0f, squares = 0.0f;

@@ -41,15 +41,14 @@ class Barrier {
     while (!try_wait<false>(parity)) {
     }
   }
-  __device__ void wait_for_cluster(unsigned parity) {
+  __device__ void wait_at_cluster_scope(unsigned parity) {
     while (!try_wait<true>(parity)) {
     }
   }
 
  private:
   __device__ std::uint32_t address() const { return shared_address(&state_); }
-  /// Sleeps until the phase has completed, though not for ever: the hardware sets a limit. What
-  /// other blocks' asynchronous stores bring is released at the cluster's scope, and so acquired.
+  /// Sleeps until the phase has completed, though not for ever: the hardware sets a limit.
   template <bool kFromCluster>
   __device__ bool try_wait(unsigned parity) {
     unsigned completed = 1;

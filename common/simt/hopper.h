@@ -21,8 +21,8 @@ class Barrier {
   void wait(unsigned parity, std::source_location where = std::source_location::current()) {
     simt::barrier_wait(this, parity, where);
   }
-  void wait_for_cluster(unsigned parity,
-                        std::source_location where = std::source_location::current()) {
+  void wait_at_cluster_scope(unsigned parity,
+                             std::source_location where = std::source_location::current()) {
     simt::barrier_wait(this, parity, where);
   }
 

@@ -1,7 +1,8 @@
 """At every measured shape the dispatch's choice is within 3 % of the fastest chapter.
 
 Usage: dispatch_test.py LIBRARY [DATA]          LIBRARY: the CPU backend's liblnc.so, whose dispatch
-       dispatch_test.py --table LIBRARY [DATA]  sees an H100. --table: shows every shape.
+       dispatch_test.py --table LIBRARY [DATA]  sees an H100. --table: shows every shape. DATA: another
+                                                file than h100.jsonl, of any Hopper GPU.
 
 A line of the table in common/dispatch.cpp starts from what --table shows: where another chapter than
 the choice is the fastest, and by how much.
@@ -43,7 +44,7 @@ def shapes(records, from_y):
     the chapters that start from y, which compete with no other."""
     found = {}
     for record in records:
-        if "H100" not in record.get("device", "") or record.get("variant", "") not in VARIANTS:
+        if record.get("backend") != "cuda" or record.get("variant", "") not in VARIANTS:
             continue
         shape = Shape(record["direction"], record["chapter"] in from_y, record.get("kind", "layer"),
                       record["dtype"], record.get("variant", ""), record.get("affine", True),
@@ -94,9 +95,9 @@ def test_the_judge():
     assert judge(times, "fwd03") == "fwd03 is chosen, and needs 10.40 us; fwd01 needs 10.00"
     assert judge(times, "fwd04") == "fwd04 is chosen, and not measured there"
     record = {"chapter": "bwd07", "direction": "backward", "dtype": "f32", "rows": 1, "cols": 2,
-              "median_us": 3.0, "device": "NVIDIA H100 80GB HBM3"}
+              "median_us": 3.0, "backend": "cuda"}
     grouped = {**record, "variant": "group 2"}
-    emulated = {**record, "device": "CPU, 4 cores"}
+    emulated = {**record, "backend": "cpu"}
     (shape, measured), = shapes([record, grouped, emulated], {"bwd07"}).items()
     assert shape.from_y and measured == {"bwd07": 3.0}
 
