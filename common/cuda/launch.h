@@ -11,14 +11,15 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace lnc {
 
 /// Throws std::runtime_error that names `what` and the CUDA error, unless `status` is success.
-inline void check_cuda(cudaError_t status, const std::string& what) {
+inline void check_cuda(cudaError_t status, std::string_view what) {
   if (status != cudaSuccess)
-    throw std::runtime_error(what + " failed: " + cudaGetErrorString(status) + " (" +
+    throw std::runtime_error(std::string(what) + " failed: " + cudaGetErrorString(status) + " (" +
                              cudaGetErrorName(status) + ")");
 }
 
@@ -139,7 +140,8 @@ int resident_blocks(void (*kernel)(Params...), int threads, std::size_t shared_b
   cudaError_t status = allow_shared_bytes(address, shared_bytes);
   if (status == cudaSuccess)
     status = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, shared_bytes);
-  check_cuda(status, "asking how many blocks of " + kernel_name(address) + " fit");
+  if (status != cudaSuccess)  // a name takes longer to find than the answer
+    check_cuda(status, "asking how many blocks of " + kernel_name(address) + " fit");
   return blocks > 0 ? blocks : 1;
 }
 
