@@ -13,9 +13,9 @@ namespace {
 // null parameters and most other GPUs nothing is measured; they get the same chapters. So does an
 // H200, where at 21 of the 123 shapes another is more than 3 % faster: fwd08, by up to 14 %, at 18
 // widths of half and at float 8192 x 16384, and bwd12, by 12 and 13 %, at bfloat16 65536 and 131072
-// x 4096 (h200.jsonl). Rows that start at no
-// 16-byte boundary are not measured either; they get fwd06 and bwd09. Each chapter finds its
-// launch shape itself; those that need Hopper refuse older GPUs, and the next line is asked.
+// x 4096 (h200.jsonl). Rows that start at no 16-byte boundary are not measured either; they get
+// fwd06 and bwd09. Each chapter finds its launch shape itself; those that need Hopper refuse older
+// GPUs, and the next line is asked.
 constexpr std::int64_t kBlockColumns = 16384;  // of the widest row that a block holds
 constexpr Choice kChoices[] = {
     {.chapter = "fwd09",

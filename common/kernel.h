@@ -506,7 +506,7 @@ void add_partial_sums(const BackwardArgs<T, W>& a, const PartialSums& sums, std:
     launch(kernel, {grid, warps * kWarpSize, 0, a.stream, 0, Start::kEarly}, sums, parts, a.dweight,
            a.dbias, a.cols);
   };
-  constexpr std::int64_t kWide = 16384;  // so many columns are blocks of vectors enough
+  constexpr std::int64_t kWide = 16384;  // columns: blocks of vectors for a whole GPU
   if (a.cols >= kWide && a.cols % 4 == 0 && at_16_bytes(a.dweight, a.dbias))
     launch_lanes(add_partial_sums_kernel<Start, 4, W>, 4);
   else

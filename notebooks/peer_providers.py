@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import torch
@@ -137,7 +138,7 @@ def load_compile():
         problem = inputs.kind, inputs.dtype, inputs.x.shape
         if compiled_for != problem:
             torch._dynamo.reset()  # else it would go over to dynamic shapes
-            options = replace(inputs, x=None, weight=None, bias=None, dy=None, mean=None, rstd=None, y=None)
+            options = SimpleNamespace(kind=inputs.kind, eps=inputs.eps)  # without tensors, which it would keep
             compiled = torch.compile(lambda x, weight, bias: torch_norm(options, x, weight, bias), dynamic=False)
             compiled_for = problem
         return by_autograd(lambda _, *arguments: compiled(*arguments))(direction, inputs)

@@ -27,7 +27,8 @@ SHAPES = (Problem("f32", 1024, 2048), Problem("f16", 4096, 1024), Problem("f16",
           Problem("bf16", 8192, 4096), Problem("bf16", 131072, 1024), Problem("bf16", 131072, 4096),
           Problem("bf16", 16384, 16384))
 
-TURN_BYTES, MOST_COPIES = 256 << 20, 32  # more would not help the smallest: they are launches
+FLUSH_BYTES = 256 << 20  # five times an H100's L2, twice a B200's
+MOST_COPIES = 32  # of the inputs; more would not help the smallest: they are launches
 
 DISPATCH = ("dispatch", "dispatch-from-y")
 CHAPTER = re.compile(r"(fwd|bwd)\d\d")
@@ -96,7 +97,7 @@ def copies(problem):
     torch.compile do with what they read twice, stays in L2 while 256 MB of other lines come and go.
     Tensors of less than 1.6 MB may all stay, and so may weight and bias.
     """
-    return min(MOST_COPIES, -(-TURN_BYTES // problem.tensor_bytes))
+    return min(MOST_COPIES, -(-FLUSH_BYTES // problem.tensor_bytes))
 
 
 def moved_bytes(direction, problem):

@@ -49,7 +49,7 @@ class Barrier {
  private:
   __device__ std::uint32_t address() const { return shared_address(&state_); }
   /// Sleeps until the phase has completed, though not for ever: the hardware sets a limit.
-  template <bool kFromCluster>
+  template <bool kClusterScope>
   __device__ bool try_wait(unsigned parity) {
     unsigned completed = 1;
 #define LNC_TRY_WAIT(scope)                     \
@@ -63,7 +63,7 @@ class Barrier {
       : "=r"(completed)                         \
       : "r"(address()), "r"(parity)             \
       : "memory")
-    if constexpr (kFromCluster)
+    if constexpr (kClusterScope)
       LNC_TRY_WAIT("cluster");
     else
       LNC_TRY_WAIT("cta");
