@@ -35,7 +35,8 @@
 //
 // bulk_load(to_shared, from_global, bytes, barrier). One thread asks, the copy engine works. Both
 // addresses and the size are multiples of 16. The bytes count for the barrier's phase when they are
-// there; who has waited for that sees them.
+// there; who has waited for that sees them. An L2Policy may follow: lines that are EvictFirst are
+// the first that L2 gives up.
 //
 // bulk_store(to_global, from_shared, bytes). By the same rules, but it completes in a group: a
 // thread commits what it has begun as one group, and wait_bulk_stores_read<n>() waits until all of
@@ -86,17 +87,18 @@ struct BulkRows {
   /// Asks for `count` neighbouring rows, or for as many as there are, each to `vectors` vectors of
   /// the slots, which hold a whole one. Returns how many bytes come: the caller arrives and expects
   /// them.
+  template <typename... Policy>
   __device__ unsigned load_rows(std::int64_t row, int count, int vectors, Slot* slots,
-                                Barrier& barrier) const {
+                                Barrier& barrier, Policy... policy) const {
     count = static_cast<int>(min(rows - row, std::int64_t{count}));
     if constexpr (kAligned) {  // they are neighbours in both places
       const auto bytes = static_cast<unsigned>(count * cols * sizeof(T));
-      bulk_load(slots, tensor + row * cols, bytes, barrier);
+      bulk_load(slots, tensor + row * cols, bytes, barrier, policy...);
       return bytes;
     }
     unsigned bytes = 0;
     for (int i = 0; i < count; ++i, slots += vectors)
-      bytes += copy(row + i, 0, vectors, slots, barrier);
+      bytes += copy(row + i, 0, vectors, slots, barrier, policy...);
     return bytes;
   }
 
@@ -131,13 +133,14 @@ struct BulkRows {
 
  private:
   /// Begins the copy that `load` speaks of; returns how many bytes come.
+  template <typename... Policy>
   __device__ unsigned copy(std::int64_t row, std::int64_t first, int vectors, Slot* slots,
-                           Barrier& barrier) const {
+                           Barrier& barrier, Policy... policy) const {
     if constexpr (kAligned) {
       const std::int64_t elements = min(cols - first * kLanes, std::int64_t{vectors} * kLanes);
       if (elements <= 0) return 0;
       const auto bytes = static_cast<unsigned>(elements * sizeof(T));
-      bulk_load(slots, tensor + row * cols + first * kLanes, bytes, barrier);
+      bulk_load(slots, tensor + row * cols + first * kLanes, bytes, barrier, policy...);
       return bytes;
     }
     const auto floor = [](const T* p) { return reinterpret_cast<std::uintptr_t>(p) / 16 * 16; };
@@ -148,7 +151,7 @@ struct BulkRows {
                                    floor(tensor + rows * cols));
     if (end <= begin) return 0;
     bulk_load(slots + (begin - start) / 16, reinterpret_cast<const void*>(begin), end - begin,
-              barrier);
+              barrier, policy...);
     return end - begin;
   }
 };

@@ -2,9 +2,8 @@
 //
 // A thread of bwd09 fetches x and dy of its next row itself: registers wait for them, and one row
 // ahead is all that fits there. Here the copy engine brings rows to a ring in shared memory, as in
-// fwd08, several rows ahead; registers hold weight, dweight, dbias and the row at work. A narrow
-// row comes together with its neighbours, as many as a block has threads for. The kernel that adds
-// up the blocks' sums is launched while the blocks are still at work.
+// fwd08, several rows ahead; registers hold weight, dweight, dbias and the rows at work, as many as
+// a block has threads for. The kernel that adds up the blocks' sums is launched meanwhile.
 //
 // It should run at the speed of a triad: 3·M·N elements, each moved once.
 #include "common/hopper.h"
@@ -17,22 +16,21 @@ constexpr int kColumns = 16, kFewColumns = 8, kFewFrom = 512;      // [2] of a t
 constexpr int kMaxStages = 3, kSpareBytes = 10 << 10;              // [3] of a block's ring
 constexpr bool kEarlySum = true;                                   // [4]
 constexpr int kSumThreads = 512, kSumColumns = 16, kSumBatch = 9;  // [5]
+constexpr int64_t kSmallBytes = 12 << 20;                          // [14] of a tensor
 template <int kRowThreads>
-constexpr int kBlockThreads = kRowThreads < kMinThreads ? kMinThreads : kRowThreads;
+constexpr int kBlockThreads = kRowThreads < kMinThreads ? kMinThreads : kMaxThreads;
 template <int kRowThreads>
-constexpr int kPlaces = kRowThreads < kMaxThreads ? kBlocks : 1;  // of them on a multiprocessor
+constexpr int kPlaces = kRowThreads < kMinThreads ? kBlocks : 1;  // of them on a multiprocessor
 
 /// A block takes kRows neighbouring rows at a time, then those gridDim.x · kRows further on. A slot
 /// holds these of x, then these of dy, each in slot_vectors vectors. `sums`: [blocks, 2, padded].
 template <typename T, typename W, int kRowThreads, int kVectors, bool kAligned>
 __global__ void __launch_bounds__(kBlockThreads<kRowThreads>, kPlaces<kRowThreads>)
     layer_norm_backward(BackwardArgs<T, W> a, int stages, int slot_vectors, int padded,
-                        float inverse_cols, float* sums) {
+                        float inverse_cols, L2Policy policy, float* sums) {
   constexpr int kThreads = kBlockThreads<kRowThreads>, kRows = kThreads / kRowThreads;
   constexpr int kLanes = kVectorElements<T>;
-  constexpr bool kKept =
-      kVectors * kLanes <= (kRowThreads < kFewFrom ? kColumns : kFewColumns);  // [6]
-  static_assert(kKept || kRows == 1);
+  constexpr bool kKept = kRows > 1 || kVectors * kLanes <= kFewColumns;  // [6]
   __shared__ Barrier full[kMaxStages];
   const int in_slot = threadIdx.x / kRowThreads, thread = threadIdx.x % kRowThreads;
   const BulkRows<T, kAligned> x_rows{a.x, a.rows, a.cols}, dy_rows{a.dy, a.rows, a.cols};
@@ -43,9 +41,9 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>, kPlaces<kRowThread
   const auto request = [&](int64_t row, int stage) {
     if (row >= a.rows) return;
     auto* const slot = ring.slot(stage);
-    const unsigned bytes = x_rows.load_rows(row, kRows, slot_vectors, slot, full[stage]);
-    full[stage].arrive_and_expect(
-        bytes + dy_rows.load_rows(row, kRows, slot_vectors, slot + dy_at, full[stage]));  // [7]
+    const unsigned bytes = x_rows.load_rows(row, kRows, slot_vectors, slot, full[stage], policy);
+    full[stage].arrive_and_expect(bytes + dy_rows.load_rows(row, kRows, slot_vectors, slot + dy_at,
+                                                            full[stage], policy));  // [7]
   };
   const auto columns = [&](int i) {
     return Columns<T, kAligned>(nullptr, i * kRowThreads + thread, a.cols);
@@ -170,12 +168,14 @@ void run_team(const BackwardArgs<T, W>& a) {
     const int stage_bytes = 2 * kRows * slot_vectors * 16;
     const int room = (max_shared_bytes() - kSpareBytes) / kPlaces<kRowThreads> / stage_bytes;
     const int stages = std::clamp(room, 2, kMaxStages);
-    const unsigned places = a.group > 0 ? a.group : multiprocessors() * kPlaces<kRowThreads>;
-    const unsigned blocks = std::min(places, blocks_for(a.rows, kRows));
+    const unsigned most = a.group > 0 ? a.group : multiprocessors() * kPlaces<kRowThreads>;
+    const unsigned blocks = std::min(most, blocks_for(a.rows, kRows));
     auto* const sums = static_cast<float*>(a.workspace);
+    const bool small = a.rows * a.cols * int64_t{sizeof(T)} <= kSmallBytes;
     launch(layer_norm_backward<T, W, kRowThreads, kVectors, kAligned>,
            {blocks, kThreads, std::size_t(stages) * stage_bytes, a.stream}, a, stages, slot_vectors,
-           padded, 1.0f / static_cast<float>(a.cols), sums);
+           padded, 1.0f / static_cast<float>(a.cols),
+           small ? L2Policy::EvictFirst : L2Policy::EvictNormal, sums);
     const int width = a.kind == Kind::Layer ? 2 * padded : padded;
     launch(add_blocks<W>, {blocks_for(width, kSumColumns), kSumThreads, 0, a.stream, 0, kEarlySum},
            sums, blocks, padded, width, a.dweight, a.dbias, a.cols);

@@ -83,12 +83,28 @@ __device__ inline void fence_barrier_init() {
   fence_proxy_async();
 }
 
+/// What createpolicy.fractional makes for all of the bytes.
+enum class L2Policy : std::uint64_t {
+  EvictNormal = 0x1000000000000000,
+  EvictFirst = 0x12F0000000000000,
+};
+
 __device__ inline void bulk_load(void* to_shared, const void* from_global, std::uint32_t bytes,
                                  Barrier& barrier) {
   LNC_HOPPER_ASM(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
       "[%3];" ::"r"(shared_address(to_shared)),
       "l"(__cvta_generic_to_global(from_global)), "r"(bytes), "r"(shared_address(&barrier))
+      : "memory");
+}
+
+__device__ inline void bulk_load(void* to_shared, const void* from_global, std::uint32_t bytes,
+                                 Barrier& barrier, L2Policy policy) {
+  LNC_HOPPER_ASM(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+      "[%1], %2, [%3], %4;" ::"r"(shared_address(to_shared)),
+      "l"(__cvta_generic_to_global(from_global)), "r"(bytes), "r"(shared_address(&barrier)),
+      "l"(static_cast<std::uint64_t>(policy))
       : "memory");
 }
 

@@ -38,6 +38,12 @@ inline void bulk_load(void* to_shared, const void* from_global, std::uint32_t by
                       std::source_location where = std::source_location::current()) {
   simt::bulk_load(to_shared, from_global, bytes, &barrier, where);
 }
+enum class L2Policy { EvictNormal, EvictFirst };
+inline void bulk_load(void* to_shared, const void* from_global, std::uint32_t bytes,
+                      Barrier& barrier, L2Policy,
+                      std::source_location where = std::source_location::current()) {
+  simt::bulk_load(to_shared, from_global, bytes, &barrier, where);
+}
 inline void bulk_store(void* to_global, const void* from_shared, std::uint32_t bytes,
                        std::source_location where = std::source_location::current()) {
   simt::bulk_store(to_global, from_shared, bytes, where);
