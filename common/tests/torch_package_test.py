@@ -393,12 +393,12 @@ class Compilation(Package):
     def test_the_operators_are_what_pytorch_wants(self):
         x, dy = random(6, 40, requires_grad=True), random(6, 40)
         weight, bias = parameters((40,), torch.float32)
-        mean, rstd, ops = random(6), random(6).abs(), torch.ops.layernorm_chapters
+        statistics, ops = random(2, 6).abs(), torch.ops.layernorm_chapters
         for memory_efficient in (False, True):
             torch.library.opcheck(ops.forward.default, (x, weight, bias, 40, EPS, False,
                                                         memory_efficient, None, None))
             torch.library.opcheck(ops.backward.default,
-                                  (dy, x.detach(), weight.detach(), bias.detach(), mean, rstd, 40,
+                                  (dy, x.detach(), weight.detach(), bias.detach(), statistics, 40,
                                    EPS, False, memory_efficient, True, False, None))
         torch.library.opcheck(ops.forward.default,
                               (x, weight, None, 40, EPS, True, False, "fwd04", "bwd05"))

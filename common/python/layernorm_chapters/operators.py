@@ -78,14 +78,17 @@ def _workspace_bytes(args_type, chapter, problem, places, gpu):
     return library().plan(args_type(chapter, Problem.from_buffer_copy(problem), *places)).workspace_bytes
 
 
-def _run(args_type, chapter, problem, tensors, x):
-    """Runs a pass on x's device and the current stream. tensors: as args_type has their pointers."""
+def _pointers(*tensors):
+    return [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
+
+
+def _run(args_type, chapter, problem, pointers, x):
+    """Runs a pass on x's device and the current stream. pointers: the tensors' of args_type."""
     gpu = x.get_device()
     if gpu >= 0 and gpu != torch.cuda.current_device():
         with torch.cuda.device(gpu):
-            return _run(args_type, chapter, problem, tensors, x)
+            return _run(args_type, chapter, problem, pointers, x)
     chapter = chapter and chapter.encode()
-    pointers = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
     places = tuple([p and 16 + p % 16 for p in pointers])
     args = args_type(chapter, problem, *pointers)
     args.workspace_bytes = _workspace_bytes(args_type, chapter, bytes(problem), places, gpu)
@@ -93,7 +96,7 @@ def _run(args_type, chapter, problem, tensors, x):
         workspace = x.new_empty(args.workspace_bytes, dtype=torch.uint8)
         args.workspace = workspace.data_ptr()
     if gpu >= 0:
-        args.stream = torch.cuda.current_stream(gpu).cuda_stream
+        args.stream = torch._C._cuda_getCurrentRawStream(gpu)
     library().run(args)
 
 
@@ -102,20 +105,25 @@ def _run(args_type, chapter, problem, tensors, x):
 torch.library.define(
     "layernorm_chapters::forward",
     "(Tensor x, Tensor? weight, Tensor? bias, SymInt cols, float eps, bool rms, "
-    "bool memory_efficient, str? chapter, str? backward_chapter) -> (Tensor, Tensor, Tensor)")
+    "bool memory_efficient, str? chapter, str? backward_chapter) -> (Tensor, Tensor)")
 torch.library.define(
     "layernorm_chapters::backward",
-    "(Tensor dy, Tensor saved, Tensor? weight, Tensor? bias, Tensor mean, Tensor rstd, "
-    "SymInt cols, float eps, bool rms, bool memory_efficient, bool wants_dweight, "
-    "bool wants_dbias, str? chapter) -> (Tensor, Tensor, Tensor)")
+    "(Tensor dy, Tensor saved, Tensor? weight, Tensor? bias, Tensor statistics, SymInt cols, "
+    "float eps, bool rms, bool memory_efficient, bool wants_dweight, bool wants_dbias, "
+    "str? chapter) -> (Tensor, Tensor, Tensor)")
 
 
 def _forward_outputs(x, cols, rms):
-    """y, mean and rstd, uninitialised."""
-    rows = x.numel() // cols
+    """y and the statistics, uninitialised: [mean, rstd] of each row, [rstd] for RMS norm."""
     return (torch.empty_like(x, memory_format=torch.contiguous_format),
-            x.new_empty(0 if rms else rows, dtype=torch.float32),
-            x.new_empty(rows, dtype=torch.float32))
+            x.new_empty((1 if rms else 2, x.numel() // cols), dtype=torch.float32))
+
+
+def _mean_and_rstd(statistics):
+    """Their pointers."""
+    kinds, rows = statistics.shape
+    first = statistics.data_ptr()
+    return (0, first) if kinds == 1 else (first, first + 4 * rows)
 
 
 def _backward_outputs(dy, weight, bias, wants_dweight, wants_dbias):
@@ -129,10 +137,10 @@ def _forward(x, weight, bias, cols, eps, rms, memory_efficient, chapter, backwar
     _check_dtypes(x, weight, bias)
     _check_device(x)
     x, weight, bias = x.contiguous(), _contiguous(weight), _contiguous(bias)
-    y, mean, rstd = _forward_outputs(x, cols, rms)
+    y, statistics = _forward_outputs(x, cols, rms)
     _run(ForwardArgs, chapter, _problem(x, weight, bias, cols, eps, rms),
-         (x, weight, bias, y, mean, rstd), x)
-    return y, mean, rstd
+         (*_pointers(x, weight, bias, y), *_mean_and_rstd(statistics)), x)
+    return y, statistics
 
 
 torch.library.impl("layernorm_chapters::forward", "default", _forward)
@@ -144,14 +152,15 @@ def _(x, weight, bias, cols, eps, rms, memory_efficient, chapter, backward_chapt
     return _forward_outputs(x, cols, rms)
 
 
-def _backward(dy, saved, weight, bias, mean, rstd, cols, eps, rms, memory_efficient, wants_dweight,
+def _backward(dy, saved, weight, bias, statistics, cols, eps, rms, memory_efficient, wants_dweight,
               wants_dbias, chapter):
-    dy, saved = dy.contiguous(), saved.contiguous()
+    dy, saved, statistics = dy.contiguous(), saved.contiguous(), statistics.contiguous()
     weight, bias = _contiguous(weight), _contiguous(bias)
     dx, dweight, dbias = _backward_outputs(dy, weight, bias, wants_dweight, wants_dbias)
     x, y = (None, saved) if memory_efficient else (saved, None)
     _run(BackwardArgs, chapter, _problem(dy, weight, bias, cols, eps, rms),
-         (dy, x, y, weight, bias, mean, rstd, dx, dweight, dbias), dy)
+         (*_pointers(dy, x, y, weight, bias), *_mean_and_rstd(statistics),
+          *_pointers(dx, dweight, dbias)), dy)
     return dx, dweight, dbias
 
 
@@ -159,22 +168,22 @@ torch.library.impl("layernorm_chapters::backward", "default", _backward)
 
 
 @torch.library.register_fake("layernorm_chapters::backward")
-def _(dy, saved, weight, bias, mean, rstd, cols, eps, rms, memory_efficient, wants_dweight,
+def _(dy, saved, weight, bias, statistics, cols, eps, rms, memory_efficient, wants_dweight,
       wants_dbias, chapter):
     return _backward_outputs(dy, weight, bias, wants_dweight, wants_dbias)
 
 
 def _keep(ctx, x, weight, bias, options, output):
     """Keeps in ctx what _wanted() takes from it."""
-    y, mean, rstd = output
+    y, statistics = output
     _, _, _, memory_efficient, *_ = ctx.options = options
-    ctx.save_for_backward(y if memory_efficient else x, weight, bias, mean, rstd)
+    ctx.save_for_backward(y if memory_efficient else x, weight, bias, statistics)
 
 
 def _save(ctx, inputs, output):
     x, weight, bias, *options = inputs
     _keep(ctx, x, weight, bias, options, output)
-    ctx.mark_non_differentiable(*output[1:])
+    ctx.mark_non_differentiable(output[1])
     ctx.set_materialize_grads(False)
 
 
@@ -184,12 +193,12 @@ def _gradients(ctx, dy, *_):
 
 def _wanted(ctx, dy):
     """The gradients of x, weight and bias, or None for those that nobody wants."""
-    saved, weight, bias, mean, rstd = ctx.saved_tensors
+    saved, weight, bias, statistics = ctx.saved_tensors
     *options, _, chapter = ctx.options
     _, wants_dweight, wants_dbias, *_ = ctx.needs_input_grad
     direct = _is_eager(dy, saved) and not torch.is_grad_enabled()
     backward = _backward if direct else torch.ops.layernorm_chapters.backward.default
-    dx, dweight, dbias = backward(dy, saved, weight, bias, mean, rstd, *options, wants_dweight,
+    dx, dweight, dbias = backward(dy, saved, weight, bias, statistics, *options, wants_dweight,
                                   wants_dbias, chapter)
     return dx, dweight if wants_dweight else None, dbias if wants_dbias else None
 
