@@ -16,7 +16,7 @@ A row is one chapter (or peer) on one problem:
 
 Of training, a row is one model with one norm: norm ("torch", "ours"), order, kind, dtype, losses, last
 (the mean loss of the last tenth of the steps), model (a phrase), and what measurements.py explains: entropy,
-distance, noise, agrees, step_us, peak_bytes.
+distance, noise, agrees, step_us, graph_us, peak_bytes.
 """
 
 import os
@@ -320,7 +320,7 @@ def training_row(record, run):
             "last": None if None in last else sum(last) / len(last),
             "noise": next(other["noise"] for other in run if "noise" in other),
             "agrees": record.get("agrees", True), "step_us": record.get("step_us"),
-            "peak_bytes": record.get("peak_bytes"), "model": phrase.format(steps=len(losses), **record),
+            "graph_us": record.get("graph_us"), "peak_bytes": record.get("peak_bytes"), "model": phrase.format(steps=len(losses), **record),
             "device": record.get("device", ""), "emulated": False}
 
 

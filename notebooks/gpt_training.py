@@ -14,7 +14,9 @@ PyTorch itself: it trains three times on the same batches, but with their sequen
 and in two halves whose gradients are added. The mathematics is the same, the order of every sum over
 the batch is not. The noise is the largest root mean square, over the steps, of the difference of two
 of these three loss curves; a run agrees if its own difference from PyTorch's is at most three times
-that. Prints, and appends to --json: losses, the median step, peak memory. Exit status 1: no agreement.
+that. Prints, and appends to --json: losses, the median step, peak memory; and the median step as one
+CUDA graph, in which the host, which has every kernel to launch, no longer counts. Exit status 1: no
+agreement.
 """
 
 import argparse
@@ -36,6 +38,7 @@ JSON = ROOT / "notebooks/data/local_training.jsonl"
 sys.path.insert(0, str(ROOT / "common/python"))  # layernorm_chapters
 VOCABULARY = 64
 UNTIMED = 10  # first steps, which compile kernels and find memory
+REPLAYS = 50  # of the step as a CUDA graph
 
 
 def markov_text(sequences, length, seed=0):
@@ -104,44 +107,60 @@ def norms(kind):
 
 
 def train(options, dtype, norm, batches, order="as it is"):
-    """Losses of all steps; on a GPU the median step in µs and peak bytes. `order`: of a batch's sums."""
+    """Losses of all steps; on a GPU the median step in µs, the same in a CUDA graph, and peak bytes.
+    `order`: of a batch's sums."""
     device = batches.device
     gc.collect()  # the model before this one
     torch.manual_seed(1)
     model = GPT(options, norm).to(device, dtype)
     parameters = list(model.parameters())
     masters = parameters if dtype == torch.float32 else [p.detach().float() for p in parameters]
-    optimizer = torch.optim.AdamW(masters, lr=options.rate, betas=(0.9, 0.95), weight_decay=0.1)
-    losses, marks, gpu = torch.zeros(options.steps, device=device), [], device.type == "cuda"
+    losses, gpu = torch.zeros(options.steps, device=device), device.type == "cuda"
+    optimizer = torch.optim.AdamW(masters, lr=options.rate, betas=(0.9, 0.95), weight_decay=0.1, capturable=gpu)
 
-    def mark():  # events, so that the host waits for no step
-        marks.append(torch.cuda.Event(enable_timing=True))
-        marks[-1].record()
-
-    if gpu:
-        torch.compiler.reset()
-        torch.cuda.reset_peak_memory_stats()
-        mark()
-    for step, batch in enumerate(batches):
+    def step(batch, loss_of_batch):
         parts = {"as it is": [batch], "reversed": [batch.flip(0)], "in halves": batch.chunk(2)}[order]
         for parameter in parameters:
             parameter.grad = None
         for part in parts:
             loss = F.cross_entropy(model(part[:, :-1]).float().flatten(0, 1), part[:, 1:].flatten()) / len(parts)
             loss.backward()
-            losses[step] += loss.detach()
+            loss_of_batch += loss.detach()
         for master, parameter in zip(masters, parameters):
             master.grad = parameter.grad.float()
         nn.utils.clip_grad_norm_(masters, 1.0)
         optimizer.step()
         if masters is not parameters:
             torch._foreach_copy_([parameter.detach() for parameter in parameters], masters)
-        if gpu:
-            mark()
-    curve = {"losses": [rounded(loss, 7) for loss in losses.tolist()]}  # waits for the device
+
+    if not gpu:
+        for batch, loss in zip(batches, losses):
+            step(batch, loss)
+        return {"losses": curve_of(losses)}
+    torch.compiler.reset()
+    torch.cuda.reset_peak_memory_stats()
+    eager = median_us([functools.partial(step, batch, loss) for batch, loss in zip(batches, losses)])
+    run = {"losses": curve_of(losses), "step_us": eager, "peak_bytes": torch.cuda.max_memory_allocated()}
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step(batches[0], torch.zeros((), device=device))
+    return run | {"graph_us": median_us([graph.replay] * REPLAYS)}
+
+
+def curve_of(losses):
+    return [rounded(loss, 7) for loss in losses.tolist()]  # waits for the device
+
+
+def median_us(calls):
+    """The median time of a call on the device; between them are events, so that the host waits for none."""
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(len(calls) + 1)]
+    marks[0].record()
+    for call, mark in zip(calls, marks[1:]):
+        call()
+        mark.record()
+    torch.cuda.synchronize()
     times = [1e3 * before.elapsed_time(after) for before, after in itertools.pairwise(marks)]
-    return curve if not gpu else {**curve, "step_us": rounded(quantile(times[UNTIMED:] or times, 0.5), 5),
-                                  "peak_bytes": torch.cuda.max_memory_allocated()}
+    return rounded(quantile(times[UNTIMED:] or times, 0.5), 5)
 
 
 def apart(a, b):
@@ -159,7 +178,7 @@ def compare(options, dtype, device, journal):
     batches = text.view(options.steps, options.batch, -1).to(device)
     made, curves, failed = norms(options.kind), [], []
     print(f"{dtype}, {options.kind} norm, {options.steps} steps; the text's entropy is {entropy:.3f}")
-    print(f"{'norms':34}{'last loss':>10}{'from torch':>12}{'step, ms':>10}{'peak, MB':>10}")
+    print(f"{'norms':34}{'last loss':>10}{'from torch':>12}{'step, ms':>10}{'in a graph':>12}{'peak, MB':>10}")
     runs = [("torch", order) for order in ("as it is", "reversed", "in halves")]
     for name, order in runs + [(name, "as it is") for name in made if name != "torch"]:
         run = train(options, getattr(torch, DTYPES[dtype]), made[name], batches, order)
@@ -174,7 +193,8 @@ def compare(options, dtype, device, journal):
                      "distance": rounded(distance, 3), **more, **run})
         last = run["losses"][-options.steps // 10:]
         print(f"{name + ('' if order == 'as it is' else ', ' + order):34}{sum(last) / len(last):10.4f}{distance:12.2e}"
-              + (f"{run['step_us'] / 1e3:10.2f}{run['peak_bytes'] / 1e6:10.0f}" if "step_us" in run else "")
+              + (f"{run['step_us'] / 1e3:10.2f}{run['graph_us'] / 1e3:12.2f}{run['peak_bytes'] / 1e6:10.0f}"
+                 if "step_us" in run else "")
               + ("   does not agree" if agrees is False else ""), flush=True)
     print(f"The noise is {noise_of(curves):.2e}; a run agrees up to {AGREES} times that.\n")
     return failed

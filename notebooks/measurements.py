@@ -25,7 +25,8 @@ What gpt_training.py appends is read by load_training: a model's training with t
     losses, entropy             of each step (null where not finite), and the least that a model can reach
     order                       of a batch's sums: "as it is", or changed, to see what rounding does
     distance, noise, agrees     from torch's losses; what torch's own differ by; whether that explains it
-    step_us, peak_bytes         the median step and the most memory in use; of a GPU only
+    step_us, graph_us           the median step, as it is and as one CUDA graph; of a GPU only
+    peak_bytes                  the most memory in use, likewise
 """
 
 import json
@@ -79,7 +80,7 @@ GROUPS = (PROGRESSION, Problem("bf16", 16384, 4096))  # each with --group 1, 2, 
 
 NUMBERS = ("median_us", "p10_us", "p90_us", "samples", "cycles", "gbps", "roof_gbps",
            "predicted_bytes", "parts_us", "parts_bytes", "max_abs_err", "rel_err")
-TRAINING_NUMBERS = ("entropy", "distance", "noise", "step_us", "peak_bytes")
+TRAINING_NUMBERS = ("entropy", "distance", "noise", "step_us", "graph_us", "peak_bytes")
 AGREES = 3  # times torch's own noise: so far from torch's losses others agree with them
 MODEL = ("width", "layers", "batch", "context")  # of a model in training
 

@@ -275,10 +275,11 @@ def training(book, file):
     shown = [row for kind in KINDS for row in book.training_rows(kind) if row["order"] == "as it is"]
     if not shown:
         return ["Not measured yet."]
-    headers = ["type", "norm", "last loss", "from torch", "torch's noise", "step, ms", "peak, MB"]
+    headers = ["type", "norm", "last loss", "from torch", "torch's noise", "step, ms", "in a graph, ms",
+               "peak, MB"]
     rows = [[row["dtype"] + ("" if row["kind"] == "layer" else f", {KINDS[row['kind']]}"), row["norm"],
              number(row["last"], 5), MISSING if row["norm"] == "torch" else small(row["distance"]),
-             small(row["noise"]), number(row["step_us"] and row["step_us"] / 1e3),
+             small(row["noise"]), *(number(row[time] and row[time] / 1e3) for time in ("step_us", "graph_us")),
              number(row["peak_bytes"] and row["peak_bytes"] / 1e6)] for row in shown]
     failed = "; ".join(f"{row['norm']}, {row['dtype']}" for row in shown if not row["agrees"])
     models = "; ".join(dict.fromkeys(row["model"] for row in shown))
@@ -287,7 +288,8 @@ def training(book, file):
             "From torch: the root mean square, over the steps, of the difference from torch's loss. Torch's noise: the "
             "same of torch from itself, its sums over the batch in another order; up to "
             f"{measurements.AGREES} times that a curve agrees. {f'These do not: {failed}. ' * bool(failed)}"
-            f"A step is the median one. {provenance(shown)}.")
+            "A step is the median one; in a graph, the step as one CUDA graph, for which the host launches nothing else. "
+            f"{provenance(shown)}.")
     figure = Path(os.path.relpath(book.root / FIGURES / "training.svg", file.parent)).as_posix()
     alt = "Loss curves with each norm, and their differences beside torch's own noise"
     image = ["", f"![{alt}]({figure})"] if any(row["kind"] == "layer" for row in shown) else []

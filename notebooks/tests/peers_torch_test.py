@@ -238,6 +238,7 @@ class Training(unittest.TestCase):
             for run in runs:
                 self.assertEqual(len(run["losses"]), 4)
                 self.assertLess(run["distance"], 1e-5, text)
+                self.assertEqual("graph_us" in run, torch.cuda.is_available())
 
     def test_curves_that_part_are_found(self):
         class Wrong(torch.nn.LayerNorm):
