@@ -10,7 +10,7 @@ Every provider gets the same tensors and does one pass of a training step: forwa
 backward pass needs, or dx, dweight and dbias. Its result is held against double precision first; a
 provider that is wrong is shown as wrong and has no time. Then it is timed, by CUDA events:
 
-    cold L2      256 MB are written before each sample, at least three times. Meanwhile the host puts
+    cold L2      256 MB are written before each sample, three to six times. Meanwhile the host puts
                  the call into the queue, so that a time is the device's alone. Where a host is too
                  slow for that, the writes are doubled; '+' marks a time for which that was not enough.
                  Copies of the inputs take turns, as many as make 256 MB of x, 32 at most: some kernels
@@ -45,7 +45,7 @@ from peers import DTYPES, KINDS, RequestError
 ROOT = Path(__file__).resolve().parents[1]
 LIBRARY = Path("build/cuda/lib/liblnc.so")
 JSON = Path("notebooks/data/local_peers.jsonl")
-METHOD = "cold L2 (256 MB written three times or more before each sample, inputs in turns), CUDA events, median"
+METHOD = "cold L2 (256 MB written 3 to 6 times, by lot, before each sample; inputs in turns), CUDA events, median"
 SECONDS_EACH = 0.25  # for the samples of one provider on one problem; slow ones get fewer
 
 

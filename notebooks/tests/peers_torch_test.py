@@ -261,6 +261,24 @@ class Training(unittest.TestCase):
         self.assertTrue(0.5 < entropy < math.log(gpt_training.VOCABULARY) - 1, entropy)
 
 
+class Queue(unittest.TestCase):
+    def test_samples_have_every_place_in_the_queue(self):
+        """As many writes before one as before another would give all of them the same place."""
+        writes, counts = mock.Mock(), []
+
+        def run():
+            counts.append(writes.zero_.call_count)
+            writes.zero_.reset_mock()
+
+        event = mock.Mock(**{"query.return_value": False, "elapsed_time.return_value": 0.001})
+        with mock.patch.object(peer_clock.torch, "empty", return_value=writes), \
+                mock.patch.object(peer_clock.torch.cuda, "Event", return_value=event), \
+                mock.patch.object(peer_clock.torch.cuda, "synchronize"):
+            clock = peer_clock.Clock()
+            self.assertEqual(len(clock.samples(run, 40)[0]), 40)
+        self.assertEqual(set(counts), {3, 4, 5, 6})
+
+
 @unittest.skipUnless(DEVICE == "cuda", "events need a GPU")
 class Events(unittest.TestCase):
     def test_the_host_s_time_counts_only_where_it_should(self):
