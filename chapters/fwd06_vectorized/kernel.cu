@@ -13,8 +13,7 @@ using namespace lnc;
 
 /// Makes y of a vector of x: xhat · weight + bias, with 1 and 0 for what is null. What was not
 /// loaded early is loaded here.
-template <bool kWeightEarly, bool kBiasEarly, bool kRms, typename T, typename W, int kLanes,
-          bool kAligned>
+template <bool kWeightEarly, bool kBiasEarly, typename T, typename W, int kLanes, bool kAligned>
 __device__ void normalise(const ForwardArgs<T, W>& a, float (&x)[kLanes],
                           const Columns<T, kAligned>& columns, const Packed<W, kLanes>& weight,
                           const Packed<W, kLanes>& bias, float mean, float rstd) {
@@ -27,7 +26,7 @@ __device__ void normalise(const ForwardArgs<T, W>& a, float (&x)[kLanes],
       to_floats(columns.load(a.weight), of_column);
     for (int lane = 0; lane < kLanes; ++lane) x[lane] *= of_column[lane];
   }
-  if (!kRms && a.bias != nullptr) {
+  if (a.bias != nullptr) {
     if constexpr (kBiasEarly)
       to_floats(bias, of_column);
     else
@@ -53,8 +52,8 @@ __device__ float row_sum(float value, int row_threads) {
   return block_sum<V::kMaxThreads>(value, row_threads);
 }
 
-/// A row in registers. One of more than a warp has a block. kRms: the norm is RMS norm.
-template <typename T, typename W, typename V, bool kRms, bool kAligned>
+/// A row in registers. One of more than a warp has a block.
+template <typename T, typename W, typename V, bool kAligned>
 __global__ void __launch_bounds__(V::kMaxThreads* V::kRowsPerBlock, kAligned ? V::kBlocks : 0)
     layer_norm_forward(ForwardArgs<T, W> a) {
   constexpr int kLanes = kVectorElements<T>, kVectors = V::kVectors;
@@ -72,8 +71,7 @@ __global__ void __launch_bounds__(V::kMaxThreads* V::kRowsPerBlock, kAligned ? V
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) loaded[i] = columns(i).load(x_row);
   constexpr bool kSame = kAligned && sizeof(W) == sizeof(T);  // [3]
-  constexpr bool kWeightEarly = kSame && V::kEarly >= 1;
-  constexpr bool kBiasEarly = kSame && V::kEarly == 2 && !kRms;
+  constexpr bool kWeightEarly = kSame && V::kEarly >= 1, kBiasEarly = kSame && V::kEarly == 2;
   Packed<W, kLanes> weight[kVectors], bias[kVectors];
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
@@ -82,8 +80,7 @@ __global__ void __launch_bounds__(V::kMaxThreads* V::kRowsPerBlock, kAligned ? V
   }
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
   float mean = 0.0f, x[kLanes];
-  const bool layer = !kRms && a.kind == Kind::Layer;  // [7]
-  if (layer) {
+  if (a.kind == Kind::Layer) {
     float sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
@@ -104,11 +101,11 @@ __global__ void __launch_bounds__(V::kMaxThreads* V::kRowsPerBlock, kAligned ? V
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     to_floats(loaded[i], x);
-    normalise<kWeightEarly, kBiasEarly, kRms>(a, x, columns(i), weight[i], bias[i], mean, rstd);
+    normalise<kWeightEarly, kBiasEarly>(a, x, columns(i), weight[i], bias[i], mean, rstd);
     columns(i).store(a.y + row * a.cols, x);
   }
   if (thread == 0) {
-    if (layer) a.mean[row] = mean;
+    if (a.kind == Kind::Layer) a.mean[row] = mean;
     a.rstd[row] = rstd;
   }
 }
@@ -149,7 +146,7 @@ __global__ void __launch_bounds__(kWideThreads)
   });
   const float rstd = rsqrtf(block_sum<kWideThreads>(squares) * inverse_cols + a.eps);
   walk([&](const auto& columns, auto& x) {
-    normalise<false, false, false, T, W>(a, x, columns, {}, {}, mean, rstd);
+    normalise<false, false, T, W>(a, x, columns, {}, {}, mean, rstd);
     columns.store(a.y + row * a.cols, x);
   });
   if (threadIdx.x == 0) {
@@ -158,47 +155,45 @@ __global__ void __launch_bounds__(kWideThreads)
   }
 }
 
-template <typename V, bool kRms, bool kAligned, typename T, typename W>
+template <typename V, bool kAligned, typename T, typename W>
 bool run_if_it_fits(const ForwardArgs<T, W>& a, int64_t vectors) {
   if (vectors > V::kMaxThreads * V::kVectors) return false;
   unsigned threads = V::kMaxThreads * V::kRowsPerBlock;
   if (V::kFewer) threads = blocks_for(vectors, V::kVectors * kWarpSize) * kWarpSize;
-  launch(layer_norm_forward<T, W, V, kRms, kAligned>,
+  launch(layer_norm_forward<T, W, V, kAligned>,
          {blocks_for(a.rows, V::kRowsPerBlock), threads, 0, a.stream}, a);
   return true;
 }
 
-template <bool kRms, bool kAligned, typename... Variants, typename T, typename W>
+template <bool kAligned, typename... Variants, typename T, typename W>
 void run_first_that_fits(const ForwardArgs<T, W>& a) {
   constexpr int kLanes = kVectorElements<T>;
   // A row that starts inside of a vector may touch one more.
   const int64_t vectors = (a.cols + (kAligned ? 0 : kLanes - 1) + kLanes - 1) / kLanes;
-  if ((run_if_it_fits<Variants, kRms, kAligned>(a, vectors) || ...)) return;
+  if ((run_if_it_fits<Variants, kAligned>(a, vectors) || ...)) return;
   const int64_t kept = std::min<int64_t>(vectors, kSharedBytes / 16);
   launch(layer_norm_forward_wide<T, W, kAligned>,
          {blocks_for(a.rows, 1), kWideThreads, static_cast<std::size_t>(kept) * 16, a.stream}, a,
          vectors, kept);
 }
 
-template <bool kRms, bool kAligned, typename T, typename W>
-void run_variants(const ForwardArgs<T, W>& a) {  // [6]
-  using Of2048 = std::conditional_t<kRms, Variant<256, 2>, Variant<128, 4>>;
+template <bool kAligned, typename T, typename W>
+void run_aligned(const ForwardArgs<T, W>& a) {  // [6]
   if constexpr (sizeof(T) == sizeof(float))
-    run_first_that_fits<kRms, kAligned, Variant<32, 1>, Variant<32, 4>, Variant<64, 4>, Of2048,
+    run_first_that_fits<kAligned, Variant<32, 1>, Variant<32, 4>, Variant<64, 4>, Variant<128, 4>,
                         Variant<256, 4>, Variant<512, 4, 1, 2>, Variant<1024, 4, 1, 1>>(a);
   else
-    run_first_that_fits<kRms, kAligned, Variant<32, 1>, Variant<32, 2>, Variant<64, 2>,
-                        Variant<128, 2>, Variant<256, 2>, Variant<512, 2, 1, 3>,
-                        Variant<384, 4, 0, 3>, Variant<512, 4, 1>>(a);
+    run_first_that_fits<kAligned, Variant<32, 1>, Variant<32, 2>, Variant<64, 2>, Variant<128, 2>,
+                        Variant<256, 2>, Variant<512, 2, 1, 3>, Variant<384, 4, 0, 3>,
+                        Variant<512, 4, 1>>(a);
 }
 
 template <typename T, typename W>
 void run(const ForwardArgs<T, W>& a) {
-  const bool rms = a.kind == Kind::Rms;
   if (a.cols % kVectorElements<T> == 0 && at_16_bytes(a.x, a.y, a.weight, a.bias))
-    (rms ? run_variants<true, true, T, W> : run_variants<false, true, T, W>)(a);
+    run_aligned<true>(a);
   else
-    (rms ? run_variants<true, false, T, W> : run_variants<false, false, T, W>)(a);
+    run_aligned<false>(a);
 }
 
 const Registration registration{{
