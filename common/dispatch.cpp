@@ -57,7 +57,7 @@ constexpr Choice kChoices[] = {
      .max_cols = 262144},
     {.chapter = "bwd11",
      .because =
-         "one read of x and dy where bwd09 makes two: 21 to 34 % less time at f16, 4096 rows "
+         "one read of x and dy where bwd09 makes two: 23 to 34 % less time at f16, 4096 rows "
          "of 8704 to 15872 columns; within 1.5 % of bwd13 at 16384",
      .direction = Direction::Backward,
      .needs_aligned = true,
