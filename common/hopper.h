@@ -6,6 +6,7 @@
 //   Barrier                                 an mbarrier: arrivals and bytes         fwd08
 //   fence_barrier_init                      before the first use                    fwd08
 //   bulk_load                               global to shared, by the copy engine    fwd08
+//   L2Policy                                what L2 gives up first                  bwd12
 //   bulk_store, commit_bulk_stores,
 //   wait_bulk_stores_read                   shared to global, likewise              fwd08
 //   fence_proxy_async                       between own stores and the engine       fwd08
@@ -86,7 +87,7 @@ struct BulkRows {
   }
   /// Asks for `count` neighbouring rows, or for as many as there are, each to `vectors` vectors of
   /// the slots, which hold a whole one. Returns how many bytes come: the caller arrives and expects
-  /// them.
+  /// them. policy: nothing, or an L2Policy.
   template <typename... Policy>
   __device__ unsigned load_rows(std::int64_t row, int count, int vectors, Slot* slots,
                                 Barrier& barrier, Policy... policy) const {

@@ -320,7 +320,8 @@ def training_row(record, run):
             "last": None if None in last else sum(last) / len(last),
             "noise": next(other["noise"] for other in run if "noise" in other),
             "agrees": record.get("agrees", True), "step_us": record.get("step_us"),
-            "graph_us": record.get("graph_us"), "peak_bytes": record.get("peak_bytes"), "model": phrase.format(steps=len(losses), **record),
+            "graph_us": record.get("graph_us"), "peak_bytes": record.get("peak_bytes"),
+            "model": phrase.format(steps=len(losses), **record),
             "device": record.get("device", ""), "emulated": False}
 
 

@@ -152,7 +152,7 @@ def curve_of(losses):
 
 
 def median_us(calls):
-    """The median time of a call on the device; between them are events, so that the host waits for none."""
+    """The median time from one call's end to the next's, by events: the host waits for none of them."""
     marks = [torch.cuda.Event(enable_timing=True) for _ in range(len(calls) + 1)]
     marks[0].record()
     for call, mark in zip(calls, marks[1:]):
@@ -179,8 +179,8 @@ def compare(options, dtype, device, journal):
     made, curves, failed = norms(options.kind), [], []
     print(f"{dtype}, {options.kind} norm, {options.steps} steps; the text's entropy is {entropy:.3f}")
     print(f"{'norms':34}{'last loss':>10}{'from torch':>12}{'step, ms':>10}{'in a graph':>12}{'peak, MB':>10}")
-    # What cuBLAS keeps from its first use on would count for some runs and not for others.
-    train(options, getattr(torch, DTYPES[dtype]), made["torch"], batches[:2])
+    if device.type == "cuda":  # what cuBLAS keeps from its first use on would count for the first run only
+        train(options, getattr(torch, DTYPES[dtype]), made["torch"], batches[:2])
     runs = [("torch", order) for order in ("as it is", "reversed", "in halves")]
     for name, order in runs + [(name, "as it is") for name in made if name != "torch"]:
         run = train(options, getattr(torch, DTYPES[dtype]), made[name], batches, order)

@@ -288,8 +288,8 @@ def training(book, file):
             "From torch: the root mean square, over the steps, of the difference from torch's loss. Torch's noise: the "
             "same of torch from itself, its sums over the batch in another order; up to "
             f"{measurements.AGREES} times that a curve agrees. {f'These do not: {failed}. ' * bool(failed)}"
-            "A step is the median one; in a graph, the step as one CUDA graph, for which the host launches nothing else. "
-            f"{provenance(shown)}.")
+            "A step is the median one; in a graph, the step as one CUDA graph, for which the host launches nothing "
+            f"else. {provenance(shown)}.")
     figure = Path(os.path.relpath(book.root / FIGURES / "training.svg", file.parent)).as_posix()
     alt = "Loss curves with each norm, and their differences beside torch's own noise"
     image = ["", f"![{alt}]({figure})"] if any(row["kind"] == "layer" for row in shown) else []

@@ -38,7 +38,7 @@ inline void bulk_load(void* to_shared, const void* from_global, std::uint32_t by
                       std::source_location where = std::source_location::current()) {
   simt::bulk_load(to_shared, from_global, bytes, &barrier, where);
 }
-enum class L2Policy { EvictNormal, EvictFirst };
+enum class L2Policy { EvictNormal, EvictFirst };  // there is no L2 here to heed it
 inline void bulk_load(void* to_shared, const void* from_global, std::uint32_t bytes,
                       Barrier& barrier, L2Policy,
                       std::source_location where = std::source_location::current()) {
