@@ -702,6 +702,8 @@ TEST_CASE("the dispatch has a chapter for every problem on every GPU, with or wi
                        REQUIRE(chapter != nullptr);
                        CHECK(chapter->direction() == request.direction);
                        CHECK(chapter->from_y == request.from_y);
+                       if (request.gpu.architecture >= 120)  // 99 KB of shared memory a block
+                         CHECK(chapter->min_architecture < 90);
                      }
                    });
 }
