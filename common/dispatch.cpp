@@ -17,7 +17,7 @@ namespace {
 // fwd06 and bwd09. Each chapter finds its launch shape itself; those that need Hopper refuse older
 // GPUs, and the next line is asked.
 constexpr std::int64_t kBlockColumns = 16384;  // of the widest row that a block holds
-constexpr int kBeforeSmall = 119;  // from 12.0 on a block has 99 KB of shared memory, not 227
+constexpr int kLastWith227KB = 119;            // of shared memory a block; from 12.0 on it has 99
 constexpr Choice kChoices[] = {
     {.chapter = "fwd09",
      .because = "past 16384 columns one block cannot hold a row: 404 us for fwd06's 642 at bf16 "
@@ -25,7 +25,7 @@ constexpr Choice kChoices[] = {
      .direction = Direction::Forward,
      .needs_aligned = true,
      .min_cols = kBlockColumns + 1,
-     .max_architecture = kBeforeSmall},
+     .max_architecture = kLastWith227KB},
     {.chapter = "fwd08",
      .because =
          "21.0 us for fwd06's 22.3 at f16 4096 x 2560, where a block of fwd06 is a third idle",
@@ -34,7 +34,7 @@ constexpr Choice kChoices[] = {
      .dtype = DType::F16,
      .min_cols = 2305,
      .max_cols = 2815,
-     .max_architecture = kBeforeSmall},
+     .max_architecture = kLastWith227KB},
     {.chapter = "fwd06",
      .because = "the fastest, or within 3 % of it, at each of the other forward shapes",
      .direction = Direction::Forward},
@@ -52,14 +52,14 @@ constexpr Choice kChoices[] = {
      .direction = Direction::Backward,
      .needs_aligned = true,
      .max_cols = 8192,
-     .max_architecture = kBeforeSmall},
+     .max_architecture = kLastWith227KB},
     {.chapter = "bwd13",
      .because = "582 us for bwd09's 909 at bf16 4096 x 65536, 583 for 904 at f32 2048 x 65536",
      .direction = Direction::Backward,
      .needs_aligned = true,
      .min_cols = kBlockColumns + 1,
      .max_cols = 262144,
-     .max_architecture = kBeforeSmall},
+     .max_architecture = kLastWith227KB},
     {.chapter = "bwd11",
      .because =
          "one read of x and dy where bwd09 makes two: 23 to 34 % less time at f16, 4096 rows "

@@ -14,7 +14,8 @@ try:
 except ImportError:
     triton = None
 
-FEWEST_WRITES, MOST_WRITES, LOTS = 3, 96, 4  # of the flush, about 0.1 ms each
+FEWEST_WRITES, MOST_WRITES = 3, 96  # of the flush, about 0.1 ms each
+PLACES = 4  # in the queue; more on that in Clock
 
 
 def synchronize():
@@ -56,7 +57,7 @@ class Clock:
     def put(self, run):
         """Puts one sample into the queue: the events, and whether the host came late."""
         start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        for _ in range(self.writes + self.lots.randrange(LOTS)):
+        for _ in range(self.writes + self.lots.randrange(PLACES)):
             self.buffer.zero_()
         if self.with_launch:
             torch.cuda.synchronize()

@@ -33,14 +33,9 @@ class Barrier {
 inline void fence_barrier_init() { simt::fence_barrier_init(); }
 inline void fence_proxy_async() { simt::fence_proxy_async(); }
 
-inline void bulk_load(void* to_shared, const void* from_global, std::uint32_t bytes,
-                      Barrier& barrier,
-                      std::source_location where = std::source_location::current()) {
-  simt::bulk_load(to_shared, from_global, bytes, &barrier, where);
-}
 enum class L2Policy { EvictNormal, EvictFirst };  // there is no L2 here to heed it
 inline void bulk_load(void* to_shared, const void* from_global, std::uint32_t bytes,
-                      Barrier& barrier, L2Policy,
+                      Barrier& barrier, L2Policy = L2Policy::EvictNormal,
                       std::source_location where = std::source_location::current()) {
   simt::bulk_load(to_shared, from_global, bytes, &barrier, where);
 }
