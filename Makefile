@@ -11,9 +11,10 @@ ARCHS        ?= 75;80;86;89;90;100;120
 export PYTHON CLANG_FORMAT
 
 setup := bash common/setup
+tools := bash common/tools
 
 # Which program (bin/chapters, or the one of CH), which backend, set up what is missing, build.
-prepare = program=$$($(PYTHON) common/setup/find_chapter.py '$(CH)') && \
+prepare = program=$$($(PYTHON) common/tools/find_chapter.py '$(CH)') && \
           backend=$$($(setup)/backend.sh '$(BACKEND)' $1) && \
           $(setup)/setup.sh $$backend && $(setup)/build.sh $$backend $$program
 program = build/$$backend/bin/$$program
@@ -24,7 +25,7 @@ program = build/$$backend/bin/$$program
         compile-cuda format format-check clean
 
 help:
-	@$(setup)/help.sh
+	@$(tools)/help.sh
 
 run:
 	@$(prepare) && $(program) $(ARGS)
@@ -33,11 +34,11 @@ bench:
 	@$(prepare) && $(program) --set progression,sweep,large,wide,fused,groups --json '$(JSON)' $(ARGS)
 
 profile:
-	@$(PYTHON) notebooks/profile_chapter.py --ready && \
-	$(prepare) && $(PYTHON) notebooks/profile_chapter.py $(program) -- $(ARGS)
+	@$(PYTHON) common/bench/profile_chapter.py --ready && \
+	$(prepare) && $(PYTHON) common/bench/profile_chapter.py $(program) -- $(ARGS)
 
 sanitize:
-	@$(prepare) && $(setup)/sanitize.sh $$backend $$program $(ARGS)
+	@$(prepare) && $(tools)/sanitize.sh $$backend $$program $(ARGS)
 
 library:
 	@backend=$$($(setup)/backend.sh '$(BACKEND)') && $(setup)/setup.sh $$backend && \
@@ -45,31 +46,31 @@ library:
 
 peers: JSON = notebooks/data/local_peers.jsonl
 peers:
-	@$(PYTHON) notebooks/compare_peers.py --ready $(ARGS) && $(setup)/setup.sh cuda && $(setup)/build.sh cuda lnc && \
-	$(PYTHON) notebooks/compare_peers.py --json '$(JSON)' $(ARGS)
+	@$(PYTHON) common/bench/compare_peers.py --ready $(ARGS) && $(setup)/setup.sh cuda && $(setup)/build.sh cuda lnc && \
+	$(PYTHON) common/bench/compare_peers.py --json '$(JSON)' $(ARGS)
 
 test:
 	@backends=$$($(setup)/backend.sh '$(BACKEND)' test) && $(setup)/setup.sh $$backends && \
-	for backend in $$backends; do $(setup)/build.sh $$backend all && $(setup)/test.sh $$backend || exit; done
+	for backend in $$backends; do $(setup)/build.sh $$backend all && $(tools)/test.sh $$backend || exit; done
 
 tables:
-	@$(setup)/python.sh notebooks/tables.py
+	@$(setup)/python.sh common/bench/tables.py
 
 notebooks:
-	@LNC_DATA='$(DATA)' $(setup)/python.sh --with-notebooks notebooks/run_notebooks.py --open $(ARGS)
+	@LNC_DATA='$(DATA)' $(setup)/python.sh --with-notebooks common/tools/run_notebooks.py --open $(ARGS)
 
 notebooks-run:
-	@LNC_DATA='$(DATA)' $(setup)/python.sh --with-notebooks notebooks/run_notebooks.py $(ARGS)
+	@LNC_DATA='$(DATA)' $(setup)/python.sh --with-notebooks common/tools/run_notebooks.py $(ARGS)
 
 notebooks-strip:
-	@$(PYTHON) notebooks/run_notebooks.py --strip
+	@$(PYTHON) common/tools/run_notebooks.py --strip
 
 compile-cuda:
 	@$(setup)/setup.sh cuda && $(setup)/build.sh cuda-all all '-DCMAKE_CUDA_ARCHITECTURES=$(ARCHS)' && \
-	$(PYTHON) common/setup/spills.py build/cuda-all
+	$(PYTHON) common/tools/spills.py build/cuda-all
 
 format format-check:
-	@$(setup)/setup.sh --with-format && $(setup)/format.sh $@
+	@$(setup)/setup.sh --with-format && $(tools)/format.sh $@
 
 clean:
 	rm -rf build

@@ -5,7 +5,7 @@
 //
 // It should gain nothing: a lane reads only what it wrote itself, and bwd02 already held that value
 // in a register. The same bytes leave device memory; a store, a load and a barrier are added.
-#include "common/kernel.h"
+#include "common/kernel/kernel.h"
 
 namespace bwd03 {
 using namespace lnc;

@@ -7,7 +7,7 @@
 //
 // It should be faster on few rows, which it fills the GPU with, and on many, where bwd02 reads x
 // and dy twice. The 2·M·N atomics stay, and so do two barriers a sum: bwd05 attacks the first.
-#include "common/kernel.h"
+#include "common/kernel/kernel.h"
 
 namespace bwd04 {
 using namespace lnc;

@@ -7,7 +7,7 @@
 //
 // The fewer blocks, the fewer atomics, but blocks must fill the GPU: G is M over the blocks that it
 // holds at a time. Rows wider than the registers are read twice, and L2 limits G.
-#include "common/kernel.h"
+#include "common/kernel/kernel.h"
 
 namespace bwd05 {
 using namespace lnc;

@@ -7,7 +7,7 @@
 //
 // The rows of a buffer wait for each other: M / G turns of one lock, some 2 µs each, are a time
 // that no bandwidth shortens.
-#include "common/kernel.h"
+#include "common/kernel/kernel.h"
 
 namespace bwd08 {
 using namespace lnc;

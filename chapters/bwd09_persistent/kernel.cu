@@ -7,7 +7,7 @@
 // a block works on one row, the loads of its next are on their way.
 //
 // It should run at the speed of a triad where there are many rows, without locks or atomics.
-#include "common/kernel.h"
+#include "common/kernel/kernel.h"
 
 namespace bwd09 {
 using namespace lnc;

@@ -5,7 +5,7 @@
 // these steps write what the next one reads. Here they happen while the gradient is in a register,
 // the masks drawn again from their seeds. Every tensor is moved once, and that should be the time;
 // with dropout a little more, since the masks take nearly as many instructions as all the rest.
-#include "common/kernel.h"
+#include "common/kernel/kernel.h"
 
 namespace bwd10 {
 using namespace lnc;

@@ -7,7 +7,7 @@
 // Registers are left for dweight, dbias and the weight.
 //
 // It should move 3·M·N elements up to 16384 columns, at the speed of a triad.
-#include "common/kernel.h"
+#include "common/kernel/kernel.h"
 
 namespace bwd11 {
 using namespace lnc;

@@ -6,7 +6,7 @@
 // a block has threads for. The kernel that adds up the blocks' sums is launched meanwhile.
 //
 // It should run at the speed of a triad: 3·M·N elements, each moved once.
-#include "common/hopper.h"
+#include "common/kernel/hopper.h"
 
 namespace bwd12 {
 using namespace lnc;

@@ -6,7 +6,7 @@
 // memory; while they are on their way, the blocks add up the next row.
 //
 // It should run at the speed of a triad up to 131 072 columns: 3·M·N elements, each moved once.
-#include "common/hopper.h"
+#include "common/kernel/hopper.h"
 
 namespace bwd13 {
 using namespace lnc;

@@ -6,7 +6,7 @@
 //
 // A request for x should take an eighth of fwd01's sectors, and 32 times as many threads share the
 // work. Few rows still leave most of the GPU idle: fwd03 puts more threads on a row.
-#include "common/kernel.h"
+#include "common/kernel/kernel.h"
 
 namespace fwd02 {
 using namespace lnc;

@@ -6,7 +6,7 @@
 //
 // It should run at the speed of a copy: 2·M·N elements, each moved once. Rows too wide for the
 // registers wait in shared memory; what does not fit there is read again.
-#include "common/kernel.h"
+#include "common/kernel/kernel.h"
 
 namespace fwd06 {
 using namespace lnc;

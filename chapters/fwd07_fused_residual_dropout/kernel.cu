@@ -5,7 +5,7 @@
 // device memory for the next to read. Here they happen while an element is in a register: every
 // input is read once, every output written once. Dropout stores nothing: Philox makes its mask of
 // a seed and the column, here and again in the backward pass. That should hide behind memory.
-#include "common/kernel.h"
+#include "common/kernel/kernel.h"
 
 namespace fwd07 {
 using namespace lnc;

@@ -6,7 +6,7 @@
 // Hopper's copy engine; no register waits for it, and weight and bias stay in registers.
 //
 // It should run at the speed of a copy: 2·M·N elements, each moved once.
-#include "common/hopper.h"
+#include "common/kernel/hopper.h"
 
 namespace fwd08 {
 using namespace lnc;

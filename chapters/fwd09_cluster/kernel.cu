@@ -6,7 +6,7 @@
 // their means and squares meet in one exchange, with no barrier of a block anywhere.
 //
 // It should run at the speed of a copy for rows of up to 1.7 MB: 2·M·N elements, each moved once.
-#include "common/hopper.h"
+#include "common/kernel/hopper.h"
 
 namespace fwd09 {
 using namespace lnc;

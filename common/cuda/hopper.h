@@ -1,4 +1,4 @@
-// Hopper's instructions as functions: the CUDA backend's side of common/hopper.h, which says what
+// Hopper's instructions as functions: the CUDA backend's side of common/kernel/hopper.h, which says what
 // each does. PTX names a place in shared memory by 32 bits, so every function converts its
 // pointers.
 #pragma once

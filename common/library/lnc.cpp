@@ -10,8 +10,8 @@
 #include <string>
 #include <type_traits>
 
-#include "common/device.h"
-#include "common/dispatch.h"
+#include "common/harness/device.h"
+#include "common/library/dispatch.h"
 
 namespace {
 

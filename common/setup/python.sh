@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # python.sh [--with-notebooks] SCRIPT [ARGUMENT…]: runs SCRIPT with a Python that has
-# notebooks/requirements.txt, and requirements-notebooks.txt if so asked. setup.sh installs them into
+# common/setup/requirements-tables.txt, and requirements-notebooks.txt if so asked. setup.sh installs them into
 # .venv where they are missing.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . common/setup/find.sh
 
-needed=(notebooks/requirements.txt)
+needed=(common/setup/requirements-tables.txt)
 part=--with-tables
 if [ "${1:-}" = --with-notebooks ]; then
-  needed+=(notebooks/requirements-notebooks.txt)
+  needed+=(common/setup/requirements-notebooks.txt)
   part=$1
   shift
 fi

@@ -55,12 +55,12 @@ check_cpu() {
 
 # In .venv, since the reader's own Python lacks something.
 check_tables() {
-  venv_has tables notebooks/requirements.txt || wheels+=(tables=notebooks/requirements.txt)
+  venv_has tables common/setup/requirements-tables.txt || wheels+=(tables=common/setup/requirements-tables.txt)
 }
 
 check_notebooks() {
-  venv_has notebooks notebooks/requirements-notebooks.txt ||
-    wheels+=(notebooks=notebooks/requirements-notebooks.txt)
+  venv_has notebooks common/setup/requirements-notebooks.txt ||
+    wheels+=(notebooks=common/setup/requirements-notebooks.txt)
 }
 
 check() {
@@ -74,9 +74,9 @@ check() {
         refuse "nvcc 12.0 or newer is needed, and there is none in PATH, CUDA_HOME or /usr/local/cuda." ;;
       --with-format) find_clang_format >/dev/null ||
         wheels+=(clang-format=common/setup/clang-format.txt) ;;
-      --with-tables) has_modules "${PYTHON:-python3}" notebooks/requirements.txt || check_tables ;;
+      --with-tables) has_modules "${PYTHON:-python3}" common/setup/requirements-tables.txt || check_tables ;;
       --with-notebooks)
-        has_modules "${PYTHON:-python3}" notebooks/requirements{,-notebooks}.txt ||
+        has_modules "${PYTHON:-python3}" common/setup/requirements-{tables,notebooks}.txt ||
           { check_tables && check_notebooks; } ;;
       *) refuse "setup.sh: '$part' is not one of cpu, cuda, --with-format, --with-tables, --with-notebooks." ;;
     esac

@@ -5,7 +5,7 @@
 #include <tuple>
 #include <utility>
 
-#include "common/chapter.h"
+#include "common/kernel/chapter.h"
 #include "common/simt/cuda.h"
 
 namespace lnc {

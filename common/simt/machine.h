@@ -118,7 +118,7 @@ void commit_copies();
 /// Waits for all groups that the thread has committed but the last `prior`.
 void wait_for_copies(std::size_t prior, std::source_location where);
 
-// What common/simt/hopper.h is made of; common/hopper.h says what each does.
+// What common/simt/hopper.h is made of; common/kernel/hopper.h says what each does.
 
 void barrier_init(const void* barrier, unsigned arrivals, std::source_location where);
 void fence_barrier_init();

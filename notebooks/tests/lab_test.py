@@ -9,16 +9,16 @@ from pathlib import Path
 
 sys.dont_write_bytecode = True
 ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "common/tools"), str(ROOT / "notebooks")]
 
 from with_numpy import numpy_or_skip  # noqa: E402
 
 np = numpy_or_skip()
-sys.path.insert(0, str(ROOT / "notebooks"))
 import lab  # noqa: E402
 
 DOUBLES = r"""
 #include <cstdio>
-#include "common/kernel.h"
+#include "common/kernel/kernel.h"
 __global__ void doubled(int* out) { out[threadIdx.x] = 2 * atomicAdd(&out[32], 1); }
 int main() {
   int out[33] = {};

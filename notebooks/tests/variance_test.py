@@ -12,12 +12,12 @@ from pathlib import Path
 
 sys.dont_write_bytecode = True
 ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "common/tools"), str(ROOT / "notebooks")]
 
 from with_numpy import numpy_or_skip  # noqa: E402
 
 np = numpy_or_skip()
-sys.path.insert(0, str(ROOT / "notebooks"))
-import variance  # noqa: E402
+from lab import variance  # noqa: E402
 
 ROWS = 20
 

@@ -11,7 +11,7 @@ import unittest
 from pathlib import Path
 
 SETUP = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(SETUP))
+sys.path.insert(0, str(SETUP.parent / "tools"))
 from find_chapter import find_chapter, known_chapters  # noqa: E402
 
 CHAPTERS = {

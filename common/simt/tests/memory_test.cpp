@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "common/hopper.h"
+#include "common/kernel/hopper.h"
 
 namespace kernels {
 

@@ -1,0 +1,338 @@
+#!/usr/bin/env python3
+"""This project's kernels and those that people use, side by side on one GPU.
+
+    make peers                                               # everything below, 2 minutes on an H100
+    make peers ARGS="--shapes bf16:8192x4096 --kind rms"     # one problem, RMS norm
+    make peers ARGS="--providers dispatch,torch,liger"       # some of them
+    make peers ARGS="--with-launch"                          # with the time that the host needs
+
+Every provider gets the same tensors and does one pass of a training step: forward with what the
+backward pass needs, or dx, dweight and dbias. Its result is held against double precision first; a
+provider that is wrong is shown as wrong and has no time. Then it is timed, by CUDA events:
+
+    cold L2      256 MB are written before each sample, three to six times. Meanwhile the host puts
+                 the call into the queue, so that a time is the device's alone. Where a host is too
+                 slow for that, the writes are doubled; '+' marks a time for which that was not enough.
+                 Copies of the inputs take turns, as many as make 256 MB of x, 32 at most: some kernels
+                 mark what they load as the last to be evicted, and such lines outlive the writes.
+    --with-launch  the device waits for the host instead: what a short kernel costs in a loop of
+                 Python. The dispatch is then called as a model calls it, through layernorm_chapters;
+                 the chapters are single C calls.
+    roof         a copy (forward) or a triad (backward) of the same size, timed in the same way: the
+                 fastest of PyTorch's and three of Triton's.
+
+The dispatch and the peers come first, shape by shape, the chapters after them; when the budget is
+spent, nothing new is started. Each record is written as soon as it is measured (--json, one line
+each), so an interrupted run keeps what it has. What is not installed is listed, with how to get it.
+Exit status 1 where a result was wrong, 2 where the request was, or where there is no GPU or no
+PyTorch.
+"""
+
+import argparse
+import datetime
+import itertools
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import peers
+from peers import DTYPES, KINDS, RequestError
+
+ROOT = Path(__file__).resolve().parents[2]
+LIBRARY = Path("build/cuda/lib/liblnc.so")
+JSON = Path("notebooks/data/local_peers.jsonl")
+METHOD = "cold L2 (256 MB written 3 to 6 times, by lot, before each sample; inputs in turns), CUDA events, median"
+SECONDS_EACH = 0.25  # for the samples of one provider on one problem; slow ones get fewer
+
+
+def not_ready():
+    """Why nothing can be measured here, in a sentence; None where it can."""
+    try:
+        import torch
+    except ImportError as error:
+        return f"compare_peers needs PyTorch, and {sys.executable} has none ({error}); PYTHON=… names another Python"
+    if not torch.cuda.is_available():
+        return "compare_peers needs an NVIDIA GPU, and PyTorch sees none here"
+    return None
+
+
+def parse_arguments(argv):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", metavar="SHAPE,…",
+                        help="ROWSxCOLS or DTYPE:ROWSxCOLS; default: " + ",".join(
+                            f"{shape.dtype}:{shape.rows}x{shape.cols}" for shape in peers.SHAPES))
+    parser.add_argument("--dtype", choices=DTYPES,
+                        help="of the shapes that name none (else bf16); of the default shapes, only these")
+    parser.add_argument("--kind", choices=KINDS, default="layer")
+    parser.add_argument("--direction", choices=peers.DIRECTIONS, help="default: both")
+    parser.add_argument("--providers", metavar="NAME,…", help="default: all; --list names them")
+    parser.add_argument("--samples", type=positive(int), default=75, help="of each median, at most (75)")
+    parser.add_argument("--budget", type=positive(float), default=240, metavar="SECONDS",
+                        help="after which nothing new is started (240)")
+    parser.add_argument("--with-launch", action="store_true", help="count the host's time, too")
+    parser.add_argument("--json", type=Path, default=ROOT / JSON, metavar="FILE",
+                        help=f"records are appended to it ({JSON})")
+    parser.add_argument("--library", type=Path, default=ROOT / LIBRARY, metavar="FILE",
+                        help=f"this project's kernels ({LIBRARY}; `make library`)")
+    parser.add_argument("--list", action="store_true", help="name the providers and stop")
+    parser.add_argument("--ready", action="store_true", help="say what is missing to run at all, and stop")
+    return parser.parse_args(argv)
+
+
+def positive(number):
+    def parse(text):
+        try:
+            value = number(text)
+        except ValueError:
+            value = 0
+        if not 0 < value < float("inf"):
+            raise argparse.ArgumentTypeError(f"'{text}' is no {'whole ' if number is int else ''}number above 0")
+        return value
+    return parse
+
+
+# --- Who is there ---
+
+
+def load_all(providers):
+    """({name: prepare}, [(name, why, how to get it)]) of those that are there and those that are not."""
+    prepares, missing = {}, []
+    for provider in providers:
+        try:
+            prepares[provider.name] = provider.load()
+        except Exception as error:  # whatever somebody's package raises when it cannot be used
+            missing.append((provider.name, one_line(error), provider.how))
+    return prepares, missing
+
+
+def one_line(error):
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return text if len(text) < 160 else text[:157] + "…"
+
+
+def header(torch, versions):
+    """The line that opens a run in the file."""
+    def said(*command):
+        try:
+            return subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout.split("\n")[0]
+        except (OSError, subprocess.CalledProcessError):
+            return ""
+
+    now = datetime.datetime.now(datetime.timezone.utc)
+    gpu = torch.cuda.is_available()
+    fields = {"device": torch.cuda.get_device_name() if gpu else platform.processor() or platform.machine(),
+              "driver": said("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "-i", "0"),
+              "cuda": torch.version.cuda, "backend": "cuda" if gpu else "cpu", "date": now.strftime("%Y-%m-%d"),
+              "commit": os.environ.get("LNC_COMMIT") or said("git", "describe", "--always", "--dirty") or "unknown",
+              **versions, "run": now.strftime("%Y-%m-%dT%H:%M:%SZ")}
+    return {key: value for key, value in fields.items() if value}
+
+
+# --- Measuring ---
+
+
+class Journal:
+    """Keeps the records, and appends each to the file as it comes."""
+
+    def __init__(self, path, head):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        self.path, self.head, self.records = path, head, []
+
+    def add(self, record):
+        lines = [record] if self.records else [self.head, record]
+        cut_short = not self.records and self.path.read_bytes()[-1:] not in (b"", b"\n")
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write("\n" * cut_short + "".join(json.dumps(line) + "\n" for line in lines))
+        self.records.append(record)
+
+
+class Progress:
+    """One line on stderr that says what runs; where that is no terminal, one line a problem."""
+
+    def __init__(self, total):
+        self.total, self.done, self.last = total, 0, ""
+        self.terminal = sys.stderr.isatty()
+
+    def step(self, where, what):
+        self.done += 1
+        if self.terminal:
+            line = f"[{self.done}/{self.total}] {where} · {what}"
+            print(f"\r{line:<79}"[:110], end="", file=sys.stderr, flush=True)
+        elif where != self.last:
+            print(f"[{self.done}/{self.total}] {where}", file=sys.stderr, flush=True)
+        self.last = where
+
+    def end(self):
+        if self.terminal and self.done:
+            print(f"\r{'':<110}\r", end="", file=sys.stderr, flush=True)
+
+
+def plan(providers, problems, kind, directions):
+    """[(problem, direction, provider)] in the order in which they are measured: the chapters last."""
+    stages = ([p for p in providers if not peers.CHAPTER.fullmatch(p.name)],
+              [p for p in providers if peers.CHAPTER.fullmatch(p.name)])
+    return [(problem, direction, provider) for stage in stages for problem in problems for direction in directions
+            for provider in stage if kind in provider.kinds and direction in provider.directions]
+
+
+class Comparison:
+    """Measures tasks of a plan; `clock` and `roof_clock` are peer_clock.Clocks, of the device."""
+
+    def __init__(self, options, prepares, journal, clock, roof_clock, device="cuda"):
+        self.options, self.prepares, self.journal, self.device = options, prepares, journal, device
+        self.clock, self.roof_clock = clock, roof_clock
+        self.roofs, self.notes, self.unstarted = {}, {}, []
+        self.problem, self.inputs, self.inputs_from_y = None, [], []
+
+    def run(self, tasks):
+        progress, start = Progress(len(tasks)), time.monotonic()
+        self.clock.warm_up()
+        try:
+            for task in tasks:
+                if time.monotonic() - start > self.options.budget:
+                    self.unstarted.append(task)
+                    continue
+                problem, direction, provider = task
+                progress.step(f"{direction}, {problem}", provider.name)
+                self.attempt(problem, direction, provider)
+        finally:
+            progress.end()
+
+    def attempt(self, problem, direction, provider):
+        """Measures one provider on one problem; what it cannot do becomes a note."""
+        import peer_clock
+
+        try:
+            self.prepare_inputs(problem)
+            self.measure(problem, direction, provider)
+        except Exception as error:  # a peer's failure must not end the others'
+            self.note(provider.name, one_line(error), problem, direction)
+            del error
+            peer_clock.synchronize()  # raises where the device is lost: then nothing more can run
+
+    def prepare_inputs(self, problem):
+        import peer_clock
+        import peer_providers
+
+        if self.problem != problem:
+            self.problem, self.inputs, self.inputs_from_y = None, [], []
+            peer_clock.free_memory()
+            first = peer_providers.make_inputs(self.options.kind, problem, self.device)
+            self.inputs = [first, *(first.copy() for _ in range(peers.copies(problem) - 1))]
+            self.problem = problem
+
+    def measure(self, problem, direction, provider):
+        import peer_clock
+
+        if (problem, direction) not in self.roofs:
+            self.roofs[problem, direction] = peer_clock.roof_us(self.roof_clock, direction, self.inputs[0])
+        inputs = self.inputs
+        if provider.from_y and direction == "backward":
+            self.inputs_from_y = self.inputs_from_y or [one.from_y() for one in inputs]
+            inputs = self.inputs_from_y
+        runs = [self.prepares[provider.name](direction, one) for one in inputs]
+        outputs = runs[0]()
+        peer_clock.synchronize()
+        result = peer_clock.check(direction, inputs[0], outputs)
+        del outputs
+        turns = itertools.cycle(runs)
+
+        def run():
+            return next(turns)()
+
+        more = {"chosen": getattr(runs[0], "chapter", None) if provider.name in peers.DISPATCH else None,
+                "variant": peers.WITH_LAUNCH if self.options.with_launch else "", "note": provider.note,
+                "passed": result.passed, "rel_err": peers.rounded(result.rel_err, 3)}
+        samples, late = (), False
+        if result.passed:
+            for each in runs[1:]:
+                each()
+            each_us = self.clock.median(run, 3)
+            samples, late = self.clock.samples(
+                run, peers.affordable(SECONDS_EACH, each_us, self.options.samples))
+        else:
+            self.note(provider.name, result.why, problem, direction)
+        self.journal.add(peers.make_record(provider.name, direction, self.options.kind, problem, samples,
+                                           self.roofs[problem, direction], late=late, **more))
+
+    def note(self, name, sentence, problem, direction):
+        self.notes.setdefault((name, sentence), []).append(f"{direction}, {problem}")
+
+
+def compare(options):
+    import torch
+    from peer_clock import Clock
+    from peer_providers import PEERS, own_providers, version
+
+    problems = peers.parse_shapes(options.shapes, options.dtype)
+    providers, missing = list(PEERS), []
+    try:
+        ours = own_providers(options.library, "cuda", options.with_launch)
+        dispatch = [provider for provider in ours if provider.name in peers.DISPATCH]
+        providers = dispatch + providers + ours[len(dispatch):]
+    except Exception as error:
+        missing.append(("this project's kernels", one_line(error), "make library"))
+    if options.list:
+        print("\n".join(provider.name for provider in providers))
+        return 0
+    try:
+        names = peers.parse_names(options.providers, [provider.name for provider in providers], "provider here")
+    except RequestError as error:
+        raise RequestError("\n".join([str(error), *peers.missing_lines(missing)])) from None
+    prepares, absent = load_all([provider for provider in providers if provider.name in names])
+    missing += absent
+    versions = {provider.package: version(provider.package) for provider in PEERS if provider.name in prepares}
+    versions["torch"] = torch.__version__.split("+")[0]
+    directions = [options.direction] if options.direction else peers.DIRECTIONS
+    tasks = plan([provider for provider in providers if provider.name in prepares], problems, options.kind, directions)
+    head = header(torch, {**versions, "method": METHOD})
+    print(f"{head['device']}, {', '.join(f'{name} {number}' for name, number in versions.items() if number)}")
+    roof_clock = Clock()
+    clock = Clock(with_launch=True) if options.with_launch else roof_clock
+    comparison = Comparison(options, prepares, Journal(options.json, head), clock, roof_clock)
+    interrupted = False
+    try:
+        comparison.run(tasks)
+    except KeyboardInterrupt:
+        interrupted = True
+    except RuntimeError as error:  # the device is lost
+        missing.append(("what came after", f"the device failed: {one_line(error)}", "leave that provider out"))
+    report(comparison, missing, interrupted)
+    return 130 if interrupted else int(not all(record["passed"] for record in comparison.journal.records))
+
+
+def report(comparison, missing, interrupted):
+    records = comparison.journal.records
+    unstarted = dict.fromkeys(f"{provider.name} {direction}, {problem}"
+                              for problem, direction, provider in comparison.unstarted)
+    lines = peers.tables(records) + peers.note_lines(comparison.notes) + peers.missing_lines(missing)
+    if unstarted:
+        lines.append(f"Not started, because --budget {comparison.options.budget:g} was spent: "
+                     f"{peers.shortened(list(unstarted))}.")
+    if interrupted:
+        lines.append("Interrupted; what was measured is kept.")
+    if records:
+        lines.append(f"Records written: {len(records)}, to {comparison.journal.path}")
+    print("\n".join(lines))
+
+
+def main(argv):
+    options = parse_arguments(argv)
+    try:
+        peers.parse_shapes(options.shapes, options.dtype)  # a slip needs no GPU to be found
+        why = not_ready()
+        if why:
+            raise RequestError(why)
+        return 0 if options.ready else compare(options)
+    except (RequestError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,339 @@
+"""Whose layer norm is compared, and how each is called. Needs PyTorch; the rest where it is there.
+
+A provider's load() imports it and returns prepare(direction, inputs), which returns a function that
+does one pass and returns (y,), or (dx, dweight, dbias) with None for a dbias that RMS norm lacks.
+Passes are those of a training step: a forward pass stores what its backward pass needs.
+"""
+
+import functools
+import importlib
+import importlib.metadata
+import os
+import sys
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from peer_clock import chunks, forward_reference, statistics
+from peers import DIRECTIONS, DISPATCH, DTYPES
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
+import layernorm_chapters  # noqa: E402
+from layernorm_chapters.library import (  # noqa: E402
+    DTYPES as CODES, KINDS, BackwardArgs, ForwardArgs, Library, LibraryError, Problem)
+
+EPS = 1e-5
+
+
+class Unavailable(Exception):
+    """A provider that takes no such problem; the message is a sentence."""
+
+
+@dataclass
+class Inputs:
+    kind: str  # "layer" or "rms"
+    dtype: str  # "f32", "f16", "bf16"
+    x: torch.Tensor  # [rows, cols]
+    weight: torch.Tensor  # [cols]
+    bias: torch.Tensor | None  # [cols]; None for rms
+    dy: torch.Tensor  # [rows, cols]
+    mean: torch.Tensor  # [rows], float, the reference's
+    rstd: torch.Tensor
+    y: torch.Tensor | None = None  # the reference's, rounded, where a backward pass starts from it
+    eps: float = EPS
+
+    def copy(self):
+        """The same values in other memory."""
+        return replace(self, **{name: value.clone() for name, value in vars(self).items()
+                                if isinstance(value, torch.Tensor)})
+
+    def from_y(self):
+        y = torch.empty_like(self.x)
+        for rows in chunks(*self.x.shape):
+            y[rows] = forward_reference(self, rows).to(y.dtype)
+        return replace(self, y=y)
+
+
+def make_inputs(kind, problem, device="cuda", seed=1):
+    """Random tensors: x about 0.5, weights about 1 and away from 0, where x̂ from y is not defined."""
+    generator = torch.Generator(device).manual_seed(seed)
+    dtype = getattr(torch, DTYPES[problem.dtype])
+
+    def random(*shape):
+        return torch.randn(*shape, generator=generator, device=device, dtype=dtype)
+
+    x = random(problem.rows, problem.cols).add_(0.5)
+    weight = random(problem.cols).mul_(0.1).clamp_(-0.5, 0.5).add_(1)
+    bias = random(problem.cols).mul_(0.1) if kind == "layer" else None
+    inputs = Inputs(kind, problem.dtype, x, weight, bias, random(problem.rows, problem.cols),
+                    torch.empty(problem.rows, device=device), torch.empty(problem.rows, device=device))
+    for rows in chunks(*x.shape):
+        inputs.rstd[rows] = statistics(inputs, rows)[1][:, 0].float()
+        inputs.mean[rows] = x[rows].double().mean(1).float()
+    return inputs
+
+
+class Provider(NamedTuple):
+    name: str
+    load: Callable  # () -> prepare; raises ImportError
+    package: str  # whose version a run's header names
+    how: str  # to get it
+    kinds: tuple = ("layer", "rms")
+    directions: tuple = ("forward", "backward")
+    from_y: bool = False  # its backward pass starts from y
+    note: str = ""  # goes into its records
+
+
+def by_autograd(function, own_dy=False):
+    """prepare() of function(inputs, x, weight, bias) -> y, of which autograd knows the gradient.
+
+    `own_dy`: it overwrites dy.
+    """
+    def prepare(direction, inputs):
+        given = [tensor for tensor in (inputs.x, inputs.weight, inputs.bias) if tensor is not None]
+        leaves = [tensor.detach().requires_grad_() for tensor in given]
+        arguments = leaves if inputs.bias is not None else [*leaves, None]
+        if direction == "forward":
+            return lambda: (function(inputs, *arguments),)
+        y = function(inputs, *arguments)
+        dy = inputs.dy.clone() if own_dy else inputs.dy
+        padding = () if inputs.bias is not None else (None,)
+        return lambda: (*torch.autograd.grad(y, leaves, dy, retain_graph=True), *padding)
+    return prepare
+
+
+def in_functions(forward, backward):
+    """prepare() of a package that has each pass as a function of the inputs."""
+    return lambda direction, inputs: (lambda: (forward if direction == "forward" else backward)(inputs))
+
+
+# --- PyTorch ---
+
+
+def torch_norm(inputs, x, weight, bias):
+    if inputs.kind == "layer":
+        return F.layer_norm(x, weight.shape, weight, bias, inputs.eps)
+    return F.rms_norm(x, weight.shape, weight, inputs.eps)
+
+
+def load_torch():
+    return by_autograd(torch_norm)  # native_layer_norm and native_layer_norm_backward
+
+
+def load_compile():
+    import torch._functorch.config
+
+    # A backward pass runs many times here, so that it may not reuse the memory of what is saved.
+    torch._functorch.config.donated_buffer = False
+
+    compiled, compiled_for = None, None
+
+    def prepare(direction, inputs):
+        nonlocal compiled, compiled_for
+        problem = inputs.kind, inputs.dtype, inputs.x.shape
+        if compiled_for != problem:
+            torch._dynamo.reset()  # else it would go over to dynamic shapes
+            options = SimpleNamespace(kind=inputs.kind, eps=inputs.eps)  # without tensors, which it would keep
+            compiled = torch.compile(lambda x, weight, bias: torch_norm(options, x, weight, bias), dynamic=False)
+            compiled_for = problem
+        return by_autograd(lambda _, *arguments: compiled(*arguments))(direction, inputs)
+    return prepare
+
+
+# --- Triton ---
+
+
+def load_liger():
+    from liger_kernel.ops.layer_norm import LigerLayerNormFunction
+    from liger_kernel.ops.rms_norm import LigerRMSNormFunction
+
+    def norm(inputs, x, weight, bias):
+        if inputs.kind == "layer":
+            return LigerLayerNormFunction.apply(x, weight, bias, inputs.eps)
+        return LigerRMSNormFunction.apply(x, weight, inputs.eps)  # overwrites dy unless told otherwise
+
+    return lambda direction, inputs: by_autograd(norm, own_dy=inputs.kind == "rms")(direction, inputs)
+
+
+def load_flash_attention():
+    from flash_attn.ops.triton.layer_norm import layer_norm_fn
+
+    return by_autograd(lambda inputs, x, weight, bias: layer_norm_fn(
+        x, weight, bias, eps=inputs.eps, is_rms_norm=inputs.kind == "rms"))
+
+
+# --- QuACK ---
+
+
+def load_quack():
+    module = importlib.import_module("quack.rmsnorm")
+
+    def layer(direction, inputs):
+        i = replace(inputs, weight=inputs.weight.float(), bias=inputs.bias.float())  # it takes no other
+        if direction == "forward":
+            return lambda: module.layernorm_fwd(i.x, i.weight, i.bias, i.eps, return_rstd=True, return_mean=True)[:1]
+        if not hasattr(module, "layernorm_bwd"):
+            raise Unavailable("this version has no layer norm backward; 0.5 and newer have")
+        return lambda: module.layernorm_bwd(i.x, i.weight, i.dy, i.rstd, i.mean, has_bias=True)
+
+    def rms_backward(i):
+        dx, dweight, *_ = module.rmsnorm_bwd(i.x, i.weight, i.dy, i.rstd)
+        return dx, dweight, None
+
+    rms = in_functions(lambda i: module.rmsnorm_fwd(i.x, i.weight, eps=i.eps, store_rstd=True)[:1], rms_backward)
+    return lambda direction, inputs: (layer if inputs.kind == "layer" else rms)(direction, inputs)
+
+
+# --- Apex and Transformer Engine ---
+
+
+def load_apex(memory_efficient):
+    importlib.import_module("fused_layer_norm_cuda")
+    module = importlib.import_module("apex.normalization.fused_layer_norm")
+
+    def norm(inputs, x, weight, bias):
+        if inputs.kind == "layer":
+            return module.fused_layer_norm_affine(x, weight, bias, weight.shape, inputs.eps, memory_efficient)
+        return module.fused_rms_norm_affine(x, weight, weight.shape, inputs.eps, memory_efficient)
+
+    return by_autograd(norm)
+
+
+def load_apex_fast():
+    from apex.contrib.layer_norm.layer_norm import FastLayerNormFN
+
+    return by_autograd(lambda inputs, x, weight, bias: FastLayerNormFN.apply(x, weight, bias, inputs.eps))
+
+
+def load_transformer_engine():
+    from transformer_engine.pytorch.constants import TE_DType
+    tex = importlib.import_module("transformer_engine_torch")
+
+    def forward(i):
+        options = (i.eps, None, None, TE_DType[i.x.dtype], 0, False)
+        if i.kind == "layer":
+            return tex.layernorm_fwd(i.x, i.weight, i.bias, *options)[:1]
+        return tex.rmsnorm_fwd(i.x, i.weight, *options)[:1]
+
+    def backward(i):
+        if i.kind == "layer":
+            return tuple(tex.layernorm_bwd(i.dy, i.x, i.mean, i.rstd, i.weight, 0, False))
+        return (*tex.rmsnorm_bwd(i.dy, i.x, i.rstd, i.weight, 0, False), None)
+
+    return in_functions(forward, backward)
+
+
+APEX = "github.com/NVIDIA/apex, built from source with its CUDA extensions"
+PEERS = (
+    Provider("torch", load_torch, "torch", "pytorch.org"),
+    Provider("torch.compile", load_compile, "triton", "pip install triton"),
+    Provider("liger", load_liger, "liger-kernel", "pip install liger-kernel"),
+    Provider("quack", load_quack, "quack-kernels", "pip install quack-kernels",
+             note="layer norm with float parameters"),
+    Provider("flash-attention", load_flash_attention, "flash-attn", "pip install flash-attn --no-build-isolation"),
+    Provider("apex", lambda: load_apex(False), "apex", APEX),
+    Provider("apex-memory-efficient", lambda: load_apex(True), "apex", APEX, directions=("backward",), from_y=True),
+    Provider("apex-fast", load_apex_fast, "apex", f"{APEX}, --fast_layer_norm among them", kinds=("layer",)),
+    Provider("transformer-engine", load_transformer_engine, "transformer-engine",
+             "pip install --no-build-isolation transformer-engine[pytorch]"),
+)
+
+
+# --- This project's ---
+
+
+class SharedOutputs:
+    """What our passes write to: the same for each copy of the inputs, as a peer gets the same from
+    PyTorch's allocator each time. It lives as long as one of the calls."""
+
+    def __init__(self):
+        self.tensors = weakref.WeakValueDictionary()
+
+    def take(self, name, shape, dtype, device):
+        """Floats are NaN, so that nothing stale passes for a result."""
+        kept = self.tensors.get(name)
+        if kept is None or (kept.shape, kept.dtype, kept.device) != (shape, dtype, device):
+            kept = self.tensors[name] = torch.empty(shape, dtype=dtype, device=device)
+        return kept.fill_(float("nan")) if dtype.is_floating_point else kept
+
+
+class OwnCall:
+    """One pass of the C library, ready: calling it is one C call and nothing else."""
+
+    def __init__(self, loaded, args, tensors, outputs, shared):
+        plan = loaded.plan(args)
+        self.chapter = plan.chapter.decode()
+        device = outputs[0].device
+        workspace = shared.take("workspace", (plan.workspace_bytes,), torch.uint8, device)
+        args.workspace, args.workspace_bytes = workspace.data_ptr(), plan.workspace_bytes
+        if device.type == "cuda":
+            args.stream = torch.cuda.current_stream(device).cuda_stream
+        self.loaded, self.args, self.outputs, self.kept = loaded, args, outputs, (tensors, workspace)
+
+    def __call__(self):
+        self.loaded.run(self.args)
+        return self.outputs
+
+
+def own_call(loaded, chapter, direction, i, shared=None):
+    """An OwnCall of a chapter, or of the dispatch's choice (None)."""
+    shared = shared or SharedOutputs()
+    given = {name: getattr(i, name) for name in ("x", "weight", "bias", "mean", "rstd", "dy", "y")}
+    likes = {"y": i.x, "mean": i.mean, "rstd": i.rstd} if direction == "forward" else {
+        "dx": i.dy, "dweight": i.weight, "dbias": i.bias}
+    empty = {name: None if like is None else shared.take(name, like.shape, like.dtype, like.device)
+             for name, like in likes.items()}
+    tensors = {**given, **empty, "x": None if direction == "backward" and i.y is not None else i.x}
+    args = ForwardArgs() if direction == "forward" else BackwardArgs()
+    outputs = (empty["y"],) if direction == "forward" else tuple(empty.values())
+    args.chapter = chapter and chapter.encode()
+    args.problem = Problem(KINDS[i.kind], CODES[DTYPES[i.dtype]], CODES[str(i.weight.dtype).removeprefix("torch.")],
+                           i.eps, *i.x.shape)
+    for name, _ in args._fields_:
+        if tensors.get(name) is not None:
+            setattr(args, name, tensors[name].data_ptr())
+    return OwnCall(loaded, args, tensors, outputs, shared)
+
+
+def by_package(from_y):
+    """The dispatch as a model calls it: layernorm_chapters' functions, by autograd."""
+    def norm(inputs, x, weight, bias):
+        options = {"eps": inputs.eps, "memory_efficient": from_y}
+        if inputs.kind == "layer":
+            return layernorm_chapters.layer_norm(x, weight.shape, weight, bias, **options)
+        return layernorm_chapters.rms_norm(x, weight.shape, weight, **options)
+    return by_autograd(norm)
+
+
+def own_providers(path, backend, with_launch=False):
+    """The dispatch, the dispatch from y, and each chapter, of the library at `path`. `with_launch`:
+    the dispatch is called as a model calls it."""
+    os.environ["LNC_LIBRARY"] = str(path)
+    loaded = Library(path)
+    if loaded.backend != backend:
+        raise LibraryError(f"{path} is of the {loaded.backend} backend")
+    shared = SharedOutputs()
+
+    def own(name, chapter, directions, from_y):
+        as_model = with_launch and chapter is None
+        prepare = by_package(from_y) if as_model else functools.partial(own_call, loaded, chapter, shared=shared)
+        return Provider(name, lambda: prepare, "", "make library", directions=directions, from_y=from_y)
+
+    chapters = loaded.chapters()
+    found = [own(DISPATCH[0], None, DIRECTIONS, False)]
+    if any(chapter.from_y for chapter in chapters):
+        found.append(own(DISPATCH[1], None, ("backward",), True))
+    return found + [own(chapter.id, chapter.id, DIRECTIONS[chapter.backward:][:1], chapter.from_y)
+                    for chapter in chapters]
+
+
+def version(package):
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,218 @@
+"""What compare_peers.py asks for and writes: problems, statistics, records, tables. Plain functions
+that need neither PyTorch nor a GPU.
+
+A record is measurements.py's, with the provider in place of the chapter:
+
+    provider    "torch", "liger", …; "dispatch" and "dispatch-from-y" for this project's own choice,
+                a chapter's id for that chapter
+    chosen      of the dispatch: the chapter that it took
+    passed      False: the result was wrong, so there is no time
+    late        true: the host could not keep ahead of the device, so the time has some of its own
+    variant     "with launch" where it is meant to
+    run         when the run started; the records of a run were measured side by side
+"""
+
+import math
+import re
+
+from measurements import MISSING, Problem, number
+
+DIRECTIONS = ("forward", "backward")
+KINDS = ("layer", "rms")
+DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+LIMITS = {"f32": 1e-5, "f16": 6e-4, "bf16": 4e-3}  # of the relative error in norm, as in common/harness/check.cpp
+WITH_LAUNCH = "with launch"
+
+SHAPES = (Problem("f32", 1024, 2048), Problem("f16", 4096, 1024), Problem("f16", 4096, 8192),
+          Problem("bf16", 8192, 4096), Problem("bf16", 131072, 1024), Problem("bf16", 131072, 4096),
+          Problem("bf16", 16384, 16384))
+
+FLUSH_BYTES = 256 << 20  # five times an H100's L2, twice a B200's
+MOST_COPIES = 32  # of the inputs; more would not help the smallest: they are launches
+
+DISPATCH = ("dispatch", "dispatch-from-y")
+CHAPTER = re.compile(r"(fwd|bwd)\d\d")
+
+
+class RequestError(Exception):
+    """A request that means nothing; the message is a sentence."""
+
+
+def is_ours(provider):
+    return provider in DISPATCH or CHAPTER.fullmatch(provider) is not None
+
+
+# --- What is asked for ---
+
+
+def parse_shapes(text, dtype=None):
+    """'1024x2048,bf16:8192x4096' -> Problems. `dtype` is that of shapes that name none.
+
+    Without a text: the default shapes, of one type only if one is given.
+    """
+    if text is None:
+        return [problem for problem in SHAPES if dtype in (None, problem.dtype)]
+    problems = []
+    for word in text.split(","):
+        parts = re.fullmatch(r"\s*(?:(\w+):)?(\d+)[x×](\d+)\s*", word)
+        if not parts or (parts[1] or "bf16") not in DTYPES or not int(parts[2]) or not int(parts[3]):
+            raise RequestError(f"'{word.strip()}' is no shape; write ROWSxCOLS or DTYPE:ROWSxCOLS, as in "
+                               f"bf16:8192x4096, with {', '.join(DTYPES)}")
+        problems.append(Problem(parts[1] or dtype or "bf16", int(parts[2]), int(parts[3])))
+    return list(dict.fromkeys(problems))
+
+
+def parse_names(text, known, what):
+    """'torch,liger' -> names; None -> all that are known."""
+    if text is None:
+        return list(known)
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in names if name not in known]
+    if unknown or not names:
+        raise RequestError(f"{' '.join(unknown) or 'nothing'} is no {what}; choose from {', '.join(known)}")
+    return list(dict.fromkeys(names))
+
+
+# --- Statistics ---
+
+
+def quantile(samples, q):
+    """Linear between the two nearest, as common/harness/statistics.h."""
+    samples = sorted(samples)
+    at = q * (len(samples) - 1)
+    below = int(at)
+    above = min(below + 1, len(samples) - 1)
+    return samples[below] + (at - below) * (samples[above] - samples[below])
+
+
+def affordable(seconds, each_us, most, least=5):
+    """How many samples of `each_us` fit into `seconds`: at most `most`, at least `least` of them."""
+    return max(min(least, most), min(most, int(seconds * 1e6 / max(each_us, 1e-3))))
+
+
+def copies(problem):
+    """How many copies of the inputs take turns, so that 256 MB of x come between two uses of one.
+
+    A flush alone does not make x cold: a line that was loaded with evict_last, as the kernels of
+    torch.compile do with what they read twice, stays in L2 while 256 MB of other lines come and go.
+    Tensors of less than 1.6 MB may all stay, and so may weight and bias.
+    """
+    return min(MOST_COPIES, -(-FLUSH_BYTES // problem.tensor_bytes))
+
+
+def moved_bytes(direction, problem):
+    """The bytes that any implementation must move: forward 2·M·N elements, backward 3·M·N."""
+    return problem.tensor_bytes * (2 if direction == "forward" else 3)
+
+
+def rounded(value, digits):
+    """To so many significant digits, so that a file does not pretend more."""
+    return float(f"{value:.{digits}g}") if math.isfinite(value) else None
+
+
+# --- Records ---
+
+
+def make_record(provider, direction, kind, problem, samples=(), roof_us=None, **more):
+    """One line of the file. Without samples: a provider whose result was wrong."""
+    record = {"provider": provider, "direction": direction, "kind": kind, **problem._asdict()}
+    if samples:
+        median, moved = quantile(samples, 0.5), moved_bytes(direction, problem)
+        record |= {"median_us": round(median, 2), "p10_us": round(quantile(samples, 0.1), 2),
+                   "p90_us": round(quantile(samples, 0.9), 2), "samples": len(samples),
+                   "gbps": rounded(moved / median / 1e3, 5)}
+        if roof_us:
+            record["roof_gbps"] = rounded(moved / roof_us / 1e3, 5)
+    return record | {key: value for key, value in more.items() if value not in (None, "", False) or key == "passed"}
+
+
+# --- What is shown ---
+
+
+def columns_of(records):
+    """The providers, ours first: dispatch, peers in the order of the records, chapters."""
+    names = list(dict.fromkeys(record["provider"] for record in records))
+    peers = [name for name in names if not is_ours(name)]
+    chapters = sorted(name for name in names if CHAPTER.fullmatch(name))
+    return [name for name in DISPATCH if name in names] + peers + chapters
+
+
+def cell(record):
+    """A time, or what there is in its place."""
+    if record is None:
+        return MISSING
+    if not record.get("passed", True):
+        return "wrong"
+    return number(record["median_us"]) + (" +" if record.get("late") else "")
+
+
+def best(records):
+    """The fastest right record, or None."""
+    timed = [record for record in records if record and record.get("passed", True) and "median_us" in record]
+    return min(timed, key=lambda record: record["median_us"], default=None)
+
+
+def beside(records):
+    """{(direction, kind, problem): {provider: record}}, in the order of the records."""
+    problems = {}
+    for record in records:
+        key = (record["direction"], record.get("kind", "layer"),
+               Problem(record["dtype"], record["rows"], record["cols"]))
+        problems.setdefault(key, {})[record["provider"]] = record
+    return problems
+
+
+def roof_of(records, direction, problem):
+    """Microseconds of the roof, from any record that has it; None without."""
+    roof = next((record["roof_gbps"] for record in records if record.get("roof_gbps")), None)
+    return moved_bytes(direction, problem) / roof / 1e3 if roof else None
+
+
+def aligned(rows):
+    """A table as text: the first column to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return ["  ".join([row[0].ljust(widths[0]), *(text.rjust(width) for text, width in zip(row[1:], widths[1:]))])
+            .rstrip() for row in rows]
+
+
+def tables(records):
+    """The lines for a terminal: for each direction and kind the peers and the dispatch, then the
+    chapters, in microseconds."""
+    lines, problems = [], beside(records)
+    for direction, kind in dict.fromkeys(key[:2] for key in problems):
+        own = {key[2]: found for key, found in problems.items() if key[:2] == (direction, kind)}
+        names = columns_of([record for found in own.values() for record in found.values()])
+        others = [name for name in names if not CHAPTER.fullmatch(name)]
+        chapters = [name for name in names if CHAPTER.fullmatch(name)]
+        title = f"{direction}, {kind} norm, median µs"
+        head = ["problem, M × N", "roof", *others, "ours / best peer"]
+        body = []
+        for problem, found in own.items():
+            roof = roof_of(found.values(), direction, problem)
+            ours = best(record for name, record in found.items() if is_ours(name))
+            theirs = best(record for name, record in found.items() if not is_ours(name))
+            ratio = f"{ours['median_us'] / theirs['median_us']:.2f}" if ours and theirs else MISSING
+            body.append([str(problem), number(roof), *(cell(found.get(name)) for name in others), ratio])
+        if others:
+            lines += [title, *aligned([head, *body]), ""]
+        if chapters:
+            body = [[str(problem), *(cell(found.get(name)) for name in chapters)] for problem, found in own.items()]
+            lines += [f"{title}: the chapters", *aligned([["problem, M × N", *chapters], *body]), ""]
+    if any(record.get("late") for record in records):
+        lines += ["+ the host could not keep ahead of the device: the time has some of the host's own.", ""]
+    return lines
+
+
+def missing_lines(missing):
+    """`missing`: [(provider, why, how to get it)]."""
+    return ["Not compared:", *(f"  {name}: {why}; {how}" for name, why, how in missing)] if missing else []
+
+
+def note_lines(notes):
+    """`notes`: {(provider, sentence): [where]}: why a cell is empty or wrong."""
+    return ["Notes:", *(f"  {provider}: {sentence} ({shortened(places)})"
+                        for (provider, sentence), places in notes.items())] if notes else []
+
+
+def shortened(places, most=2):
+    return "; ".join(places[:most]) + (f"; and {len(places) - most} more" if len(places) > most else "")

@@ -1,0 +1,683 @@
+"""The figures of the notebooks, and those of README.md as SVG. matplotlib is imported only to draw.
+
+A figure is drawn from a book's rows (book.py) and says in its title what there is to see in these
+very rows. Nothing here knows a chapter or a device by name. Where a figure has nothing to draw, it
+prints why and is None.
+"""
+
+import functools
+import hashlib
+import itertools
+import json
+import re
+import textwrap
+from math import log2, nan
+
+from book import KINDS, group_of
+from measurements import AGREES, NARROW_SPACE, Problem, count, number
+
+# Okabe and Ito's blue and orange: told apart by colour-blind readers, and by their greys.
+COLOURS = {"fwd": "#0072B2", "bwd": "#E69F00"}
+OTHER = "#999999"  # another device, another measure
+DIRECTIONS = {"fwd": ("forward", "copy"), "bwd": ("backward", "triad")}
+MARKERS = "osD^vP*X<>phd"
+STYLE = {"svg.hashsalt": "progression", "font.size": 9.5, "font.family": "DejaVu Sans",
+         "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True,
+         "axes.titlesize": 10, "axes.titlelocation": "left", "axes.titleweight": "bold",
+         "grid.color": "#cccccc", "grid.linewidth": 0.7, "hatch.linewidth": 0.7,
+         "xaxis.labellocation": "right"}
+AXES = {"gbps": "GB/s of the operator's bytes",
+        "of_roof": "% of the roof", "cycles": "SM cycles"}
+
+
+# --- The style, and what figures share ---
+
+
+def drawing(what):
+    """Runs a drawing function within the style; where it has nothing to draw, says what is missing."""
+    def decorate(draw):
+        @functools.wraps(draw)
+        def styled(rows, *arguments, **options):
+            import matplotlib
+
+            with matplotlib.rc_context(STYLE):
+                figure = draw(rows, *arguments, **options) if rows else None
+            if figure is None:
+                print(f"Nothing to draw: these data hold no {what}.")
+            return figure
+        return styled
+    return decorate
+
+
+def new_figure(width, height, title, *, panels=(1, 1), **options):
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), dpi=110, facecolor="white", layout="constrained")
+    figure.suptitle(title, fontsize=10.5, x=0.01, ha="left")
+    return figure, figure.subplots(*panels, squeeze=False, **options)
+
+
+def where(rows, problem=""):
+    """'f32, 1024 × 2048 on NVIDIA H100', and that the times are emulated where they are."""
+    device = rows[0]["device"] or "an unknown device"
+    place = f"emulated on {device}: no GPU's time" if rows[0]["emulated"] else f"on {device}"
+    return f"{problem} {place}".strip()
+
+
+def verdict(rows, sentence, problem=""):
+    """A figure's title: what there is to see, then where. Emulated times allow no sentence."""
+    if rows[0]["emulated"]:
+        sentence = "Emulated times rank nothing on a GPU"
+    return f"{sentence}\n{where(rows, problem)}"
+
+
+def time_label(rows):
+    return "emulated µs, no GPU's" if rows[0]["emulated"] else "µs for one launch, cold L2"
+
+
+def problem_of(row):
+    return Problem(row["dtype"], row["rows"], row["cols"])
+
+
+def log_axis(axis):
+    """Ticks in plain numbers, more of them where fewer decades show: 10, 20, 50 or 10, 30, 100."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    low, high = sorted(axis.get_view_interval())
+    subs = (1, 2, 5) if high < 50 * low else (1, 3) if high < 2000 * low and high < 1e5 else (1,)
+    axis.set_major_locator(LogLocator(subs=subs, numticks=12))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.9g}".replace(",", NARROW_SPACE)))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def name_rows(axes, rows, titles=True):
+    """Chapters down the y axis, the first one on top."""
+    names = [f"{row['title']}   {row['chapter']}" if titles else row["chapter"] for row in rows]
+    axes.set_yticks(range(len(rows)), names)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="x", which="major")
+
+
+def halo(width=3.0):
+    from matplotlib.patheffects import withStroke
+
+    return [withStroke(linewidth=width, foreground="white")]
+
+
+WHISKERS = {"ecolor": "black", "elinewidth": 1.0, "capsize": 2.5}
+
+
+def whiskers(rows):
+    """From p10 to p90, as matplotlib wants it: distances from the median."""
+    return [[row["median_us"] - row["p10_us"] for row in rows], [row["p90_us"] - row["median_us"] for row in rows]]
+
+
+def spread_out(positions, gap):
+    """Moves sorted positions apart until neighbours are `gap` from each other, as little as it can."""
+    groups = []  # [sum of wished starts, members]: a group stands at its mean, its members a gap apart
+    for position in positions:
+        groups.append([position, 1])
+        while len(groups) > 1 and (groups[-2][0] / groups[-2][1] + groups[-2][1] * gap
+                                   > groups[-1][0] / groups[-1][1]):
+            total, members = groups.pop()
+            before, count = groups[-1]
+            groups[-1] = [before + total - members * count * gap, count + members]
+    return [total / members + i * gap for total, members in groups for i in range(members)]
+
+
+def label_ends(axes, ends, inches):
+    """Names lines at the right of an axes that is `inches` high. An end is (y, text, colour)."""
+    transform, gap = axes.transAxes.inverted().transform, 0.145 / inches
+    ends = sorted((transform(axes.transData.transform((axes.get_xlim()[1], y)))[1], text, colour)
+                  for y, text, colour in ends)
+    wished = [min(max(height, i * gap), 1 - (len(ends) - 1 - i) * gap) for i, (height, _, _) in enumerate(ends)]
+    for (height, text, colour), place in zip(ends, spread_out(wished, gap)):
+        axes.annotate(text, (1.0, height), (1.035, place), xycoords="axes fraction", textcoords="axes fraction",
+                      va="center", fontsize=8.5, annotation_clip=False,
+                      arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.8, "relpos": (0, 0.5),
+                                  "shrinkA": 1, "shrinkB": 0})
+
+
+def chapter_styles(rows):
+    """The style of each chapter's line, by its place among the chapters of its direction."""
+    styles = {}
+    for own in by(rows, lambda row: row["direction"]).values():
+        styles.update(line_styles(sorted({row["chapter"] for row in own})))
+    return styles
+
+
+def line_styles(names):
+    """A colour and a marker for each name: light to dark in order, so that greys differ too."""
+    from matplotlib import colormaps
+
+    shades = colormaps["viridis"]
+    return {name: {"color": shades(0.88 * (1 - i / max(1, len(names) - 1))), "marker": MARKERS[i % len(MARKERS)]}
+            for i, name in enumerate(names)}
+
+
+def by(rows, key):
+    """The rows in lists that share a key, in the order in which the keys appear."""
+    lists = {}
+    for row in rows:
+        lists.setdefault(key(row), []).append(row)
+    return lists
+
+
+# --- README.md's figures: files that carry the name of their data ---
+
+
+def digest(data):
+    """Names the data of a figure. The figure carries it, so that a check need not draw.
+
+    A change of the style leaves the digest: delete the figure to have it drawn anew.
+    """
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def drawn_from(path):
+    """The digest in a figure, or None."""
+    if not path.exists():
+        return None
+    found = re.search(r"data ([0-9a-f]{16})", path.read_text(encoding="utf-8"))
+    return found[1] if found else None
+
+
+def write_figure(draw, data, path):
+    """Writes draw(data) to `path` (.svg, or .png to look at it). False where matplotlib is missing.
+
+    The same data give the same file.
+    """
+    try:
+        import matplotlib
+    except ImportError:
+        return False
+    figure = draw(data)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    metadata = {"Date": None, "Creator": None, "Description": f"data {digest(data)}"}
+    with matplotlib.rc_context(STYLE):
+        figure.savefig(path, dpi=110, **({"metadata": metadata} if path.suffix == ".svg" else {}))
+    return True
+
+
+# --- One problem, chapter by chapter ---
+
+
+@drawing("chapter on this problem")
+def progression(rows):
+    """Each chapter's time, p10 to p90, under the roof of its direction."""
+    groups = by(rows, lambda row: row["direction"])
+    sizes = [len(group) + 0.9 for group in groups.values()]
+    title = verdict(rows, nearest_to_roof(rows), problem_of(rows[0]))
+    figure, panels = new_figure(8.4, 1.2 + 0.34 * sum(sizes), title, panels=(len(groups), 1),
+                                sharex=True, gridspec_kw={"height_ratios": sizes})
+    for axes, (direction, group) in zip(panels[:, 0], groups.items()):
+        name, roof_name = DIRECTIONS[direction]
+        axes.barh(range(len(group)), [row["median_us"] for row in group], xerr=whiskers(group), height=0.66,
+                  color=COLOURS[direction], error_kw=WHISKERS)
+        for at, row in enumerate(group):
+            axes.annotate(number(row["median_us"]), (row["p90_us"], at), (5, 0),
+                          textcoords="offset points", va="center")
+        axes.set_xscale("log")
+        name_rows(axes, group)
+        axes.set_ylim(len(group) - 0.4, -1.1)  # room for the roof's name
+        axes.set_title(name)
+        draw_roof_time(axes, group, roof_name, -0.78)
+    low = min(min(row["p10_us"], row["roof_us"] or row["p10_us"]) for row in rows)
+    panels[0, 0].set_xlim(low / 2, max(row["p90_us"] for row in rows) * 2.6)
+    log_axis(panels[-1, 0].xaxis)
+    panels[-1, 0].set_xlabel(f"{time_label(rows)}: median, p10 to p90 (log scale)")
+    return figure
+
+
+def draw_roof_time(axes, rows, name, at):
+    roofs = sorted(row["roof_us"] for row in rows if row["roof_us"])
+    if roofs:
+        roof = roofs[len(roofs) // 2]
+        axes.axvline(roof, color="black", linewidth=1.2, path_effects=halo())
+        axes.annotate(f"the roof: a {name}, {number(roof)}", (roof, at), (4, 0),
+                      textcoords="offset points", va="center", path_effects=halo())
+
+
+@drawing("cycle counts of a GPU")
+def cycles(rows, source_rows=()):
+    """Each chapter's elapsed SM cycles, beside those that its source published."""
+    rows = [row for row in rows if row["cycles"]]
+    if not rows:
+        return None
+    least = min(rows, key=lambda row: row["cycles"])
+    title = f"{least['chapter']} takes the fewest cycles"
+    if least is not rows[0]:
+        title += f", {rows[0]['chapter']} {number(rows[0]['cycles'] / least['cycles'], 3)} times as many"
+    figure, ((axes,),) = new_figure(8.4, 1.5 + 0.42 * len(rows), verdict(rows, title, problem_of(rows[0])))
+    published = {row["chapter"]: row["cycles"] for row in source_rows}
+    pairs = [(row["cycles"], published.get(row["chapter"])) for row in rows]
+    for at, (own, other) in enumerate(pairs):
+        bars = [(own, {"color": COLOURS[rows[0]["direction"]], "label": rows[0]["device"]})]
+        if other:
+            bars.append((other, {"color": "white", "edgecolor": "black", "hatch": "////", "linewidth": 0.8,
+                                 "label": f"{source_rows[0]['device']}, as the source published it"}))
+        thick = 0.74 / len(bars)
+        for place, (value, look) in enumerate(bars):
+            y = at + (place - (len(bars) - 1) / 2) * thick
+            axes.barh(y, value, height=thick, **look)
+            axes.annotate(count(value), (value, y), (4, 0), textcoords="offset points", va="center", fontsize=8.5)
+    axes.set_xscale("log")
+    values = [value for pair in pairs for value in pair if value]
+    axes.set_xlim(min(values) / 2, max(values) * 2.6)
+    log_axis(axes.xaxis)
+    name_rows(axes, rows)
+    axes.set_xlabel(f"{AXES['cycles']} of one launch (log scale)")
+    if published:
+        figure.legend(*merged_legend(axes), loc="outside lower left", fontsize=9, frameon=False)
+    return figure
+
+
+@drawing("chapter on this problem")
+def waterfall(rows):
+    """What each step gained or lost over the chapter before it."""
+    steps = list(zip(rows, rows[1:]))
+    best = max(steps, key=lambda step: step[0]["median_us"] / step[1]["median_us"], default=None)
+    title = f"Only {rows[0]['chapter']} is measured"
+    if best:
+        gain = number(best[0]["median_us"] / best[1]["median_us"], 3)
+        title = f"The largest step is {best[0]['chapter']} to {best[1]['chapter']}: × {gain}"
+    figure, ((axes,),) = new_figure(8.4, 1.5 + 0.36 * len(rows), verdict(rows, title, problem_of(rows[0])))
+    colour = COLOURS[rows[0]["direction"]]
+    for at, (before, row) in enumerate(zip([None, *rows], rows)):
+        start, end = (before or row)["median_us"], row["median_us"]
+        faster = end <= start
+        axes.barh(at, end - start, left=start, height=0.62, color=colour if faster else "white",
+                  edgecolor="black", linewidth=0.8, hatch=None if faster else "////")
+        last = at + (0.31 if row is rows[-1] else 1.31)  # a line down to the next chapter's bar
+        axes.plot([end, end], [at - 0.31, last], color="black", linewidth=0.9)
+        axes.errorbar(end, at, xerr=whiskers([row]), fmt="none", **WHISKERS)
+        text = f"{number(end)} µs"
+        if before and not row["emulated"]:
+            text += f"   × {number(start / end, 3)}" + ("" if faster else " (slower)")
+        axes.annotate(text, (max(start, row["p90_us"]), at), (6, 0), textcoords="offset points", va="center",
+                      path_effects=halo())
+    axes.set_xscale("log")
+    name_rows(axes, rows)
+    axes.set_ylim(len(rows) + 0.3, -0.6)
+    draw_roof_time(axes, rows, DIRECTIONS[rows[0]["direction"]][1], len(rows) - 0.1)
+    low = min(min(row["p10_us"], row["roof_us"] or row["p10_us"]) for row in rows)
+    high = max(row["p90_us"] for row in rows)
+    axes.set_xlim(low / 1.4, high * (high / low) ** 0.42)  # room for the words beside the longest
+    log_axis(axes.xaxis)
+    axes.set_xlabel(f"{time_label(rows)}: each bar from the chapter before to this one (log scale)")
+    return figure
+
+
+# --- Many problems ---
+
+
+@drawing("such measurements of more than one width")
+def over_columns(rows, value="median_us", log=True):
+    """A value over N, a line a chapter, a panel for each M and dtype."""
+    rows = [row for row in rows if row[value] is not None]
+    if not rows:
+        return None
+    panels = by(rows, lambda row: (row["direction"], row["dtype"], row["rows"]))
+    panels = {key: group for key, group in panels.items() if len({row["cols"] for row in group}) > 1}
+    if not panels:
+        return None
+    styles = chapter_styles(rows)
+    height = 3.9
+    figure, axes_row = new_figure(4.6 * len(panels) + 0.6, height, verdict(rows, nearest_to_roof(rows)),
+                                  panels=(1, len(panels)), sharey="row")
+    for axes, ((direction, dtype, height_of_x), group) in zip(axes_row[0], panels.items()):
+        axes.set_xscale("log", base=2)
+        if log:
+            axes.set_yscale("log")
+        chapters = by(sorted(group, key=lambda row: row["cols"]), lambda row: row["chapter"])
+        for chapter, own in chapters.items():
+            cols = [row["cols"] for row in own]
+            axes.plot(cols, [row[value] for row in own], markersize=4, linewidth=1.2,
+                      markevery=max(1, len(own) // 8), **styles[chapter])
+            axes.fill_between(cols, *spread_of(own, value), color=styles[chapter]["color"], alpha=0.3, linewidth=0)
+        roof = roof_over_columns(group, value)
+        if roof:
+            axes.plot(*zip(*roof), color="black", linewidth=2.0, zorder=1)
+        axes.set_title(f"{DIRECTIONS[direction][0]}, {dtype}, {height_of_x} × N")
+        widths = sorted({row["cols"] for row in group})
+        axes.set_xlim(widths[0], widths[-1])
+        marked = [2**i for i in range(20) if widths[0] <= 2**i <= widths[-1]] or widths
+        axes.set_xticks(marked, [str(width) for width in marked])
+        axes.set_xlabel("N, columns (log scale)")
+        axes.grid(which="major")
+    for axes, group in zip(axes_row[0], panels.values()):
+        if log:
+            log_axis(axes.yaxis)
+        else:
+            axes.set_ylim(0)
+        styled = by(sorted(group, key=lambda row: row["cols"]), lambda row: row["chapter"])
+        ends = [(own[-1][value], chapter, styles[chapter]["color"]) for chapter, own in styled.items()]
+        roof = roof_over_columns(group, value)
+        label_ends(axes, ends + ([(roof[-1][1], "the roof", "black")] if roof else []), height - 1.35)
+    label = time_label(rows) if value == "median_us" else AXES[value]
+    axes_row[0, 0].set_ylabel(label + (" (log scale)" if log else ""))
+    return figure
+
+
+def spread_of(rows, value):
+    """The value at p10 and at p90 of the time; what is per second falls as the time grows."""
+    if value == "median_us":
+        return [[row[key] for row in rows] for key in ("p10_us", "p90_us")]
+    return [[row[value] * (row["median_us"] / row[key]) for row in rows] for key in ("p90_us", "p10_us")]
+
+
+def roof_over_columns(rows, value):
+    """[(cols, the roof's value)], empty where there is none."""
+    key = {"median_us": "roof_us", "gbps": "roof_gbps"}.get(value)
+    if value == "of_roof":
+        return [(cols, 100.0) for cols in sorted({row["cols"] for row in rows})]
+    return sorted({row["cols"]: row[key] for row in rows if row[key]}.items())
+
+
+def nearest_to_roof(rows):
+    """'Nearest to the roof: forward fwd06 with 100 % at bf16, 131072 × 4096', of each direction."""
+    texts, one = [], len({problem_of(row) for row in rows}) == 1
+    for direction, own in by([row for row in rows if row["of_roof"]], lambda row: row["direction"]).items():
+        best = max(own, key=lambda row: row["of_roof"])
+        texts.append(f"{DIRECTIONS[direction][0]} {best['chapter']} with {best['of_roof']:.0f} %"
+                     + ("" if one else f" at {problem_of(best)}"))
+    return f"Nearest to the roof: {'; '.join(texts)}" if texts else "No roof was measured"
+
+
+@drawing("measurements with --group")
+def groups(rows):
+    """How many rows or partial sums a chapter takes together."""
+    rows = [row for row in rows if group_of(row) and row["of_roof"]]
+    if not rows:
+        return None
+    problems = by(rows, problem_of)
+    styles = chapter_styles(rows)
+    best = max(rows, key=lambda row: row["of_roof"])
+    title = (f"Nearest to the roof: {best['chapter']} with {best['variant']}, {best['of_roof']:.0f} % "
+             f"at {problem_of(best)}")
+    figure, panels = new_figure(3.9 * len(problems) + 2.4, 3.9, verdict(rows, title),
+                                panels=(1, len(problems)), sharey="row")
+    for axes, (problem, own) in zip(panels[0], problems.items()):
+        for chapter, line in by(sorted(own, key=lambda row: (row["chapter"], group_of(row))),
+                                 lambda row: row["chapter"]).items():
+            values = [row["of_roof"] for row in line]
+            low, high = spread_of(line, "of_roof")
+            spread = [[value - end for value, end in zip(values, low)],
+                      [end - value for value, end in zip(values, high)]]
+            axes.errorbar([group_of(row) for row in line], values, yerr=spread, markersize=5, linewidth=1.2,
+                          capsize=2, label=f"{chapter}, {line[0]['group'] or 'group'}",
+                          **styles[chapter])
+        axes.set_xscale("log", base=2)
+        sizes = sorted({group_of(row) for row in own})
+        axes.set_xticks(sizes, [str(size) for size in sizes])
+        axes.set_title(str(problem))
+        axes.set_xlabel("--group (log scale)")
+        axes.grid(which="major")
+    panels[0, 0].set_ylim(0)
+    panels[0, 0].set_ylabel(AXES["of_roof"])
+    panels[0, -1].legend(fontsize=8.5, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    return figure
+
+
+@drawing("fused chapter beside its parts")
+def fused(rows):
+    """One kernel's time beside that of its parts, one after another."""
+    rows = [row for row in rows if row["parts_us"]]
+    if not rows:
+        return None
+    gains = [row["parts_us"] / row["median_us"] for row in rows]
+    title = f"In one kernel the same work is {number(min(gains), 3)} to {number(max(gains), 3)} times as fast"
+    figure, ((axes,),) = new_figure(8.4, 1.6 + 0.46 * len(rows), verdict(rows, title))
+    axes.barh([i - 0.19 for i in range(len(rows))], [row["median_us"] for row in rows], height=0.36,
+              xerr=whiskers(rows), color=COLOURS[rows[0]["direction"]], label="one kernel", error_kw=WHISKERS)
+    axes.barh([i + 0.19 for i in range(len(rows))], [row["parts_us"] for row in rows], height=0.36, color="white",
+              edgecolor="black", hatch="////", linewidth=0.8, label="its parts, one after another")
+    for i, (row, gain) in enumerate(zip(rows, gains)):
+        predicted = row["parts_bytes"] / row["predicted_bytes"]
+        axes.annotate(f"× {number(gain, 3)}, by bytes × {number(predicted, 3)}", (row["parts_us"], i + 0.19),
+                      (5, 0), textcoords="offset points", va="center", fontsize=8.5)
+    name_rows(axes, rows)
+    names = [f"{row['chapter']}  {row['variant']}\n{problem_of(row)}" for row in rows]
+    axes.set_yticks(range(len(rows)), names, fontsize=8.5)
+    axes.set_xscale("log")
+    axes.set_xlim(min(row["p10_us"] for row in rows) / 2, max(row["parts_us"] for row in rows) * 3.2)
+    log_axis(axes.xaxis)
+    axes.set_xlabel(f"{time_label(rows)} (log scale)")
+    axes.legend(loc="upper right", fontsize=8.5)
+    return figure
+
+
+# --- What Nsight Compute counted ---
+
+
+@drawing("profile (`make profile` writes one)")
+def traffic(rows):
+    """Bytes predicted and bytes counted, at device memory and between the SMs and L2."""
+    rows = [row for row in rows if row["predicted_bytes"]]
+    if not rows:
+        return None
+    most = max(rows, key=lambda row: row["l2_bytes"] / row["predicted_bytes"])
+    title = (f"{most['chapter']} moves {number(most['l2_bytes'] / most['predicted_bytes'], 3)} times its predicted "
+             f"bytes through L2, and reads {100 * most['read_bytes'] / most['predicted_bytes']:.0f} % of them from "
+              "device memory")
+    figure, ((left, right),) = new_figure(8.8, 1.7 + 0.34 * len(rows), verdict(rows, title, problem_of(rows[0])),
+                                         panels=(1, 2), sharey=True)
+    colour, at = COLOURS[rows[0]["direction"]], range(len(rows))
+    predicted = [row["predicted_bytes"] / 1e6 for row in rows]
+    read, written = ([row[key] / 1e6 for row in rows] for key in ("read_bytes", "written_bytes"))
+    left.barh(at, read, height=0.6, color=colour, edgecolor="black", linewidth=0.8, label="read")
+    left.barh(at, written, left=read, height=0.6, color="white", edgecolor="black", linewidth=0.8,
+              hatch="////", label="written before the end")
+    right.barh(at, [row["l2_bytes"] / 1e6 for row in rows], height=0.6, color=OTHER, edgecolor="black",
+               linewidth=0.8, label="sectors of 32 bytes")
+    for axes in (left, right):
+        axes.plot(predicted, at, linestyle="none", marker="d", markersize=6, color="black",
+                  markeredgecolor="white", label="predicted")
+    left.set_title("device memory")
+    left.set_xlabel("MB")
+    left.set_xlim(0, 1.08 * max(*predicted, *(r + w for r, w in zip(read, written))))
+    right.set_title("between the SMs and L2")
+    right.set_xlabel("MB")
+    name_rows(right, rows, titles=False)
+    name_rows(left, rows, titles=False)
+    figure.legend(*merged_legend(left, right), loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+    return figure
+
+
+def merged_legend(*panels):
+    entries = {}
+    for axes in panels:
+        for handle, label in zip(*axes.get_legend_handles_labels()):
+            entries.setdefault(label, handle)
+    return list(entries.values()), list(entries)
+
+
+@drawing("profile (`make profile` writes one)")
+def waits(rows):
+    """What the warps of each chapter's longest kernel wait for."""
+    from matplotlib.colors import LogNorm
+
+    reasons = [reason for reason in rows[0]["waits"] if any(row["waits"][reason] >= 0.05 for row in rows)]
+    if not reasons:
+        return None
+    longest = max(rows, key=lambda row: max(row["waits"].values()))
+    reason = max(longest["waits"], key=longest["waits"].get)
+    title = (f"The longest wait is {longest['chapter']}'s: {number(longest['waits'][reason], 3)} cycles for "
+             f"{reason}")
+    figure, ((axes,),) = new_figure(8.4, 2.2 + 0.32 * len(rows), verdict(rows, title, problem_of(rows[0])))
+    values = [[row["waits"][reason] for reason in reasons] for row in rows]
+    top = max(max(line) for line in values)
+    cells = [[max(value, 0.2) for value in line] for line in values]
+    axes.imshow(cells, norm=LogNorm(0.2, max(top, 1)), cmap="Blues", aspect="auto")
+    for i, line in enumerate(values):
+        for j, value in enumerate(line):
+            axes.annotate(f"{value:.1f}" if value >= 0.05 else "·", (j, i), ha="center", va="center", fontsize=8.5,
+                          color="white" if value > 0.8 * top ** 0.7 else "black")
+    axes.set_xticks(range(len(reasons)), reasons, rotation=25, ha="right")
+    name_rows(axes, rows)
+    axes.grid(False)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xlabel("cycles that a warp waits for it between two instructions (shade: log scale)")
+    return figure
+
+
+# --- Peers ---
+
+
+@drawing("GB/s of a GPU")
+def under_roof(rows, peers=()):
+    """GB/s of each chapter and each peer over the operator's bytes, under the roof."""
+    rows = [row for row in rows if row["gbps"]]
+    if not rows:
+        return None
+    height, direction = 4.4, rows[0]["direction"]
+    figure, ((left, right),) = new_figure(9.6, height, verdict(rows, nearest_to_roof(rows)), panels=(1, 2),
+                                          sharey=True, sharex=True)
+    roof = sorted({row["operator_bytes"] / 1e6: row["roof_gbps"] for row in rows if row["roof_gbps"]}.items())
+    for axes in (left, right):
+        axes.set_xscale("log")
+        if roof:
+            axes.plot(*zip(*roof), color="black", linewidth=2.0, zorder=1, label="the roof")
+        axes.set_xlabel("MB that the operator must move (log scale)")
+        axes.grid(which="major")
+    styles, ends = chapter_styles(rows), {}
+    for (chapter, *_), own in by(rows, lambda row: (row["chapter"], row["dtype"], row["rows"])).items():
+        own = sorted(own, key=lambda row: row["operator_bytes"])
+        left.plot([row["operator_bytes"] / 1e6 for row in own], [row["gbps"] for row in own], markersize=4,
+                  linewidth=0.9, markevery=max(1, len(own) // 8), **styles[chapter])
+        ends[chapter] = max(ends.get(chapter, own[-1]), own[-1], key=lambda row: row["operator_bytes"])
+    providers = by(peers, lambda row: row["provider"])
+    for provider, style in line_styles(sorted(providers)).items():
+        own = providers[provider]
+        right.plot([row["operator_bytes"] / 1e6 for row in own], [row["gbps"] for row in own], linestyle="none",
+                   markersize=6, markeredgecolor="black", markeredgewidth=0.5, label=provider, **style)
+    left.set_ylim(0)
+    left.set_title(f"{DIRECTIONS[direction][0]}: chapters")
+    apart, everywhere = run_of(peers)
+    apart = apart if everywhere else ", some of another run" if apart else ""
+    right.set_title(f"peers{apart}" if peers else "peers: none measured")
+    left.set_ylabel(AXES["gbps"])
+    log_axis(left.xaxis)
+    names = [(row["gbps"], chapter, styles[chapter]["color"]) for chapter, row in ends.items()]
+    label_ends(left, names + ([(roof[-1][1], "the roof", "black")] if roof else []), height - 1.2)
+    right.legend(fontsize=8.5, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    return figure
+
+
+def run_of(rows):
+    """(which other run the peers' rows are of, whether all of them are); empty where none is."""
+    runs = list(dict.fromkeys(row["run"] for row in rows if row["run"]))
+    everywhere = bool(runs) and all(row["run"] for row in rows)
+    return (runs[-1] if runs else ""), everywhere
+
+
+def against_peers(rows, peers):
+    """One row for each problem that both have: the fastest chapter's time over the fastest peer's."""
+    peers_of = by(peers, lambda row: (row["direction"], problem_of(row)))
+    found = []
+    for key, own in by(rows, lambda row: (row["direction"], problem_of(row))).items():
+        if key in peers_of:
+            ours = min(own, key=lambda row: row["median_us"])
+            theirs = min(peers_of[key], key=lambda row: row["median_us"])
+            found.append({**ours, "peer": theirs["provider"], "peer_us": theirs["median_us"], "run": theirs["run"],
+                          "ratio": ours["median_us"] / theirs["median_us"]})
+    return found
+
+
+@drawing("problem that a chapter and a peer share")
+def peers_map(ratios):
+    """Our time over the fastest peer's, rows × cols."""
+    from matplotlib.colors import Normalize
+
+    directions = by(ratios, lambda row: row["direction"])
+    columns = sorted({row["cols"] for row in ratios})
+    lines = {direction: sorted({(row["rows"], row["dtype"]) for row in own})
+             for direction, own in directions.items()}
+    spans = [f"{min(r['ratio'] for r in own):.2f} to {max(r['ratio'] for r in own):.2f} times {DIRECTIONS[d][0]}"
+             for d, own in directions.items()]
+    title = verdict(ratios, f"The fastest chapter's time over the fastest peer's: {', '.join(spans)}")
+    apart, everywhere = run_of(ratios)
+    title += f"; peers{apart}" if everywhere else f"; * peers{apart}" if apart else ""
+    total = sum(map(len, lines.values()))
+    figure, panels = new_figure(8.8, 1.6 + 0.6 * total + 0.5 * len(lines), title, panels=(len(lines), 1),
+                                sharex=True, gridspec_kw={"height_ratios": [len(line) for line in lines.values()]})
+    limit = 1  # the shades end at twice and at half the time
+    for axes, (direction, own) in zip(panels[:, 0], directions.items()):
+        cells = [[float("nan")] * len(columns) for _ in lines[direction]]
+        for row in own:
+            i, j = lines[direction].index((row["rows"], row["dtype"])), columns.index(row["cols"])
+            cells[i][j] = log2(row["ratio"])
+            ratio = f"{row['ratio']:.2f}" + ("*" if row["run"] and not everywhere else "")
+            axes.annotate(f"{ratio}\n{row['chapter']}\n{row['peer']}", (j, i), ha="center", va="center", fontsize=7.5,
+                          linespacing=1.1, fontweight="bold" if row["ratio"] < 1 else "normal",
+                          color="white" if abs(cells[i][j]) > 0.55 * limit else "black")
+        axes.imshow(cells, norm=Normalize(-limit, limit), cmap="PuOr_r", aspect="auto")
+        axes.set_yticks(range(len(lines[direction])), [f"{dtype}, M = {rows}" for rows, dtype in lines[direction]])
+        axes.set_xticks(range(len(columns)), [str(cols) for cols in columns])
+        axes.tick_params(length=0)
+        axes.set_title(DIRECTIONS[direction][0])
+    panels[-1, 0].set_xlabel("N, columns; below 1, in bold: the chapter is faster")
+    return figure
+
+
+# --- Training ---
+
+# Torch's curve lies under the others.
+TRAINED = {"torch": {"color": "#bbbbbb", "linewidth": 5.0},
+           "torch.compile": {"color": "black", "linestyle": ":", "linewidth": 1.4},
+           "ours": {"color": COLOURS["fwd"], "linewidth": 1.5},
+           "ours, memory-efficient": {"color": COLOURS["bwd"], "linestyle": (0, (4, 2)), "linewidth": 1.5}}
+
+
+@drawing("training (`make library && python3 common/bench/gpt_training.py` writes one)")
+def training(rows):
+    """Above, the losses of a model with each norm; below, how far they are from torch's."""
+    types = by(rows, lambda row: row["dtype"])
+    width = max(1, len(rows[0]["losses"]) // 30)
+    title = verdict(rows, agreement(rows), f"{rows[0]['model']}, {KINDS[rows[0]['kind']]},")
+    figure, panels = new_figure(max(8.8, 4.4 * len(types)), 6.0, title, panels=(2, len(types)), sharex=True,
+                                sharey="row")
+    for (above, below), (dtype, own) in zip(zip(*panels), types.items()):
+        steps = range(1, len(own[0]["losses"]) + 1)
+        torch = [row["losses"] for row in own if row["norm"] == "torch"]
+        noise = zip(*(differences(*pair, width) for pair in itertools.combinations(torch, 2)))
+        below.fill_between(steps, [max(step) for step in noise], color="#dddddd", linewidth=0,
+                           label="torch's own noise: its sums in another order")
+        for row in own:
+            look = {**TRAINED.get(row["norm"], {}), "label": row["norm"]}
+            if row["order"] == "as it is":
+                above.plot(steps, [nan if loss is None else loss for loss in row["losses"]], **look)
+                if row["norm"] != "torch":
+                    below.plot(steps, differences(row["losses"], torch[0], width), **look)
+        if own[0].get("entropy"):
+            above.axhline(own[0]["entropy"], color="black", linewidth=0.8,
+                          label="the text's entropy, the least possible")
+        above.set_title(dtype)
+        below.set_yscale("log")
+        below.set_xlabel("step")
+        for axes in (above, below):
+            axes.set_xlim(1, len(steps))
+            axes.grid(which="major")
+    panels[0, 0].set_ylabel("loss")
+    panels[1, 0].set_ylabel(f"difference from torch\nRMS of {width} steps (log scale)")
+    figure.legend(*merged_legend(*panels.flat), loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    return figure
+
+
+def agreement(rows):
+    """How near ours are to torch, and who does not agree with it."""
+    ours = [row for row in rows if row["norm"].startswith("ours")]
+    failed = [f"{row['norm']} ({row['dtype']})" for row in rows if not row["agrees"]]
+    ratios = [row["distance"] / row["noise"] for row in ours if row["noise"] and row["distance"] is not None]
+    texts = [f"Ours differ from torch's losses by {min(ratios):.2f} to {max(ratios):.2f} times torch's own noise; "
+             f"up to {AGREES} they agree" if ratios else "Ours did not train here"]
+    texts += [f"These do not agree: {'; '.join(failed)}"] if failed else []
+    return "\n".join(textwrap.fill(text, 95) for text in texts)
+
+
+def differences(one, other, width):
+    """The root mean square of the difference of two curves, of the `width` steps up to each."""
+    squares = [nan if None in (a, b) else (a - b) ** 2 for a, b in zip(one, other)]
+    windows = [squares[max(0, i + 1 - width):i + 1] for i in range(len(squares))]
+    return [(sum(own) / len(own)) ** 0.5 for own in windows]

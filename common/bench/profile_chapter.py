@@ -1,0 +1,368 @@
+#!/usr/bin/env python3
+"""What the hardware counted while a chapter ran, read by Nsight Compute.
+
+    python3 common/bench/profile_chapter.py build/cuda/bin/bwd02
+    python3 common/bench/profile_chapter.py build/cuda/bin/chapters --json notebooks/data/h100_profile.jsonl
+    python3 common/bench/profile_chapter.py build/cuda/bin/fwd06 -- --dtype f16 --rows 4096 --cols 8192
+    python3 common/bench/profile_chapter.py --csv FILE        # what `ncu --csv --page raw` printed before
+
+Prints a table for each chapter and appends JSON records: a header line, then one record for each
+launch of a kernel, with Nsight Compute's own metric names. Nsight Compute empties the caches before
+each kernel, as the chapters' own timing does. Exit status 2: the request or the profiler was wrong.
+
+(It is not called profile.py, because `import cProfile` would find that instead of Python's own.)
+"""
+
+import argparse
+import csv
+import datetime
+import itertools
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import measurements
+from measurements import MISSING, DataError, Problem, count, number
+
+
+class Metric(NamedTuple):
+    name: str  # Nsight Compute's
+    label: str
+    unit: str  # as shown; the JSON records hold bytes and nanoseconds
+    words: str
+
+
+METRICS = (
+    Metric("dram__bytes_read.sum", "device memory read", "MB", "from a cold L2"),
+    Metric("dram__bytes_write.sum", "device memory written", "MB",
+           "only what left L2 before the kernel ended; the rest still waits there"),
+    Metric("lts__t_sectors_op_read.sum", "L2 sectors read", "",
+           "32 bytes each; one that crosses between the two halves of an H100's L2 counts again"),
+    Metric("lts__t_sectors_op_write.sum", "L2 sectors written", "", "likewise"),
+    Metric("lts__t_sectors_op_red.sum", "L2 sectors reduced", "",
+           "atomic additions, done in L2; likewise"),
+    Metric("lts__t_requests_op_red.sum", "L2 reduction requests", "", "up to four sectors each"),
+    Metric("l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio",
+           "sectors per load request", "",
+           "4 where 32 lanes read 128 neighbouring bytes, 32 where each reads elsewhere"),
+    Metric("l1tex__t_sector_hit_rate.pct", "L1 hit rate", "%", "sectors that L1 already held"),
+    Metric("lts__t_sector_hit_rate.pct", "L2 hit rate", "%", "sectors that L2 already held"),
+    Metric("l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum", "shared-memory bank conflicts", "",
+           "extra passes, because lanes met in a bank"),
+    Metric("launch__registers_per_thread", "registers per thread", "",
+           "32 or fewer leave room for all 64 warps of an SM"),
+    Metric("sm__warps_active.avg.per_cycle_active", "warps active per SM", "",
+           "of 64, while the SM had any"),
+    Metric("sm__cycles_elapsed.max", "SM cycles", "", "elapsed, from the launch's start to its end"),
+    Metric("gpu__time_duration.sum", "duration", "µs", "of the kernel alone; the medians include the launch"),
+)
+
+# Why a warp could not issue: cycles that it waits for this reason between two instructions.
+STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
+STALLS = {
+    "long_scoreboard": "device memory, L2, L1",
+    "short_scoreboard": "shared memory, shuffles",
+    "lg_throttle": "full queue to memory",
+    "mio_throttle": "full queue to shared memory",
+    "barrier": "__syncthreads",
+    "membar": "__threadfence",
+    "math_pipe_throttle": "busy arithmetic",
+    "wait": "fixed latency",
+    "drain": "stores at the end",
+}
+NAMES = tuple(metric.name for metric in METRICS) + tuple(STALL.format(stall) for stall in STALLS)
+
+
+# --- From Nsight Compute's CSV to records ---
+
+
+class Kernel(NamedTuple):
+    namespace: str
+    name: str  # with its template arguments
+    grid: str
+    block: str
+    metrics: dict
+    device: str
+
+
+def parse_csv(text):
+    """The kernels in the order of their launches. Raises DataError where there is no CSV."""
+    lines = text.splitlines()
+    start = next((i for i, line in enumerate(lines) if line.startswith('"ID",')), None)
+    if start is None:
+        raise DataError(no_csv(text))
+    rows = [row for row in csv.DictReader(lines[start:]) if row["ID"].isdigit()]  # that of units has none
+    names = demangle([row["Kernel Name"] for row in rows])
+    return [parse_kernel(name, row) for name, row in zip(names, rows)]
+
+
+def demangle(names):
+    """Names as the source spells them. run_ncu asks for the linker's, since Nsight Compute's own
+    reading of these leaves out some namespaces, and with them the chapter."""
+    if not any(name.startswith("_Z") for name in names):
+        return names
+    try:
+        done = subprocess.run(["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise DataError(f"c++filt, which comes with g++, cannot spell the kernels' names: {error}") from error
+    return done.stdout.splitlines()
+
+
+def parse_kernel(name, row):
+    namespace, name = split_name(name)
+    metrics = {metric: number for metric in NAMES
+               if (number := parse_number(row.get(metric))) is not None}
+    return Kernel(namespace, name, row["Grid Size"], row["Block Size"], metrics,
+                  row.get("device__attribute_display_name") or "")
+
+
+def split_name(text):
+    """'void fwd02::layer_norm_forward<float>(…)' -> ('fwd02', 'layer_norm_forward<float>')"""
+    text = text.replace("(anonymous namespace)::", "").replace("<unnamed>::", "")
+    opened = itertools.accumulate((c == "<") - (c == ">") for c in text)  # template arguments may hold a '('
+    end = next((i for i, (c, depth) in enumerate(zip(text, opened)) if c == "(" and depth == 0), None)
+    name, angle, template = text[:end].removeprefix("void ").partition("<")
+    *namespaces, name = name.strip().split("::")
+    return (namespaces[0] if namespaces else ""), name + angle + template
+
+
+def parse_number(text):
+    """'1,324,672.50' -> 1324672.5; None for a metric that this GPU does not have."""
+    try:
+        number = float((text or "").replace(",", ""))
+    except ValueError:
+        return None
+    return int(number) if number.is_integer() else number
+
+
+def no_csv(output):
+    """Why Nsight Compute printed no table, and what to do about it."""
+    if "ERR_NVGPUCTRPERM" in output:
+        return ("Nsight Compute may not read this GPU's counters. Run as root (sudo), or load the "
+                "driver with the module option NVreg_RestrictProfilingToAdminUsers=0: write "
+                "'options nvidia NVreg_RestrictProfilingToAdminUsers=0' to "
+                "/etc/modprobe.d/nvidia-profiling.conf and restart. In a container, add "
+                "--cap-add=SYS_ADMIN")
+    if "No kernels were profiled" in output:
+        return "Nsight Compute saw no kernel: is the program a BACKEND=cuda build?"
+    last = "; ".join(line.strip() for line in output.splitlines()[-5:] if line.strip())
+    return f"Nsight Compute printed no table: {last or 'it printed nothing at all'}"
+
+
+def by_chapter(kernels):
+    """[(chapter, kernel), …]: the kernels in common/ belong to the chapter that launched them.
+
+    zero_gradients runs before a chapter's own kernels, everything else in common/ after them.
+    """
+    is_own = [re.fullmatch(r"[fb]wd\d+", kernel.namespace) is not None for kernel in kernels]
+    owned = []
+    for i, kernel in enumerate(kernels):
+        before = [k.namespace for k, own in zip(kernels[: i + 1], is_own) if own]
+        after = [k.namespace for k, own in zip(kernels[i:], is_own[i:]) if own]
+        if is_own[i]:
+            owned.append((kernel.namespace, kernel))
+        elif after and (kernel.name.startswith("zero_") or not before):
+            owned.append((after[0], kernel))
+        elif before:
+            owned.append((before[-1], kernel))
+    return owned
+
+
+def make_records(kernels, results):
+    """One record a launch. `results` holds the program's own records of the same run, or none."""
+    for chapter, kernel in by_chapter(kernels):
+        result = next((r for r in results if r["chapter"] == chapter), results[-1])
+        record = {"chapter": chapter, "kernel": kernel.name, "grid": kernel.grid, "block": kernel.block}
+        record.update((key, result[key]) for key in ("kind", "dtype", "rows", "cols", "affine"))
+        if result["chapter"] == chapter and "predicted_bytes" in result:
+            record["predicted_bytes"] = result["predicted_bytes"]
+        yield {**record, "metrics": kernel.metrics}
+
+
+# --- Reading the records again ---
+
+
+def load_profiles(path):
+    """{measurements.identity: [record, …]}: a chapter's launches in the newest run of its problem.
+
+    A line that cannot be read is skipped and counted on stderr. Raises MissingData and DataError.
+    """
+    profiles, run, header, skipped = {}, 0, {}, 0
+    for line in measurements.read_lines(Path(path)):
+        entry = measurements.parse(line)
+        if entry is None or not (measurements.is_header(entry) or isinstance(entry.get("metrics"), dict)):
+            skipped += 1
+        elif measurements.is_header(entry):
+            header, run = entry, run + 1
+        else:
+            launches = profiles.setdefault(measurements.identity(entry), (run, []))
+            if launches[0] != run:
+                launches = profiles[measurements.identity(entry)] = (run, [])
+            launches[1].append({**header, **entry})
+    if skipped:
+        print(f"{path}: skipped {skipped} {'line' if skipped == 1 else 'lines'} that could not be "
+              "read as a profile (cut short?)", file=sys.stderr)
+    return {key: launches for key, (_, launches) in profiles.items()}
+
+
+# --- The table ---
+
+
+def show(metric, launch):
+    value = launch["metrics"].get(metric.name)
+    if value is None:
+        return MISSING
+    if metric.unit == "MB":
+        return number(value / 1e6) + " MB"
+    if metric.unit == "µs":
+        return number(value / 1e3) + " µs"
+    if metric.unit == "%":
+        return f"{value:.1f} %"
+    if metric.name.endswith(".sum") or metric.name.startswith(("launch__", "sm__cycles")):
+        return count(value)
+    return number(value, 3)
+
+
+def show_wait(launch, rank):
+    """What a warp waits for longest (rank 0), second longest (1), and for how many cycles."""
+    waits = {words: launch["metrics"].get(STALL.format(stall), 0) for stall, words in STALLS.items()}
+    words = sorted(waits, key=waits.get, reverse=True)[rank]
+    return f"{words}: {waits[words]:.1f}" if waits[words] >= 0.05 else MISSING
+
+
+def profile_rows(launches, predicted_bytes=None):
+    """Rows of text for a chapter's launches: [label, value of each launch …, words]."""
+    longest = max(range(len(launches)),
+                  key=lambda i: launches[i]["metrics"].get("gpu__time_duration.sum", 0))
+    predicted = [""] * len(launches)
+    predicted[longest] = (MISSING if predicted_bytes is None else number(predicted_bytes / 1e6) + " MB")
+    rows = [[metric.label, *(show(metric, launch) for launch in launches), metric.words]
+            for metric in METRICS]
+    rows.insert(2, ["device memory, predicted", *predicted, "read and written, by the whole chapter"])
+    rows.append(["longest wait of a warp", *(show_wait(launch, 0) for launch in launches),
+                 "what for: cycles of it from one instruction to the next"])
+    rows.append(["second longest", *(show_wait(launch, 1) for launch in launches), "likewise"])
+    return rows
+
+
+def print_page(launches):
+    first = launches[0]
+    problem = Problem(first["dtype"], first["rows"], first["cols"])
+    print(f"\n{first['chapter']} · {first['kind']} {problem}")
+    rows = [["", *(launch["kernel"] for launch in launches), ""]]
+    rows += profile_rows(launches, first.get("predicted_bytes"))
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    for row in rows:
+        label, *values, words = row
+        cells = [label.ljust(widths[0]), *(v.rjust(w) for v, w in zip(values, widths[1:]))]
+        print("  " + "  ".join([*cells, words]).rstrip())
+
+
+# --- The program ---
+
+
+def find_ncu():
+    ncu = shutil.which("ncu") or shutil.which("ncu", path="/usr/local/cuda/bin")
+    if ncu is None:
+        raise DataError("Profiling needs an NVIDIA GPU and Nsight Compute, and ncu is neither in PATH nor in "
+                        "/usr/local/cuda/bin. It comes with the CUDA Toolkit, as the package nsight-compute of "
+                        "NVIDIA's repository, or from https://developer.nvidia.com/nsight-compute")
+    return ncu
+
+
+def run_ncu(program, arguments):
+    """Profiles the program: (what ncu printed, the program's own records)."""
+    if not os.access(program, os.X_OK) or not Path(program).is_file():
+        raise DataError(f"{program} is no program; `make run CH=bwd02 BACKEND=cuda` builds "
+                        "build/cuda/bin/bwd02")
+    ncu = find_ncu()
+    with tempfile.TemporaryDirectory() as directory:
+        own = Path(directory) / "own.jsonl"
+        # --samples 0: check once, time nothing, so that only the chapter's kernels run.
+        command = [ncu, "--clock-control", "none", "--csv", "--page", "raw", "--print-units", "base",
+                   "--print-kernel-base", "mangled",
+                   "--metrics", ",".join(NAMES), str(Path(program).resolve()),
+                   "--samples", "0", "--json", str(own), *arguments]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              encoding="utf-8", errors="replace", check=False)
+        if "ERR_NVGPUCTRPERM" in done.stdout:
+            raise DataError(no_csv(done.stdout))
+        if done.returncode != 0:
+            last = "\n".join(line for line in done.stdout.splitlines()[-20:] if line[:1] not in ('"', "="))
+            raise DataError(f"{program} ended with status {done.returncode}:\n{last}")
+        return done.stdout, measurements.load(own).records if own.exists() else []
+
+
+def parse_problem(text):
+    match = re.fullmatch(r"(?:(layer|rms) )?(f32|f16|bf16),? (\d+) ?[x×] ?(\d+)", text)
+    if match is None:
+        raise DataError(f"--problem '{text}' is no problem; write it as 'f32 1024x2048' or "
+                        "'rms bf16 4096x8192'")
+    kind, dtype, rows, cols = match.groups()
+    return {"chapter": None, "kind": kind or "layer", "dtype": dtype, "rows": int(rows),
+            "cols": int(cols), "affine": True}
+
+
+def make_header(kernels, results):
+    keys = ("device", "driver", "cuda", "backend", "date", "commit")
+    header = {key: results[-1][key] for key in keys if key in results[-1]}
+    header.setdefault("device", kernels[-1].device or "unknown")
+    header.setdefault("backend", "cuda")
+    header.setdefault("date", datetime.datetime.now(datetime.timezone.utc).date().isoformat())
+    return header
+
+
+def profile(options, arguments):
+    if options.csv:
+        text = "\n".join(measurements.read_lines(Path(options.csv)))
+        results = [parse_problem(options.problem)]
+    else:
+        text, results = run_ncu(options.program, arguments)
+    kernels = parse_csv(text)
+    if len({(r["kind"], r["dtype"], r["rows"], r["cols"]) for r in results}) != 1:
+        raise DataError("profile one problem at a time: a sweep's kernels cannot be told apart")
+    records = list(make_records(kernels, results))
+    if not records:
+        raise DataError("none of the kernels that Nsight Compute saw is a chapter's")
+    header = make_header(kernels, results)
+    print(header["device"])
+    for chapter in dict.fromkeys(record["chapter"] for record in records):
+        print_page([record for record in records if record["chapter"] == chapter])
+    with open(options.json, "a", encoding="utf-8") as out:
+        out.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in [header, *records])
+    print(f"\n{len(records)} records appended to {options.json}")
+
+
+def main(argv):
+    argv, arguments = (argv[: argv.index("--")], argv[argv.index("--") + 1 :]) if "--" in argv else (argv, [])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0],
+                                     epilog="What follows -- goes to the program.")
+    parser.add_argument("program", nargs="?", help="build/cuda/bin/<chapter>, or .../chapters for all")
+    parser.add_argument("--json", metavar="FILE", help="where the records go (default: %(default)s)",
+                        default=Path(__file__).resolve().parent / "data" / "local_profile.jsonl")
+    parser.add_argument("--csv", metavar="FILE", help="read what ncu printed before, run nothing")
+    parser.add_argument("--problem", metavar="TEXT", default="f32 1024x2048",
+                        help="what --csv was measured on (default: %(default)s)")
+    parser.add_argument("--ready", action="store_true", help="only say whether Nsight Compute is there")
+    options = parser.parse_args(argv)
+    if sum(map(bool, (options.program, options.csv, options.ready))) != 1:
+        parser.error("give either a program to profile, or --csv FILE, or --ready")
+    try:
+        if options.ready:
+            find_ncu()
+        else:
+            profile(options, arguments)
+    except (DataError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,441 @@
+#!/usr/bin/env python3
+"""Writes the tables in README.md and chapters/*/notes.md from the committed measurements.
+
+    python3 common/bench/tables.py            # rewrites the tables in place, and draws the figures
+    python3 common/bench/tables.py --check    # writes nothing; exit status 1 where something disagrees
+
+A table stands between two markers, each alone on its line; nothing else is touched:
+
+    <!-- table: progression -->            every chapter on the progression's problem
+    <!-- table: measured bwd02 -->         one chapter on the progression's, the sweep's, the large, the wide problems
+    <!-- table: profile bwd02 -->          what the hardware counted while the chapter ran
+    <!-- table: variants fwd07 -->         a fused chapter with some of its parts
+    <!-- table: groups bwd05 -->           a chapter with --group 1, 2, 4, … on two problems
+    <!-- table: peers -->                  our time beside those of others' kernels
+    <!-- table: peers rms -->              the same for RMS norm
+    <!-- table: training -->               a GPT's training with each norm, and its figure
+    <!-- end table -->
+
+The numbers are those of notebooks/data/: h100.jsonl (`make bench JSON=…`), h100_profile.jsonl
+(common/bench/profile_chapter.py), peers_h100.jsonl (`make peers JSON=…`), training_h100.jsonl
+(common/bench/gpt_training.py --json …), source_a100.jsonl. What is not measured yet is shown as '–'.
+Exit status 2, with a sentence: an unknown table, a marker that is not closed, data that cannot be used.
+"""
+
+import argparse
+import difflib
+import functools
+import os
+import re
+import sys
+from pathlib import Path
+
+import measurements
+import peers
+import plots
+from book import DIRECTIONS, KINDS, ROOT, group_of, open_book, operator_bytes, provenance
+from measurements import GROUPS, LARGE, MISSING, PROGRESSION, SWEEP, WIDE, DataError, count, number
+from profile_chapter import profile_rows
+
+FIGURES = Path("notebooks/figures")
+TEXTS = ("*.md", "chapters/*/*.md", "notebooks/*.md")
+
+SHOWN_WIDTHS = (1024, 2048, 4096, 8192, 12288, 15872)  # of the sweep's thirty
+ROOFS = {"fwd": "a copy (one read, one write)", "bwd": "a triad (two reads, one write)"}
+
+
+class MarkerError(Exception):
+    """A marker that means nothing; the message names file and line."""
+
+
+# --- The tables ---
+
+
+def markdown(headers, rows, left=(0,)):
+    """A table's lines; the columns numbered in `left` are left-aligned, the others right."""
+    rule = [":--" if i in left else "--:" for i in range(len(headers))]
+    return ["| " + " | ".join(cells) + " |" for cells in (headers, rule, *rows)]
+
+
+def progression(book, file):
+    """Both directions on the progression's problem; the links are relative to `file`."""
+    lines, shown = [], []
+    for direction, name in DIRECTIONS.items():
+        headers = [f"{name} chapter", "the idea", "median µs", "speed-up", "SM cycles", "GB/s",
+                   "% of roof", "predicted MB"]
+        if direction == "bwd":
+            headers.append("A100 cycles (source)")
+        rows, before = [], None
+        for chapter in book.chapters.values():
+            if chapter.direction != direction or not book.has_data_for(chapter):
+                continue
+            record = book.find(chapter, PROGRESSION)
+            notes = os.path.relpath(book.root / chapter.directory / "notes.md", file.parent)
+            row = [f"[{chapter.id}]({Path(notes).as_posix()})", chapter.title, median(record),
+                   speed_up(before, record), count(record.get("cycles")) if record else MISSING,
+                   gbps(record), of_roof(record), predicted_mb(book, chapter, PROGRESSION)]
+            if direction == "bwd":
+                row.append(count((book.source.find(chapter.id, *PROGRESSION) or {}).get("cycles")))
+            rows.append(row)
+            shown += [record] if record else []
+            before = record
+        if rows:
+            lines += [*markdown(headers, rows, left=(0, 1)), ""]
+    lines += [f"{PROGRESSION} (M × N), layer norm with weight and bias. Speed-up is over the chapter "
+              f"before. {caption(shown, with_speed=True)}"]
+    for run in book.source.runs:
+        if run.get("source"):
+            lines += ["", f"A100 cycles: {run['source']} ({run['device']})."]
+    return lines + failures(book, book.chapters.values(), [PROGRESSION])
+
+
+def measured(book, chapter):
+    problems = [PROGRESSION, *(p for p in SWEEP if p.cols in SHOWN_WIDTHS), *LARGE]
+    problems += [p for p in WIDE if book.find(chapter, p)]  # the first chapters are not measured there
+    records = {problem: book.find(chapter, problem) for problem in problems}
+    headers = ["problem, M × N", "median µs", "p10–p90", "GB/s", "% of roof", "predicted MB", "samples"]
+    rows = [[str(problem), median(record), spread(record), gbps(record), of_roof(record),
+             predicted_mb(book, chapter, problem), samples(record)] for problem, record in records.items()]
+    shown = [record for record in records.values() if record]
+    lines = [*markdown(headers, rows), "", caption(shown)]
+    if any(record.get("cut_short") for record in shown):
+        lines += ["", "† cut short: the time budget ended the sampling before the median was stable."]
+    return lines + failures(book, [chapter], problems)
+
+
+def variants(book, chapter):
+    """The problems that a fused chapter was measured on with some of its parts."""
+    records = [record for record in book.measured.records
+               if record.get("chapter") == chapter.id and record.get("variant")
+               and not group_of(record) and record.get("passed", True) and "median_us" in record]
+    if not records:
+        return ["Not measured yet."]
+    records.sort(key=lambda record: (record["dtype"], record["rows"], record["cols"]))
+    headers = ["problem, M × N", "with", "median µs", "p10–p90", "GB/s", "% of roof", "predicted MB"]
+    rows = [[str(measurements.Problem(r["dtype"], r["rows"], r["cols"])), r["variant"], median(r),
+             spread(r), number(r["gbps"], 3), f"{100 * r['gbps'] / r['roof_gbps']:.1f}",
+             number(r["predicted_bytes"] / 1e6)] for r in records]
+    text = "GB/s are of the bytes that the fused operator must move. "
+    if any("parts_us" in r for r in records):
+        headers += ["parts µs", "parts / fused", "predicted"]
+        rows = [row + parts(r) for row, r in zip(rows, records)]
+        text += ("Parts: the same work by a kernel for each, one after another, from a cold L2 as well; "
+                 "predicted is the ratio of their bytes. ")
+    return [*markdown(headers, rows, left=(0, 1)), "", text + caption(records)]
+
+
+def parts(record):
+    """The time of a fusion's parts, and that and their bytes against the fused chapter's."""
+    if "parts_us" not in record:
+        return [MISSING] * 3
+    return [number(record["parts_us"]), f"× {number(record['parts_us'] / record['median_us'], 3)}",
+            f"× {number(record['parts_bytes'] / record['predicted_bytes'], 3)}"]
+
+
+def groups(book, chapter):
+    """The problems of --set groups, by the size that --group asks for."""
+    sizes = sorted({group_of(record) for record in book.measured.records
+                    if record.get("chapter") == chapter.id} - {None})
+    found = {size: [book.find(chapter, problem, f"group {size}") for problem in GROUPS] for size in sizes}
+    shown = [record for records in found.values() for record in records if record]
+    failed = failures(book, [chapter], GROUPS, [f"group {size}" for size in sizes])
+    if not shown:
+        return ["Not measured yet.", *failed]
+    headers = [chapter.group or "group", *(head for problem in GROUPS
+                                           for head in (f"{problem}: median µs", "% of roof"))]
+    rows = [[str(size), *(cell for record in records for cell in (median(record), of_roof(record)))]
+            for size, records in found.items() if any(records)]
+    return [*markdown(headers, rows, left=()), "", caption(shown), *failed]
+
+
+def median(record):
+    return number(record["median_us"]) if record else MISSING
+
+
+def speed_up(before, record):
+    return f"× {number(before['median_us'] / record['median_us'], 3)}" if before and record else ""
+
+
+def spread(record):
+    return f"{number(record.get('p10_us'))}–{number(record.get('p90_us'))}" if record else MISSING
+
+
+def predicted_mb(book, chapter, problem):
+    record = book.measured.find(chapter.id, *problem) or {}
+    return number(record["predicted_bytes"] / 1e6) if "predicted_bytes" in record else MISSING
+
+
+def bytes_per_ns(record):
+    return operator_bytes(record) / record["median_us"] / 1e3
+
+
+def gbps(record):
+    return number(bytes_per_ns(record), 3) if record else MISSING
+
+
+def of_roof(record):
+    if not record or not record.get("roof_gbps"):
+        return MISSING
+    return f"{100 * bytes_per_ns(record) / record['roof_gbps']:.1f}"
+
+
+def samples(record):
+    return count(record.get("samples")) + (" †" if record.get("cut_short") else "") if record else MISSING
+
+
+def caption(records, with_speed=False):
+    """Where the numbers come from. `with_speed`: they share a size, so the roof is one number."""
+    if not records:
+        return "Not measured yet."
+    roofs = []
+    for direction, name in DIRECTIONS.items():
+        own = [record for record in records if record["chapter"].startswith(direction)]
+        speed = f" at {roof_speed(own)} GB/s" if with_speed else ""
+        roofs += [f"{name} {ROOFS[direction]}{speed}"] if own else []
+    return ("Times are the median of launches with a cold L2. The roof is measured in the same run, at the "
+            f"same size, likewise cold: {'; '.join(roofs)}. {provenance(records)}.")
+
+
+def roof_speed(records):
+    roofs = sorted({round(record["roof_gbps"]) for record in records if record.get("roof_gbps")})
+    return "–".join(count(roof) for roof in dict.fromkeys((roofs[0], roofs[-1]))) if roofs else MISSING
+
+
+def failures(book, chapters, problems, variants=("",)):
+    """A line that names what is not shown because its result was wrong."""
+    failed = [", ".join(filter(None, (f"{chapter.id} on {problem}", variant)))
+              for chapter in chapters for problem in problems for variant in variants
+              if not (book.measured.find(chapter.id, *problem, variant=variant) or {}).get("passed", True)]
+    return ["", f"Without times, because the check failed: {'; '.join(failed)}."] if failed else []
+
+
+def profile(book, chapter):
+    launches = book.profiles.get((None, chapter.id, "layer", *PROGRESSION, True, ""))
+    if not launches:
+        return ["Not profiled yet."]
+    predicted = launches[0].get("predicted_bytes") or (
+        book.measured.find(chapter.id, *PROGRESSION) or {}).get("predicted_bytes")
+    headers = ["", *(f"`{launch['kernel']}`" for launch in launches), ""]
+    lines = markdown(headers, profile_rows(launches, predicted), left=(0, len(headers) - 1))
+    return [*lines, "", f"{PROGRESSION}. Nsight Compute, with the caches emptied before each kernel. "
+            f"{provenance(launches)}."]
+
+
+# --- Ours beside others' ---
+
+
+def peers_table(book, kind):
+    """Both directions on the problems of `make peers`: our time, the roof, and each peer's time."""
+    lines, beside = [], []
+    for direction, name in DIRECTIONS.items():
+        ours, theirs = (plots.by(rows, plots.problem_of) for rows in book.contenders(direction, kind, everyone=True))
+        problems = [problem for problem in peers.SHAPES if problem in ours and problem in theirs]
+        shown = sorted((row for problem in problems for row in theirs[problem]), key=lambda row: row["run"] != "")
+        names = list(dict.fromkeys(row["provider"] for row in shown))
+        rows = [peers_line(problem, ours[problem], {row["provider"]: row for row in theirs[problem]}, names)
+                for problem in problems]
+        beside += [row for problem in problems for row in ours[problem]]
+        headers = [f"{name}, M × N", "roof", "ours", "by", *names, "ours / best peer"]
+        if rows:
+            lines += [*markdown(headers, rows, left=(0, 3)), ""]
+    if not lines:
+        return ["Not measured yet."]
+    star = "* of another run than ours. " if any(re.search(r"\d\* \|", line) for line in lines) else ""
+    affine = "weight and bias" if kind == "layer" else "weight"
+    timed = [row for row in beside if "commit" in row] or book.measured.records
+    return [*lines, f"Microseconds, {KINDS[kind]} with {affine}, cold L2; the fastest in bold. Ours is what the "
+            "dispatch chooses, or the fastest chapter where the dispatch was not measured. The roof: forward "
+            f"{ROOFS['fwd']}, backward {ROOFS['bwd']}. {star}{book.about_peers(kind)} {provenance(timed)}."]
+
+
+def peers_line(problem, ours, theirs, names):
+    own = next((row for row in ours if row.get("provider") == "dispatch"), None)
+    own = own or min(ours, key=lambda row: row["median_us"])
+    rivals = [row for row in theirs.values() if row["run"] == ""] or list(theirs.values())
+    best = min(rivals, key=lambda row: row["median_us"])
+    fastest = min(own["median_us"], best["median_us"])
+
+    def cell(row):
+        if row is None:
+            return MISSING
+        star = "*" if len(rivals) < len(theirs) and row.get("run") else ""
+        time = number(row["median_us"]) + star
+        return f"**{time}**" if row["median_us"] == fastest and not star else time
+
+    return [str(problem), number(own["roof_us"]), cell(own), own["chapter"],
+            *(cell(theirs.get(name)) for name in names),
+            f"{own['median_us'] / best['median_us']:.2f}{'*' if best['run'] else ''}"]
+
+
+# --- Training ---
+
+
+def training(book, file):
+    """A GPT's training with each norm, of each type and kind, and the figure of layer norm's."""
+    shown = [row for kind in KINDS for row in book.training_rows(kind) if row["order"] == "as it is"]
+    if not shown:
+        return ["Not measured yet."]
+    headers = ["type", "norm", "last loss", "from torch", "torch's noise", "step, ms", "in a graph, ms",
+               "peak, MB"]
+    rows = [[row["dtype"] + ("" if row["kind"] == "layer" else f", {KINDS[row['kind']]}"), row["norm"],
+             number(row["last"], 5), MISSING if row["norm"] == "torch" else small(row["distance"]),
+             small(row["noise"]), *(number(row[time] and row[time] / 1e3) for time in ("step_us", "graph_us")),
+             number(row["peak_bytes"] and row["peak_bytes"] / 1e6)] for row in shown]
+    failed = "; ".join(f"{row['norm']}, {row['dtype']}" for row in shown if not row["agrees"])
+    models = "; ".join(dict.fromkeys(row["model"] for row in shown))
+    text = (f"A GPT, with layer norm where nothing else is said: {models}. Last loss: the mean over the last tenth of "
+            f"the steps; the text's entropy, the least that a model can reach, is {number(shown[0].get('entropy'))}. "
+            "From torch: the root mean square, over the steps, of the difference from torch's loss. Torch's noise: the "
+            "same of torch from itself, its sums over the batch in another order; up to "
+            f"{measurements.AGREES} times that a curve agrees. {f'These do not: {failed}. ' * bool(failed)}"
+            "A step is the median one; in a graph, the step as one CUDA graph, for which the host launches nothing "
+            f"else. {provenance(shown)}.")
+    figure = Path(os.path.relpath(book.root / FIGURES / "training.svg", file.parent)).as_posix()
+    alt = "Loss curves with each norm, and their differences beside torch's own noise"
+    image = ["", f"![{alt}]({figure})"] if any(row["kind"] == "layer" for row in shown) else []
+    return [*markdown(headers, rows, left=(0, 1)), "", text, *image]
+
+
+def small(value):
+    """0.00213 -> '2.1e-3'"""
+    digits, _, exponent = f"{value:.1e}".partition("e") if value is not None else (MISSING, "", "")
+    return f"{digits}e{int(exponent)}" if exponent else digits
+
+
+# --- Markers ---
+
+BEGIN = re.compile(r"<!--\s*table:\s*(.*?)\s*-->")
+END = re.compile(r"<!--\s*end table\s*-->")
+
+
+def find_tables(text, name):
+    """[(line, request, begin, end)] of a text: what is asked for and which lines it may replace."""
+    tables, opened, fenced = [], None, False
+    for at, line in enumerate(text.split("\n")):
+        stripped = line.strip()
+        if stripped.startswith("```"):
+            fenced = not fenced
+        begin, end = BEGIN.fullmatch(stripped), END.fullmatch(stripped)
+        if fenced or not (begin or end):
+            continue
+        if begin and opened:
+            break  # the table before it is not closed
+        if begin:
+            opened = (at, begin[1])
+        elif opened:
+            tables.append((opened[0] + 1, opened[1], opened[0] + 1, at))
+            opened = None
+        else:
+            raise MarkerError(f"{name}:{at + 1}: <!-- end table --> ends no table")
+    if opened:
+        raise MarkerError(f"{name}:{opened[0] + 1}: the table '{opened[1]}' is not closed; "
+                          "put <!-- end table --> below it")
+    return tables
+
+
+def make_table(book, file, request, where):
+    """The lines of the table that a marker asks for."""
+    table, _, identifier = request.partition(" ")
+    if request == "progression":
+        return progression(book, file)
+    if table == "peers" and identifier in ("", "rms"):
+        return peers_table(book, identifier or "layer")
+    if request == "training":
+        return training(book, file)
+    makers = {"measured": measured, "profile": profile, "variants": variants, "groups": groups}
+    if table not in makers:
+        raise MarkerError(f"{where}: there is no table '{request}'; choose from progression, peers, peers rms, training, "
+                          + ", ".join(f"{maker} <chapter>" for maker in makers))
+    if identifier not in book.chapters:
+        raise MarkerError(f"{where}: the table '{request}' names no chapter; the chapters are "
+                          f"{' '.join(book.chapters) or 'none yet'}")
+    return makers[table](book, book.chapters[identifier])
+
+
+def rewrite(book, file):
+    """A file's text with its tables made anew, and [(line, request, old, new)] where they differ."""
+    text = file.read_text(encoding="utf-8")
+    name = file.relative_to(book.root).as_posix()
+    lines, changes = text.split("\n"), []
+    for line, request, begin, end in reversed(find_tables(text, name)):
+        # Empty lines around it: without them GitHub takes a table for part of the comment.
+        table = ["", *make_table(book, file, request, f"{name}:{line}"), ""]
+        chapter = book.chapters.get(request.partition(" ")[2])
+        new = chapter is not None and not book.has_data_for(chapter)
+        if new and not any(line.strip() for line in lines[begin:end]):
+            continue  # a new chapter's tables wait for its first measurement
+        if lines[begin:end] != table:
+            changes.insert(0, (line, request, lines[begin:end], table))
+            lines[begin:end] = table
+    return "\n".join(lines), changes
+
+
+def show_change(name, change, most=8):
+    line, request, old, new = change
+    print(f"{name}:{line}: the table '{request}' disagrees with the data; `make tables` rewrites it")
+    difference = list(difflib.unified_diff(old, new, lineterm="", n=0))[2:]
+    difference = [text for text in difference if not text.startswith("@@")]
+    for text in difference[:most]:
+        print(f"    {text}")
+    if len(difference) > most:
+        print(f"    … and {len(difference) - most} lines more")
+
+
+# --- The program ---
+
+
+def figures(book):
+    """[(path, what it shows, how it is drawn)]: plain rows, so that a check need not draw them."""
+    chapters = [row for direction in DIRECTIONS for row in book.rows(direction, [PROGRESSION])]
+    sweep = [row for direction in DIRECTIONS for row in book.rows(direction, SWEEP)]
+    peers = [row for direction in DIRECTIONS for row in
+             plots.against_peers(*book.contenders(direction))]
+    return [(FIGURES / "progression.svg", chapters, plots.progression),
+            (FIGURES / "sweep.svg", sweep, functools.partial(plots.over_columns, value="gbps")),
+            (FIGURES / "peers.svg", peers, plots.peers_map),
+            (FIGURES / "training.svg", book.training_rows(), plots.training)]
+
+
+def refresh(path, rows, draw, root, check):
+    """Draws a figure whose data changed. True unless it should only be checked and disagrees."""
+    if not rows or plots.drawn_from(root / path) == plots.digest(rows):
+        return True
+    if check:
+        print(f"{path} was not drawn from these data; `make tables` draws it")
+        return False
+    if plots.write_figure(draw, rows, root / path):
+        print(f"{path}: drawn")
+    else:
+        print(f"matplotlib is not installed, so {path} stays as it is; "
+              "python3 -m pip install -r common/setup/requirements-tables.txt")
+    return True
+
+
+def main(argv, root=ROOT):
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; say what disagrees")
+    check = parser.parse_args(argv).check
+    try:
+        book = open_book(root)
+        files = sorted({file for pattern in TEXTS for file in root.glob(pattern)})
+        rewritten = [(file, *rewrite(book, file)) for file in files]
+    except (MarkerError, DataError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    agrees = True
+    for file, text, changes in rewritten:
+        name = file.relative_to(root).as_posix()
+        for change in changes:
+            agrees = False
+            if check:
+                show_change(name, change)
+        if changes and not check:
+            file.write_text(text, encoding="utf-8")
+            print(f"{name}: wrote {', '.join(request for _, request, _, _ in changes)}")
+    for figure in figures(book):
+        agrees &= refresh(*figure, root, check)
+    return 1 if check and not agrees else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

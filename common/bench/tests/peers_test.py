@@ -1,0 +1,221 @@
+#!/usr/bin/env python3
+"""compare_peers.py without PyTorch and without a GPU: requests, statistics, records, tables.
+
+    python3 common/bench/tests/peers_test.py
+"""
+
+import contextlib
+import io
+import json
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
+
+sys.dont_write_bytecode = True
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+import compare_peers  # noqa: E402
+import measurements  # noqa: E402
+import peers  # noqa: E402
+from made_up import HEADER  # noqa: E402
+from measurements import Problem  # noqa: E402
+
+SMALL, WIDE = Problem("bf16", 8, 1024), Problem("f32", 4, 2048)
+
+
+def provider(name, kinds=("layer", "rms"), directions=peers.DIRECTIONS):
+    return SimpleNamespace(name=name, kinds=kinds, directions=directions, how=f"pip install {name}")
+
+
+def record(name, direction, problem, *samples, **more):
+    return peers.make_record(name, direction, "layer", problem, samples, roof_us=10.0, passed=bool(samples), **more)
+
+
+class Requests(unittest.TestCase):
+    def test_shapes(self):
+        self.assertEqual(peers.parse_shapes("8x1024, f32:4×2048,8x1024"), [SMALL, WIDE])
+        self.assertEqual(peers.parse_shapes("4x2048", "f32"), [WIDE])
+        self.assertEqual(peers.parse_shapes(None), list(peers.SHAPES))
+        self.assertEqual({shape.dtype for shape in peers.parse_shapes(None, "f16")}, {"f16"})
+        for text in ("", "8", "8x", "0x5", "5x0", "f64:8x8", "8x8x8", "8x-1", "8x8,,8x8"):
+            with self.subTest(text), self.assertRaisesRegex(peers.RequestError, "is no shape; write ROWSxCOLS"):
+                peers.parse_shapes(text)
+
+    def test_small_tensors_take_turns_and_large_ones_need_not(self):
+        copies = {shape: peers.copies(Problem("bf16", *shape)) for shape in ((8, 1024), (4096, 8192), (131072, 1024))}
+        self.assertEqual(list(copies.values()), [32, 4, 1])
+
+    def test_names(self):
+        known = ["torch", "liger"]
+        self.assertEqual(peers.parse_names(None, known, "provider"), known)
+        self.assertEqual(peers.parse_names("liger, liger", known, "provider"), ["liger"])
+        for text in ("aten", ","):
+            with self.assertRaisesRegex(peers.RequestError, "is no provider; choose from torch, liger"):
+                peers.parse_names(text, known, "provider")
+
+    def test_a_slip_is_a_sentence_even_without_a_gpu(self):
+        for arguments in (["--shapes", "8"], ["--samples", "0"], ["--samples", "x"], ["--budget", "nan"],
+                          ["--dtype", "f64"], ["--kind", "batch"], ["--nonsense"]):
+            with self.subTest(arguments), contextlib.redirect_stderr(io.StringIO()) as err:
+                try:
+                    status = compare_peers.main(arguments)
+                except SystemExit as error:
+                    status = error.code
+                self.assertEqual(status, 2)
+                self.assertRegex(err.getvalue(), "is no|invalid choice|unrecognized")
+
+    def test_without_pytorch_it_is_one_sentence(self):
+        script = "import sys; sys.modules['torch'] = None; sys.path.insert(0, sys.argv[1]); import compare_peers; " \
+                 "sys.exit(compare_peers.main(['--ready']))"
+        result = subprocess.run([sys.executable, "-B", "-c", script, str(HERE.parent)], capture_output=True, text=True,
+                                check=False)
+        self.assertEqual((result.returncode, result.stdout), (2, ""))
+        self.assertRegex(result.stderr, r"\Acompare_peers needs PyTorch, and \S+ has none \(.*\); PYTHON=.*\n\Z")
+
+    def test_help_names_every_option(self):
+        with contextlib.redirect_stdout(io.StringIO()) as out, self.assertRaises(SystemExit):
+            compare_peers.main(["--help"])
+        for word in ("--shapes", "--budget", "--with-launch", "cold L2", "make peers", "Exit status"):
+            self.assertIn(word, out.getvalue())
+
+
+class Statistics(unittest.TestCase):
+    def test_quantiles_are_linear_between_samples(self):
+        self.assertEqual([peers.quantile([4, 1, 3, 2], q) for q in (0, 0.5, 0.9, 1)], [1, 2.5, 3.7, 4])
+        self.assertEqual(peers.quantile([7.0], 0.9), 7)
+
+    def test_slow_ones_get_fewer_samples_but_some(self):
+        for each, samples in ((10, 25), (20e3, 12), (1e6, 5), (0, 25)):
+            self.assertEqual(peers.affordable(0.25, each, 25), samples)
+        self.assertEqual(peers.affordable(0.25, 1e6, 3), 3)
+
+
+class Records(unittest.TestCase):
+    def test_a_record_has_times_and_speeds(self):
+        made = record("torch", "backward", SMALL, 3.0, 1.0, 2.0, rel_err=1e-3, late=False, variant="", note=None)
+        moved = 3 * 8 * 1024 * 2
+        self.assertEqual(made, {
+            "provider": "torch", "direction": "backward", "kind": "layer", "dtype": "bf16", "rows": 8, "cols": 1024,
+            "median_us": 2.0, "p10_us": 1.2, "p90_us": 2.8, "samples": 3, "gbps": peers.rounded(moved / 2e3, 5),
+            "roof_gbps": peers.rounded(moved / 10e3, 5), "passed": True, "rel_err": 1e-3})
+
+    def test_a_wrong_result_has_no_time(self):
+        made = record("torch", "forward", SMALL, rel_err=peers.rounded(float("nan"), 3))
+        self.assertEqual(made["passed"], False)
+        self.assertFalse({"median_us", "rel_err"} & set(made))
+
+    def test_a_file_is_what_the_notebooks_read(self):
+        with tempfile.TemporaryDirectory() as directory:
+            path = Path(directory) / "new" / "peers.jsonl"
+            for run in ("one", "two"):
+                journal = compare_peers.Journal(path, {**HEADER, "run": run})
+                journal.add(record("torch", "forward", SMALL, 5.0))
+                journal.add(record("dispatch", "forward", SMALL, 4.0, chosen="fwd06"))
+                self.assertEqual(json.loads(path.read_text().splitlines()[-1])["chosen"], "fwd06")
+                with path.open("a") as file:
+                    file.write('{"provider": "li')  # the run was killed there
+            with contextlib.redirect_stderr(io.StringIO()):
+                found = measurements.load(path)
+            self.assertEqual((len(found.runs), len(found.records), found.skipped), (2, 2, 2))
+            self.assertEqual(found.find("torch", *SMALL, direction="forward")["run"], "two")
+
+    def test_nothing_measured_leaves_no_header(self):
+        with tempfile.TemporaryDirectory() as directory:
+            path = Path(directory) / "peers.jsonl"
+            compare_peers.Journal(path, HEADER)
+            self.assertEqual(path.read_text(), "")
+
+
+class Plan(unittest.TestCase):
+    def test_chapters_come_last_and_nobody_gets_what_it_does_not_take(self):
+        providers = [provider("dispatch"), provider("apex-fast", kinds=("layer",)),
+                     provider("fwd01", directions=("forward",)), provider("bwd01", directions=("backward",))]
+        tasks = compare_peers.plan(providers, [SMALL, WIDE], "rms", peers.DIRECTIONS)
+        self.assertEqual([(problem.cols, direction[:3], each.name) for problem, direction, each in tasks],
+                         [(1024, "for", "dispatch"), (1024, "bac", "dispatch"), (2048, "for", "dispatch"),
+                          (2048, "bac", "dispatch"), (1024, "for", "fwd01"), (1024, "bac", "bwd01"),
+                          (2048, "for", "fwd01"), (2048, "bac", "bwd01")])
+
+    def test_a_provider_that_does_not_load_is_listed(self):
+        def fails(error):
+            def load():
+                raise error
+            return load
+
+        there, gone, broken = provider("torch"), provider("liger"), provider("quack")
+        there.load, gone.load = lambda: "prepare", fails(ImportError("No module named 'liger'"))
+        broken.load = fails(OSError("\nlibx.so: undefined symbol\nmore"))
+        prepares, missing = compare_peers.load_all([there, gone, broken])
+        self.assertEqual(prepares, {"torch": "prepare"})
+        self.assertEqual(peers.missing_lines(missing),
+                         ["Not compared:", "  liger: No module named 'liger'; pip install liger",
+                          "  quack: libx.so: undefined symbol; pip install quack"])
+        self.assertEqual(peers.missing_lines([]), [])
+
+
+class Tables(unittest.TestCase):
+    RECORDS = [record("dispatch", "forward", SMALL, 11.0, chosen="fwd06"), record("torch", "forward", SMALL, 22.0),
+               record("liger", "forward", SMALL, rel_err=0.5), record("fwd01", "forward", SMALL, 1234.5),
+               record("torch", "forward", WIDE, 8.0, late=True), record("torch", "backward", SMALL, 33.0)]
+
+    def test_ours_come_first_and_the_chapters_have_a_table(self):
+        lines = peers.tables(self.RECORDS)
+        self.assertEqual(lines[0], "forward, layer norm, median µs")
+        self.assertEqual(lines[1].split(), "problem, M × N roof dispatch torch liger ours / best peer".split())
+        self.assertEqual(lines[2].split(), "bf16, 8 × 1024 10.00 11.00 22.00 wrong 0.50".split())
+        self.assertEqual(lines[3].split(), "f32, 4 × 2048 10.00 – 8.000 + – –".split())
+        self.assertEqual(lines[5], "forward, layer norm, median µs: the chapters")
+        self.assertTrue(lines[7].endswith("  1\u202f234"))
+        self.assertTrue(any(line.startswith("+ the host could not") for line in lines))
+        self.assertEqual(len({len(line) for line in lines[1:4]}), 1, "the columns are aligned")
+
+    def test_notes_say_where(self):
+        where = [f"forward, {problem}" for problem in (SMALL, WIDE, SMALL)]
+        self.assertEqual(peers.note_lines({("fwd01", "no rms"): where})[1],
+                         "  fwd01: no rms (forward, bf16, 8 × 1024; forward, f32, 4 × 2048; and 1 more)")
+
+    def test_nothing_measured_is_no_table(self):
+        self.assertEqual(peers.tables([]), [])
+
+
+class Interruption(unittest.TestCase):
+    def comparison(self, directory, budget=100.0):
+        options = SimpleNamespace(kind="layer", budget=budget, with_launch=False, samples=3, json=Path(directory) / "a")
+        clock = SimpleNamespace(warm_up=lambda: None)
+        return compare_peers.Comparison(options, {}, compare_peers.Journal(options.json, HEADER), clock, clock)
+
+    def test_what_was_measured_is_kept_and_shown(self):
+        with tempfile.TemporaryDirectory() as directory:
+            comparison = self.comparison(directory)
+
+            def attempt(problem, direction, provider):
+                if comparison.journal.records:
+                    raise KeyboardInterrupt
+                comparison.journal.add(record(provider.name, direction, problem, 5.0))
+
+            tasks = compare_peers.plan([provider("torch")], [SMALL], "layer", peers.DIRECTIONS)
+            with mock.patch.object(comparison, "attempt", attempt), contextlib.redirect_stderr(io.StringIO()):
+                with self.assertRaises(KeyboardInterrupt):
+                    comparison.run(tasks)
+            with contextlib.redirect_stdout(io.StringIO()) as out:
+                compare_peers.report(comparison, [], interrupted=True)
+            self.assertIn("Interrupted; what was measured is kept.\nRecords written: 1, to", out.getvalue())
+            self.assertEqual(len(measurements.load(comparison.options.json).records), 1)
+
+    def test_a_spent_budget_starts_nothing_new(self):
+        with tempfile.TemporaryDirectory() as directory:
+            comparison = self.comparison(directory, budget=-1.0)
+            tasks = compare_peers.plan([provider("torch"), provider("liger")], [SMALL, WIDE], "layer", ["forward"])
+            comparison.run(tasks)
+            with contextlib.redirect_stdout(io.StringIO()) as out:
+                compare_peers.report(comparison, [], interrupted=False)
+            self.assertIn("Not started, because --budget -1 was spent: torch forward, bf16, 8 × 1024; liger forward, "
+                          "bf16, 8 × 1024; and 2 more.", out.getvalue())
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,301 @@
+#!/usr/bin/env python3
+"""compare_peers.py with PyTorch: the reference, the C library, a whole run. On the library's device.
+
+    python3 common/bench/tests/peers_torch_test.py build/cpu/lib/liblnc.so      exit status 77: skipped, and why
+"""
+
+import contextlib
+import io
+import json
+import math
+import os
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
+
+sys.dont_write_bytecode = True
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+SKIPPED = 77
+
+try:
+    import torch
+except ImportError as missing:
+    print(f"skipped: {missing}")
+    sys.exit(SKIPPED)
+
+import compare_peers  # noqa: E402
+import gpt_training  # noqa: E402
+import measurements  # noqa: E402
+import peer_clock  # noqa: E402
+import peer_providers  # noqa: E402
+import peers  # noqa: E402
+from layernorm_chapters.library import Library, LibraryError  # noqa: E402
+from measurements import Problem  # noqa: E402
+
+LIBRARY = Path(sys.argv.pop(1) if len(sys.argv) > 1 else "build/cpu/lib/liblnc.so").resolve()
+DEVICE = {"cpu": "cpu", "cuda": "cuda"}[Library(LIBRARY).backend]
+if DEVICE == "cuda" and not torch.cuda.is_available():
+    print("skipped: PyTorch sees no GPU")
+    sys.exit(SKIPPED)
+PROBLEMS = [Problem(dtype, 33, 264) for dtype in peers.DTYPES]
+
+
+class WallClock:
+    """For a device without events."""
+
+    def warm_up(self):
+        pass
+
+    def samples(self, run, count):
+        times = []
+        for _ in range(count):
+            start = time.perf_counter()
+            run()
+            times.append(1e6 * (time.perf_counter() - start))
+        return times, False
+
+    def median(self, run, count=3):
+        return peers.quantile(self.samples(run, count)[0], 0.5)
+
+
+class Reference(unittest.TestCase):
+    def test_it_is_autograd_s_in_double(self):
+        for kind in peers.KINDS:
+            inputs = peer_providers.make_inputs(kind, Problem("f32", 40, 96), DEVICE)
+            leaves = [t.double().requires_grad_() for t in (inputs.x, inputs.weight, inputs.bias) if t is not None]
+            y = peer_providers.torch_norm(inputs, *leaves, *([None] if kind == "rms" else []))
+            dx, *sums = torch.autograd.grad(y, leaves, inputs.dy.double())
+            everything = slice(0, 40)
+            torch.testing.assert_close(peer_clock.forward_reference(inputs, everything), y.detach())
+            reference = peer_clock.backward_reference(inputs, everything)
+            for ours, theirs in zip(reference, (dx, *sums)):
+                torch.testing.assert_close(ours, theirs)
+
+    def test_from_y_it_is_that_from_x_but_for_y_s_rounding(self):
+        inputs = peer_providers.make_inputs("layer", Problem("f32", 40, 96), DEVICE)
+        everything = slice(0, 40)
+        from_x = peer_clock.backward_reference(inputs, everything)
+        from_y = peer_clock.backward_reference(inputs.from_y(), everything)
+        for ours, theirs in zip(from_y, from_x):
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+    def test_slices_of_rows_add_up(self):
+        inputs = peer_providers.make_inputs("layer", Problem("bf16", 40, 96), DEVICE)
+        y = inputs.from_y().y
+        with mock.patch.object(peer_clock, "chunks", lambda rows, cols: [slice(0, 7), slice(7, rows)]):
+            self.assertTrue(torch.equal(inputs.from_y().y, y))
+            self.assertTrue(peer_clock.check("forward", inputs, (y,)).passed)
+        self.assertEqual([(s.start, s.stop) for s in peer_clock.chunks(5, 10, 20)], [(0, 2), (2, 4), (4, 5)])
+
+    def test_what_is_wrong_is_found(self):
+        inputs = peer_providers.make_inputs("layer", Problem("bf16", 4000, 64), DEVICE)
+        outputs = peer_providers.own_call(Library(LIBRARY), None, "backward", inputs)()
+        self.assertTrue(peer_clock.check("backward", inputs, outputs).passed)
+        for at, name, value in ((0, "dx", 0.0), (0, "dx", float("nan")), (1, "dweight", 0.0), (2, "dbias", 1e3)):
+            with self.subTest(name, value=value):
+                wrong = [output.clone() for output in outputs]
+                wrong[at][3] = value  # a row of 4000, an element of 64
+                result = peer_clock.check("backward", inputs, wrong)
+                self.assertFalse(result.passed)
+                self.assertRegex(result.why, f"^{name} is wrong")
+
+    def test_one_wrong_row_of_many_is_found(self):
+        inputs = peer_providers.make_inputs("layer", Problem("bf16", 80000, 16), DEVICE)
+        y = inputs.from_y().y
+        self.assertTrue(peer_clock.check("forward", inputs, (y,)).passed)
+        y[3] = 0  # too little for the error of the whole
+        self.assertRegex(peer_clock.check("forward", inputs, (y,)).why, "^y is wrong in a row: relative error 1.0e")
+
+
+class TheLibrary(unittest.TestCase):
+    def test_every_chapter_is_right_or_says_why_not(self):
+        library = Library(LIBRARY)
+        for provider in peer_providers.own_providers(LIBRARY, library.backend):
+            prepare = provider.load()
+            for kind in peers.KINDS:
+                for problem in PROBLEMS:
+                    inputs = peer_providers.make_inputs(kind, problem, DEVICE)
+                    for direction in provider.directions:
+                        with self.subTest(provider.name, kind=kind, direction=direction, dtype=problem.dtype):
+                            given = inputs.from_y() if provider.from_y else inputs
+                            try:
+                                run = prepare(direction, given)
+                            except LibraryError as error:
+                                self.assertRegex(str(error), f"^{provider.name} .*(rms|needs)")
+                                continue
+                            result = peer_clock.check(direction, given, run())
+                            self.assertTrue(result.passed, result.why)
+                            self.assertIn(run.chapter[:3], ("fwd", "bwd"))
+
+    def test_a_model_s_way_to_the_dispatch(self):
+        dispatch, from_y, *_ = peer_providers.own_providers(LIBRARY, DEVICE, with_launch=True)
+        for kind in peers.KINDS:
+            inputs = peer_providers.make_inputs(kind, PROBLEMS[0], DEVICE)
+            for provider, given in ((dispatch, inputs), (from_y, inputs.from_y())):
+                for direction in provider.directions:
+                    result = peer_clock.check(direction, given, provider.load()(direction, given)())
+                    self.assertTrue(result.passed, result.why)
+
+    def test_another_backend_is_refused(self):
+        with self.assertRaisesRegex(LibraryError, "is of the .* backend"):
+            peer_providers.own_providers(LIBRARY, "another")
+
+
+def broken(direction, inputs):
+    return lambda: (torch.zeros_like(inputs.x), torch.zeros_like(inputs.weight), torch.zeros_like(inputs.weight))
+
+
+def failing(direction, inputs):
+    raise RuntimeError("no kernel image\nmore")
+
+
+@contextlib.contextmanager
+def comparison(prepares, samples=3):
+    with tempfile.TemporaryDirectory() as directory, contextlib.redirect_stderr(io.StringIO()), \
+            mock.patch.object(peer_clock, "triton", peer_clock.triton if DEVICE == "cuda" else None):
+        options = SimpleNamespace(kind="layer", budget=600, with_launch=False, samples=samples)
+        journal = compare_peers.Journal(Path(directory) / "peers.jsonl", {"device": "a device", "run": "now"})
+        clock = peer_clock.Clock() if DEVICE == "cuda" else WallClock()
+        yield compare_peers.Comparison(options, prepares, journal, clock, clock, DEVICE)
+
+
+class Run(unittest.TestCase):
+    def test_no_two_samples_in_succession_have_the_same_memory(self):
+        """What evict_last keeps in L2 would make the second one faster."""
+        seen = []
+
+        def spy(direction, inputs):
+            norm = peer_providers.by_autograd(peer_providers.torch_norm)(direction, inputs)
+
+            def run():
+                seen.append((inputs.x.data_ptr(), inputs.dy.data_ptr(), inputs.weight.data_ptr()))
+                return norm()
+            return run
+
+        provider = peer_providers.Provider("spy", lambda: spy, "", "", directions=("forward",))
+        with comparison({"spy": spy}, samples=20) as compared:
+            compared.run([(PROBLEMS[0], "forward", provider)])
+            self.assertTrue(compared.journal.records[0]["passed"])
+        self.assertGreater(len(seen), 20)
+        for tensor in zip(*seen):
+            self.assertEqual(len(set(tensor)), peers.copies(PROBLEMS[0]))
+            self.assertTrue(all(one != other for one, other in zip(tensor, tensor[1:])))
+
+    def test_a_whole_run(self):
+        """Ours, PyTorch, one that is wrong, one that fails: what is written, and what is said."""
+        ours = [p for p in peer_providers.own_providers(LIBRARY, Library(LIBRARY).backend)
+                if p.name in ("dispatch", "dispatch-from-y", "fwd01", "bwd01")]
+        theirs = [peer_providers.PEERS[0], *(peer_providers.Provider(name, lambda prepare=prepare: prepare, "", "")
+                                             for name, prepare in (("broken", broken), ("failing", failing)))]
+        prepares, missing = compare_peers.load_all(ours + theirs)
+        self.assertEqual(missing, [])
+        with comparison(prepares) as compared:
+            compared.run(compare_peers.plan(ours + theirs, PROBLEMS, "layer", peers.DIRECTIONS))
+            with contextlib.redirect_stdout(io.StringIO()) as out:
+                compare_peers.report(compared, missing, interrupted=False)
+            found = measurements.load(compared.journal.path)
+        self.assertEqual(found.skipped, 0)
+        for problem in PROBLEMS:
+            for direction in peers.DIRECTIONS:
+                for name in ("dispatch", "torch"):
+                    if (name, DEVICE, direction) == ("torch", "cpu", "backward") and problem.dtype != "f32":
+                        continue  # on a CPU PyTorch keeps means and sums in 16 bits, and may be wrong by our limit
+                    record = found.find(name, *problem, direction=direction)
+                    self.assertTrue(record["passed"] and record["median_us"] > 0 and record["roof_gbps"] > 0, record)
+                self.assertFalse(found.find("broken", *problem, direction=direction)["passed"])
+        self.assertEqual(found.find("dispatch", *PROBLEMS[0], direction="forward")["chosen"][:3], "fwd")
+        self.assertIsNone(found.find("failing", *PROBLEMS[0]))
+        text = out.getvalue()
+        self.assertIn("wrong", text)
+        self.assertIn("failing: no kernel image (forward, f32, 33 × 264; backward, f32, 33 × 264; and 4 more)", text)
+        self.assertIn("broken: y is wrong: relative error 1.0e+00", text)
+
+
+class Training(unittest.TestCase):
+    SMALL = "--steps 4 --width 16 --heads 2 --layers 1 --batch 4 --context 8 --json".split()
+
+    def train(self, *arguments):
+        """(exit status, what was printed, the records) of a run of gpt_training.py"""
+        with tempfile.TemporaryDirectory() as directory, contextlib.redirect_stdout(io.StringIO()) as out, \
+                mock.patch.dict(os.environ, {"LNC_LIBRARY": str(LIBRARY)}):
+            path = Path(directory) / "training.jsonl"
+            status = gpt_training.main([*self.SMALL, str(path), *arguments])
+            return status, out.getvalue(), [json.loads(line) for line in path.read_text().splitlines()]
+
+    def test_each_norm_trains_and_is_recorded(self):
+        for kind in peers.KINDS:
+            status, text, (head, *runs) = self.train("--dtype", "f32", "--kind", kind)
+            names = [(run["training"], run["order"]) for run in runs]
+            self.assertEqual(names[:3], [("torch", order) for order in ("as it is", "reversed", "in halves")])
+            self.assertTrue({("chapters", "as it is"), ("chapters-memory-efficient", "as it is")} <= set(names))
+            self.assertEqual(status, 0 if all(run.get("agrees", True) for run in runs) else 1)
+            self.assertIn("torch", head)
+            for run in runs:
+                self.assertEqual(len(run["losses"]), 4)
+                self.assertLess(run["distance"], 1e-5, text)
+                self.assertEqual("graph_us" in run, torch.cuda.is_available())
+
+    def test_curves_that_part_are_found(self):
+        class Wrong(torch.nn.LayerNorm):
+            def forward(self, x):
+                return super().forward(x) + 0.1 * x
+
+        norms = {"torch": torch.nn.LayerNorm, "wrong": Wrong}
+        with mock.patch.object(gpt_training, "norms", lambda kind: norms):
+            status, text, runs = self.train("--dtype", "f32")
+        self.assertEqual((status, runs[-1]["agrees"]), (1, False))
+        self.assertIn("Further from PyTorch than its noise allows: wrong, f32.", text)
+
+    def test_the_noise_is_the_largest_of_torch_s_own_distances(self):
+        self.assertAlmostEqual(gpt_training.apart([1, 2], [4, 6]), 12.5**0.5)
+        self.assertAlmostEqual(gpt_training.noise_of([[0, 0], [3, 4], [0, 1]]), 12.5**0.5)
+
+    def test_the_text_is_the_same_each_time_and_its_entropy_is_below_uniform(self):
+        (text, entropy), (again, _) = (gpt_training.markov_text(50, 20) for _ in range(2))
+        self.assertTrue(torch.equal(text, again))
+        self.assertTrue(0.5 < entropy < math.log(gpt_training.VOCABULARY) - 1, entropy)
+
+
+class Queue(unittest.TestCase):
+    def test_samples_have_every_place_in_the_queue(self):
+        """As many writes before one as before another would give all of them the same place."""
+        writes, counts = mock.Mock(), []
+
+        def run():
+            counts.append(writes.zero_.call_count)
+            writes.zero_.reset_mock()
+
+        event = mock.Mock(**{"query.return_value": False, "elapsed_time.return_value": 0.001})
+        with mock.patch.object(peer_clock.torch, "empty", return_value=writes), \
+                mock.patch.object(peer_clock.torch.cuda, "Event", return_value=event), \
+                mock.patch.object(peer_clock.torch.cuda, "synchronize"):
+            clock = peer_clock.Clock()
+            self.assertEqual(len(clock.samples(run, 40)[0]), 40)
+        self.assertEqual(set(counts), {3, 4, 5, 6})
+
+
+@unittest.skipUnless(DEVICE == "cuda", "events need a GPU")
+class Events(unittest.TestCase):
+    def test_the_host_s_time_counts_only_where_it_should(self):
+        """A call that keeps the host busy for 300 µs and the device for none."""
+        x = torch.zeros(1, device=DEVICE)
+
+        def run():
+            end = time.perf_counter() + 300e-6
+            while time.perf_counter() < end:
+                pass
+            x.zero_()
+
+        without, late = peer_clock.Clock().samples(run, 15)
+        self.assertFalse(late)
+        self.assertLess(peers.quantile(without, 0.5), 30)
+        self.assertGreater(peers.quantile(peer_clock.Clock(with_launch=True).samples(run, 15)[0], 0.5), 300)
+
+
+if __name__ == "__main__":
+    unittest.main()

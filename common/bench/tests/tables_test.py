@@ -1,0 +1,485 @@
+#!/usr/bin/env python3
+"""Tests of the loader, the tables, and the profiler's reader. They need no GPU and no matplotlib.
+
+    python3 common/bench/tests/tables_test.py
+"""
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+sys.dont_write_bytecode = True
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[2]
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+import book  # noqa: E402
+import measurements  # noqa: E402
+import plots  # noqa: E402
+import profile_chapter  # noqa: E402
+import tables  # noqa: E402
+from made_up import DEVICE, peer, training  # noqa: E402
+from measurements import PROGRESSION  # noqa: E402
+
+MEASURED = HERE / "measured.jsonl"  # two runs of seven chapters
+NCU = HERE / "ncu.csv"  # fwd01 and bwd02, cut to the columns that are read
+
+HEADER = {"device": "GPU", "driver": "1", "cuda": "13.0", "backend": "cuda", "date": "2026-01-01", "commit": "c"}
+
+
+def record(chapter="fwd01", **fields):
+    return {"chapter": chapter, "kind": "layer", "dtype": "f32", "rows": 1024, "cols": 2048, "affine": True,
+            "backend": "cuda", "passed": True, "predicted_bytes": 16801792, "median_us": 20.0, "p10_us": 19.0,
+            "p90_us": 21.0, "samples": 31, "cut_short": False, "cycles": 40000, "roof_gbps": 1600.0, **fields}
+
+
+def jsonl(*entries):
+    return "".join(json.dumps(entry) + "\n" for entry in entries)
+
+
+def silently(function, *arguments, **options):
+    """(what the function returns, its stdout, its stderr)"""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        result = function(*arguments, **options)
+    return result, out.getvalue(), err.getvalue()
+
+
+class InDirectory(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.root = Path(directory.name)
+
+    def write(self, name, text):
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return path
+
+
+class Loader(InDirectory):
+    def load(self, text, **options):
+        return silently(measurements.load, self.write("data.jsonl", text), **options)
+
+    def test_a_later_run_replaces_an_earlier_one(self):
+        results = measurements.load(MEASURED)
+        self.assertEqual((len(results.runs), len(results.records), results.skipped), (2, 7, 0))
+        found = results.find("fwd01", *PROGRESSION)
+        self.assertEqual(found["median_us"], 1332.19)
+        self.assertEqual((found["driver"], found["date"]), ("580.159.04", "2026-11-21"))
+        self.assertIsNone(results.find("fwd01", "f16", 1024, 2048))
+        self.assertIsNone(results.find("fwd01", *PROGRESSION, kind="rms"))
+
+    def test_each_record_keeps_the_header_of_its_own_run(self):
+        text = jsonl(HEADER, record("fwd01"), record("fwd02"), {**HEADER, "commit": "d"}, record("fwd02"))
+        results, _, _ = self.load(text)
+        self.assertEqual([r["commit"] for r in results.records], ["c", "d"])
+
+    def test_skips_and_counts_what_is_no_record(self):
+        broken = ['{"chapter":"fwd01","rows":10', "[1, 2]", '{"chapter":"fwd01"}',
+                  json.dumps(record(median_us="fast"))]
+        results, _, err = self.load(jsonl(HEADER, record()) + "\n".join(broken))
+        self.assertEqual((len(results.records), results.skipped), (1, 4))
+        self.assertIn("skipped 4 lines", err)
+
+    def test_a_missing_file_has_its_own_error(self):
+        with self.assertRaisesRegex(measurements.MissingData, "nowhere.jsonl is not there yet"):
+            measurements.load(self.root / "nowhere.jsonl")
+        with self.assertRaisesRegex(measurements.DataError, "cannot read"):
+            measurements.load(self.root)
+
+    def test_does_not_mix_emulated_times_with_a_gpus(self):
+        text = jsonl(HEADER, record("fwd01"), {**HEADER, "backend": "cpu"}, record("fwd02", backend="cpu"))
+        with self.assertRaisesRegex(measurements.MixedBackends, "emulated"):
+            self.load(text)
+        results, _, _ = self.load(text, backend="cpu")
+        self.assertEqual([r["chapter"] for r in results.records], ["fwd02"])
+
+    def test_reads_peers_too(self):
+        peer = {"provider": "torch", "direction": "forward", "dtype": "f32", "rows": 1, "cols": 2, "median_us": 3}
+        results, _, err = self.load(jsonl(HEADER, peer, {**peer, "direction": "backward"}))
+        self.assertEqual((len(results.records), err), (2, ""))
+        self.assertEqual(results.find("torch", "f32", 1, 2, direction="backward")["direction"], "backward")
+
+    def test_the_sources_figures(self):
+        source = measurements.load(ROOT / "notebooks/data/source_a100.jsonl")
+        self.assertEqual(source.find("bwd04", *PROGRESSION)["cycles"], 98369)
+
+
+class Numbers(unittest.TestCase):
+    def test_significant_digits_and_groups(self):
+        written = [measurements.number(value).replace("\u202f", "_") for value in
+                   (1330.69, 34.11, 44.8, 9.216, 0, 0.196, 74824.24, None)]
+        self.assertEqual(written, ["1_331", "34.11", "44.80", "9.216", "0", "0.196", "74_824", "–"])
+        self.assertEqual(measurements.count(7482424).replace("\u202f", "_"), "7_482_424")
+
+
+class Tables(InDirectory):
+    """A small repository: three chapters, one of them not measured."""
+
+    NOTES = "chapters/bwd02_warp_per_row/notes.md"
+
+    def setUp(self):
+        super().setUp()
+        for name, title in (("fwd01_thread_per_row", "One thread per row"), ("bwd01_thread_per_row", "Atomics"),
+                            ("bwd02_warp_per_row", "One warp per row"), ("fwd99_future", "Not measured")):
+            self.write(f"chapters/{name}/kernel.cu", f'// x\n    .title = "{title}",\n')
+        self.write("README.md", "# Title\n\n<!-- table: progression -->\n<!-- end table -->\n\nEnd.\n")
+        self.write(self.NOTES, "<!-- table: measured bwd02 -->\n<!-- end table -->\n"
+                               "<!-- table: profile bwd02 -->\n<!-- end table -->\n")
+        self.data = self.write("notebooks/data/h100.jsonl", MEASURED.read_text(encoding="utf-8"))
+        shutil.copy(ROOT / "notebooks/data/source_a100.jsonl", self.root / "notebooks/data")
+        self.addCleanup(setattr, plots, "write_figure", plots.write_figure)
+        plots.write_figure = lambda draw, rows, path: self.write(path, f"data {plots.digest(rows)}")
+
+    def add_records(self, *records):
+        """Appends records to the data, as of their device."""
+        lines = self.data.read_text(encoding="utf-8").splitlines()
+        header = json.loads(lines[0])
+        self.data.write_text("\n".join(lines) + "\n" + jsonl(header, *({**r, "device": header["device"]}
+                                                                       for r in records)), encoding="utf-8")
+
+    def run_tables(self, *arguments):
+        return silently(tables.main, list(arguments), self.root)
+
+    def text(self, name="README.md"):
+        return (self.root / name).read_text(encoding="utf-8").replace("\u202f", " ")
+
+    def test_progression(self):
+        self.assertEqual(self.run_tables()[0], 0)
+        text = self.text()
+        self.assertTrue(text.startswith("# Title\n\n<!-- table: progression -->\n\n| forward chapter"))
+        self.assertTrue(text.endswith("\n\n<!-- end table -->\n\nEnd.\n"))
+        for line in (
+            "| [fwd01](chapters/fwd01_thread_per_row/notes.md) | One thread per row | 1 332 |  | 2 624 248 | 12.6 | 0.8 | 16.80 |",
+            "| [bwd02](chapters/bwd02_warp_per_row/notes.md) | One warp per row | 45.28 | × 56.7 | 82 675 | 556 | 30.2 | 25.19 | 251 740 |",
+        ):
+            self.assertIn(line + "\n", text)
+        self.assertNotIn("fwd99", text)  # newer than the data: it joins with the next run
+        self.assertIn("driver 580.159.04, CUDA 13.0, 2026-11-21, commit unknown.", text)
+        self.assertIn("at 1 644 GB/s; backward a triad", text)
+
+    def test_measured_shows_what_is_missing_and_what_was_cut_short(self):
+        cut = record("bwd02", dtype="f16", rows=4096, cols=8192, cut_short=True)
+        failed = record("bwd02", dtype="f16", rows=4096, cols=4096, passed=False)
+        self.add_records(cut, failed)
+        self.run_tables()
+        text = self.text(self.NOTES)
+        self.assertIn("| f32, 1024 × 2048 | 45.28 | 43.84–46.59 | 556 | 30.2 | 25.19 | 31 |", text)
+        self.assertIn("| f16, 4096 × 8192 | 20.00 | 19.00–21.00 | 10 066 | 629.1 | 16.80 | 31 † |", text)
+        self.assertIn("| f16, 4096 × 4096 | – | – | – | – | 16.80 | – |", text)
+        self.assertIn("| bf16, 131072 × 8192 | – | – | – | – | – | – |", text)
+        self.assertIn("† cut short", text)
+        self.assertIn("Without times, because the check failed: bwd02 on f16, 4096 × 4096.", text)
+
+    def test_variants_stand_beside_their_parts(self):
+        request = "<!-- table: variants bwd02 -->\n<!-- end table -->\n"
+        own = dict(variant="dropout 0.1, residual", gbps=800.0, device="NVIDIA H100 80GB HBM3")
+        for fields, header, line in (
+            ({}, "| % of roof | predicted MB |", "| 50.0 | 16.80 |"),
+            ({"parts_us": 35.0, "parts_bytes": 33603584}, "| predicted MB | parts µs | parts / fused | predicted |",
+             "| 50.0 | 16.80 | 35.00 | × 1.75 | × 2.00 |"),
+        ):
+            self.write(self.NOTES, request)
+            self.data.write_text(jsonl(HEADER, record("bwd02", **own, **fields)), encoding="utf-8")
+            self.assertEqual(self.run_tables()[0], 0)
+            text = self.text(self.NOTES)
+            self.assertIn(header + "\n", text)
+            self.assertIn("| f32, 1024 × 2048 | dropout 0.1, residual | 20.00 | 19.00–21.00 | 800 " + line + "\n", text)
+            self.assertEqual("Parts:" in text, bool(fields))
+
+    def test_groups_are_rows_and_their_problems_columns(self):
+        self.write("chapters/bwd02_warp_per_row/kernel.cu",
+                   '    .title = "One warp per row",\n    .group = "rows a block",\n')
+        self.write(self.NOTES, "<!-- table: groups bwd02 -->\n<!-- end table -->\n"
+                               "<!-- table: variants bwd02 -->\n<!-- end table -->\n")
+        self.run_tables()
+        self.assertEqual(self.text(self.NOTES).count("Not measured yet."), 2)
+        large = {"dtype": "bf16", "rows": 16384, "cols": 4096, "gbps": 700.0}
+        self.add_records(record("bwd02", variant="group 16"), record("bwd02", variant="group 2", median_us=40.0),
+                         record("bwd02", variant="group 2", **large), record("bwd01", variant="group 4"),
+                         record("bwd02", variant="group 128", passed=False),
+                         record("bwd02", variant="group 8, mixed", **large))
+        self.run_tables()
+        text = self.text(self.NOTES)
+        self.assertIn("| rows a block | f32, 1024 × 2048: median µs | % of roof | "
+                      "bf16, 16384 × 4096: median µs | % of roof |\n| --: | --: | --: | --: | --: |\n"
+                      "| 2 | 40.00 | 39.3 | 20.00 | 1258.3 |\n"
+                      "| 16 | 20.00 | 78.6 | – | – |\n"
+                      "\nTimes are the median", text)
+        self.assertIn("likewise cold: backward a triad", text)
+        self.assertIn("check failed: bwd02 on f32, 1024 × 2048, group 128.", text)
+        variants = text.split("table: variants")[1]
+        self.assertIn("| bf16, 16384 × 4096 | group 8, mixed | 20.00 |", variants)
+        self.assertEqual(variants.count("group "), 1)
+
+    def test_profile_stands_beside_the_prediction(self):
+        self.run_tables()
+        self.assertIn("Not profiled yet.", self.text(self.NOTES))
+        silently(profile_chapter.main, ["--csv", str(NCU), "--json", str(self.root / "notebooks/data/h100_profile.jsonl")])
+        self.run_tables()
+        text = self.text(self.NOTES)
+        self.assertIn("| device memory read | 16.82 MB |", text)
+        self.assertIn("| device memory, predicted | 25.19 MB |", text)
+        self.assertIn("| L2 sectors reduced | 786 432 |", text)
+
+    def test_check_finds_a_changed_digit_and_writes_nothing(self):
+        self.run_tables()
+        self.assertEqual(self.run_tables("--check"), (0, "", ""))
+        readme = self.root / "README.md"
+        changed = readme.read_text(encoding="utf-8").replace("45.28", "45.27")
+        readme.write_text(changed, encoding="utf-8")
+        status, out, _ = self.run_tables("--check")
+        self.assertEqual(status, 1)
+        self.assertIn("README.md:3: the table 'progression' disagrees with the data", out)
+        self.assertIn("45.27", out)
+        self.assertIn("45.28", out)
+        self.assertNotIn("notes.md:", out)
+        self.assertEqual(readme.read_text(encoding="utf-8"), changed)
+
+    def test_check_finds_a_plot_of_other_data(self):
+        self.run_tables()
+        self.write(tables.FIGURES / "progression.svg", "data 0123456789abcdef")
+        status, out, _ = self.run_tables("--check")
+        self.assertEqual(status, 1)
+        self.assertIn("progression.svg was not drawn from these data", out)
+
+    def test_without_matplotlib_the_plot_stays(self):
+        plots.write_figure = lambda *_: False
+        status, out, _ = self.run_tables()
+        self.assertEqual(status, 0)
+        self.assertIn("matplotlib is not installed", out)
+
+    def test_without_data_every_time_is_missing(self):
+        self.data.unlink()
+        status, _, err = self.run_tables()
+        self.assertEqual(status, 0)
+        self.assertIn("h100.jsonl is not there yet", err)
+        self.assertIn("| Atomics | – |  | – | – | – | – | 7 482 424 |", self.text())
+        self.assertIn("Not measured yet.", self.text(self.NOTES))
+        self.assertFalse((self.root / tables.FIGURES / "progression.svg").exists())
+        self.assertEqual(self.run_tables("--check")[0], 0)
+
+    def test_emulated_times_and_two_devices_are_no_table(self):
+        for entries, why in (((record(backend="cpu"),), "emulated"),
+                             ((record(device="A"), record("fwd02", device="B")), "one device")):
+            self.data.write_text(jsonl(HEADER, *entries), encoding="utf-8")
+            status, _, err = self.run_tables()
+            self.assertEqual(status, 2)
+            self.assertIn(why, err)
+
+    def peers(self, *entries):
+        """The table of peers, where these are the peers' file."""
+        header = {"device": DEVICE, "date": "2026-01-03", "torch": "2.11", "run": "2026-01-03"}
+        self.write("notebooks/data/peers_h100.jsonl", jsonl(header, *entries))
+        self.write("README.md", "<!-- table: peers -->\n<!-- end table -->\n")
+        self.assertEqual(self.run_tables()[0], 0)
+        return self.text()
+
+    def test_peers_of_the_same_run(self):
+        text = self.peers(peer("torch", "forward", 30.0), peer("liger", "forward", 20.0),
+                          peer("dispatch", "forward", 16.0, chosen="fwd01", roof_gbps=1000.0),
+                          peer("fwd01", "forward", 15.0))
+        self.assertIn("| forward, M × N | roof | ours | by | torch | liger | ours / best peer |", text)
+        self.assertIn("| f32, 1024 × 2048 | 16.78 | **16.00** | fwd01 | 30.00 | 20.00 | 0.80 |", text)
+        self.assertIn("beside our kernels, in one run, 2026-01-03, PyTorch 2.11. ", text)
+        self.assertNotIn("* of another run than ours", text)
+        self.assertNotIn("backward, M", text)
+
+    def test_peers_of_another_run_are_marked(self):
+        text = self.peers(peer("torch", "backward", 30.0))
+        self.assertIn("| torch | ours / best peer |", text)
+        self.assertRegex(text, r"bwd02 \| \*\*30.00\*\* \| \d+.\d\d\* \|")
+        self.assertIn("* of another run than ours. The peers were measured in another run", text)
+
+    def test_no_peers(self):
+        self.assertIn("Not measured yet.", self.peers(peer("torch", "forward", 9.0, rows=7)))
+
+    def train(self, *entries):
+        """The table of training, where these are the records of its file."""
+        self.write("notebooks/data/training_h100.jsonl", jsonl({**HEADER, "torch": "2.11", "run": "1"}, *entries))
+        self.write("README.md", "<!-- table: training -->\n<!-- end table -->\n")
+        self.assertEqual(self.run_tables()[0], 0)
+        return self.text()
+
+    def test_training(self):
+        text = self.train(*training("bf16"), *training("f32", kind="rms", norms=["chapters"]))
+        self.assertIn("| type | norm | last loss | from torch | torch's noise | step, ms | in a graph, ms | peak, MB |", text)
+        self.assertRegex(text, r"\n\| bf16 \| torch \| 1\.92\d\d \| – \| 3\.0e-3 \| 41\.23 \| 40\.12 \| 6 543 \|\n"
+                               r"\| bf16 \| torch.compile \| 1\.9\d\d\d \| \d\.\de-3 \| 3\.0e-3 \| 38\.23 \| 37\.42 \| 6 243 \|\n"
+                               r"\| bf16 \| ours \| .*\n\| bf16 \| ours, memory-efficient \| .*\n"
+                               r"\| f32, RMS norm \| torch \| .*\n\| f32, RMS norm \| ours \| .* \| 2\.0e-5 \| .*\n\n")
+        self.assertIn("60 steps of 16 × 512 symbols, 6 layers of width 768. Last loss", text)
+        self.assertIn("is 1.802.", text)
+        self.assertIn("GPU, driver 1, CUDA 13.0, PyTorch 2.11, 2026-01-01, commit c.\n\n![", text)
+        self.assertNotIn("These do not", text)
+        self.assertTrue((self.root / tables.FIGURES / "training.svg").exists())
+        self.assertEqual(self.run_tables("--check"), (0, "", ""))
+
+    def test_training_that_does_not_agree_and_training_on_a_cpu(self):
+        runs = training("bf16")
+        runs[-1] |= {"agrees": False, "distance": None, "losses": [None] * 60}
+        text = self.train(*runs)
+        self.assertIn("| bf16 | ours, memory-efficient | – | – | 3.0e-3 |", text)
+        self.assertIn("These do not: ours, memory-efficient, bf16.", text)
+        self.assertIn("Not measured yet.", self.train({**HEADER, "backend": "cpu"}, *runs))
+
+    def test_no_training(self):
+        self.write("README.md", "<!-- table: training -->\n<!-- end table -->\n")
+        self.assertEqual(self.run_tables()[0], 0)
+        self.assertEqual(self.text(), "<!-- table: training -->\n\nNot measured yet.\n\n<!-- end table -->\n")
+
+    def test_markers_that_mean_nothing(self):
+        for text, why in (
+            ("\n<!-- table: progresion -->\n<!-- end table -->", "README.md:2: there is no table 'progresion'"),
+            ("<!-- table: measured bwd77 -->\n<!-- end table -->", "README.md:1: the table 'measured bwd77' names no"),
+            ("<!-- table: profile -->\n<!-- end table -->", "README.md:1: the table 'profile' names no chapter"),
+            ("<!-- table: progression -->\n", "README.md:1: the table 'progression' is not closed"),
+            ("<!-- table: progression -->\n<!-- table: progression -->\n<!-- end table -->", "README.md:1: the table"),
+            ("a\n\n<!-- end table -->\n", "README.md:3: <!-- end table --> ends no table"),
+        ):
+            with self.subTest(text=text):
+                readme = self.write("README.md", text)
+                for arguments in ((), ("--check",)):
+                    status, _, err = self.run_tables(*arguments)
+                    self.assertEqual(status, 2)
+                    self.assertIn(why, err)
+                self.assertEqual(readme.read_text(encoding="utf-8"), text)
+        self.assertNotIn("Not profiled", self.text(self.NOTES), "an error in one file leaves the others as they are")
+
+    def test_a_marker_in_a_code_block_is_an_example(self):
+        text = "```\n<!-- table: whatever -->\n```\n"
+        self.write("README.md", text)
+        self.assertEqual(self.run_tables()[0], 0)
+        self.assertEqual(self.text(), text)
+
+
+def csv_of(*names):
+    lines = ['"ID","Kernel Name","Grid Size","Block Size","gpu__time_duration.sum"', '"","","","","ns"']
+    lines += [f'"{i}","{name}","(1, 1, 1)","(32, 1, 1)","1,0{i}0"' for i, name in enumerate(names)]
+    return "==PROF== Connected\nwhat the program says\n" + "\n".join(lines) + "\n"
+
+
+class Profile(InDirectory):
+    def test_reads_nsight_computes_csv(self):
+        first, second = profile_chapter.parse_csv(NCU.read_text(encoding="utf-8"))
+        self.assertEqual((first.namespace, first.name), ("fwd01", "layer_norm_forward<float>"))
+        self.assertEqual(first.metrics["gpu__time_duration.sum"], 1324672)
+        self.assertEqual(second.metrics["l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio"], 3.98)
+        self.assertEqual((second.grid, second.block), ("(256, 1, 1)", "(128, 1, 1)"))
+        self.assertEqual(second.device, "NVIDIA H100 80GB HBM3")
+
+    def test_names_of_kernels(self):
+        for text, names in (
+            ("void fwd02::layer_norm_forward<float>(ForwardArgs<T1>)", ("fwd02", "layer_norm_forward<float>")),
+            ("lnc::zero_gradients_kernel(lnc::GradientSums, long)", ("lnc", "zero_gradients_kernel")),
+            ("void fwd06::<unnamed>::walk<fwd06::Tile<4>>(int)", ("fwd06", "walk<fwd06::Tile<4>>")),
+            ("void fwd06::(anonymous namespace)::walk<int>(int)", ("fwd06", "walk<int>")),
+            ("void fwd06::walk<(fwd06::Mode)1, (int)4>(int)", ("fwd06", "walk<(fwd06::Mode)1, (int)4>")),
+            ("plain(int)", ("", "plain")),
+        ):
+            self.assertEqual(profile_chapter.split_name(text), names)
+
+    def test_reads_the_linkers_names(self):
+        walk, shared = "_ZN5bwd114walkIfLb0EEEvi", "_ZN3lnc23add_partial_sums_kernelIfEEvi"
+        kernels = profile_chapter.parse_csv(csv_of(walk, shared))
+        self.assertEqual([(k.namespace, k.name) for k in kernels],
+                         [("bwd11", "walk<float, false>"), ("lnc", "add_partial_sums_kernel<float>")])
+
+    def test_shared_kernels_belong_to_the_chapter_that_launched_them(self):
+        zero, done = "lnc::zero_gradients_kernel(int)", "void lnc::round_gradients_kernel<__half>(int)"
+        kernels = profile_chapter.parse_csv(csv_of(
+            "void fwd03::run<int>(int)", zero, "void bwd01::run<int>(int)", done,
+            zero, "void bwd02::run<int>(int)", "void bwd02::sum<int>(int)", done))
+        self.assertEqual([chapter for chapter, _ in profile_chapter.by_chapter(kernels)],
+                         ["fwd03", "bwd01", "bwd01", "bwd01", "bwd02", "bwd02", "bwd02", "bwd02"])
+
+    def test_records_are_appended_and_the_newest_run_counts(self):
+        path = self.root / "profile.jsonl"
+        for names in (("void bwd01::a<int>(int)", "void bwd01::b<int>(int)", "void fwd01::c<int>(int)"),
+                      ("void bwd01::d<int>(int)",)):
+            source = self.write("ncu.csv", csv_of(*names))
+            status, out, _ = silently(profile_chapter.main, ["--csv", str(source), "--json", str(path),
+                                                             "--problem", "rms f16 8x16"])
+            self.assertEqual(status, 0)
+            self.assertIn("· rms f16, 8 × 16", out)
+        with path.open("a", encoding="utf-8") as file:
+            file.write('{"chapter":"bwd01","ker')
+        profiles, _, err = silently(profile_chapter.load_profiles, path)
+        self.assertEqual({key[1]: [r["kernel"] for r in launches] for key, launches in profiles.items()},
+                         {"bwd01": ["d<int>"], "fwd01": ["c<int>"]})
+        self.assertIn("skipped 1 line", err)
+
+    def sentence(self, *arguments):
+        status, _, err = silently(profile_chapter.main, [*arguments, "--json", str(self.root / "x.jsonl")])
+        self.assertEqual(status, 2)
+        self.assertNotIn("Traceback", err)
+        self.assertFalse((self.root / "x.jsonl").exists())
+        return err
+
+    def test_says_what_is_missing(self):
+        for output, why in (
+            ("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission", "NVreg_RestrictProfilingToAdminUsers=0"),
+            ("==WARNING== No kernels were profiled.", "BACKEND=cuda"),
+            ("bwd02: something else", "something else"),
+        ):
+            self.assertIn(why, self.sentence("--csv", str(self.write("out", output))))
+        self.assertIn("'f64 8x8' is no problem", self.sentence("--csv", str(NCU), "--problem", "f64 8x8"))
+        self.assertIn("nowhere is no program", self.sentence(str(self.root / "nowhere")))
+
+    def program(self, name, script):
+        path = self.write(f"bin/{name}", "#!/bin/sh\n" + script)
+        path.chmod(0o755)
+        return str(path)
+
+    def with_path(self, *directories):
+        self.addCleanup(os.environ.__setitem__, "PATH", os.environ["PATH"])
+        os.environ["PATH"] = ":".join(map(str, directories))
+
+    def test_without_ncu(self):
+        program = self.program("bwd02", "exit 0\n")
+        which = shutil.which
+        self.addCleanup(setattr, shutil, "which", which)
+        shutil.which = lambda *_, **__: None
+        self.assertIn("nsight-compute", self.sentence(program))
+        self.assertIn("nsight-compute", self.sentence("--ready"))
+
+    def test_runs_the_program_under_ncu(self):
+        # A pretended ncu: runs the program that follows its options, then prints a table.
+        self.write("table", csv_of("void bwd02::layer_norm_backward<__half>(int)"))
+        own = jsonl(HEADER, record("bwd02", dtype="f16", rows=4, cols=8, predicted_bytes=200))
+        self.write("own", own)
+        program = self.program("bwd02", f'echo "$@" > {self.root}/arguments\ncat {self.root}/own > "$4"\n')
+        self.program("ncu", 'while [ "${1##*/}" != bwd02 ]; do shift; done\n"$@" || exit\n'
+                            f"cat {self.root}/table\n")
+        self.with_path(self.root / "bin", os.environ["PATH"])
+        path = self.root / "profile.jsonl"
+        status, out, err = silently(profile_chapter.main, [program, "--json", str(path), "--", "--dtype", "f16"])
+        self.assertEqual((status, err), (0, ""))
+        self.assertRegex((self.root / "arguments").read_text(), r"^--samples 0 --json \S+ --dtype f16\n$")
+        self.assertIn("layer_norm_backward<__half>", out)
+        header, line = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+        self.assertEqual(header["commit"], "c")
+        self.assertEqual((line["dtype"], line["rows"], line["cols"], line["predicted_bytes"]), ("f16", 4, 8, 200))
+
+        self.program("bwd02", "echo bwd02 takes no f16 >&2; exit 2\n")
+        self.assertIn("bwd02 takes no f16", self.sentence(program))
+
+
+class ThisRepository(unittest.TestCase):
+    def test_its_tables_agree_with_its_data(self):
+        if not (book.ROOT / book.DATA).exists():
+            print(f"skipped: {book.DATA} is not there yet, so no table can disagree with it", file=sys.stderr)
+            self.skipTest(f"{book.DATA} is not there yet")
+        status, out, err = silently(tables.main, ["--check"])
+        self.assertEqual(status, 0, out + err)
+
+
+if __name__ == "__main__":
+    unittest.main()

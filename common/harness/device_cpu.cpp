@@ -1,0 +1,65 @@
+// The CPU backend's device: host memory, and wall time that is only ever called emulated.
+#include "common/harness/device.h"
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <thread>
+
+#include "common/harness/tensors.h"
+#include "common/simt/machine.h"
+
+namespace lnc {
+
+const Device& device() {
+  (void)simt::schedule();  // a bad SIMT_SCHEDULE ends the program before anything runs
+  static const Device cpu{
+      .name = "CPU, " + std::to_string(std::thread::hardware_concurrency()) + " cores",
+      .backend = "cpu",
+      .driver = "",
+      .cuda = "",
+      .gpu = current_gpu(),
+      .emulated = true,
+  };
+  return cpu;
+}
+
+Gpu current_gpu() { return kH100; }
+
+std::int64_t free_device_bytes() { return free_host_bytes(); }
+
+Buffer::Buffer(std::size_t bytes) : bytes_(bytes) {
+  if (bytes == 0) return;
+  data_ = std::malloc(bytes);  // exactly this size: the address sanitizer sees the byte after it
+  if (data_ == nullptr) throw std::bad_alloc();
+}
+Buffer::~Buffer() { std::free(data_); }
+
+void upload(void* to_device, const void* from_host, std::size_t bytes) {
+  if (bytes > 0) std::memcpy(to_device, from_host, bytes);
+}
+void download(void* to_host, const void* from_device, std::size_t bytes) {
+  if (bytes > 0) std::memcpy(to_host, from_device, bytes);
+}
+void poison(const Buffer& buffer) {
+  if (buffer.bytes() > 0) std::memset(buffer.as<void>(), 0xff, buffer.bytes());
+}
+void synchronize() {}  // a launch returns when its last block has
+
+std::vector<double> time_launches(const std::function<void()>& launch, int count, bool) {
+  std::vector<double> microseconds;
+  for (int i = 0; i < count; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    launch();
+    const std::chrono::duration<double, std::micro> elapsed =
+        std::chrono::steady_clock::now() - start;
+    microseconds.push_back(elapsed.count());
+  }
+  return microseconds;
+}
+
+std::optional<Clock> measure_clock() { return std::nullopt; }
+std::optional<double> roof_us(Direction, std::int64_t, bool, int) { return std::nullopt; }
+
+}  // namespace lnc

@@ -1,0 +1,211 @@
+// The CUDA backend's device: memory, events, the L2 flush, the clock and the roof.
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+#include "common/cuda/launch.h"
+#include "common/harness/device.h"
+#include "common/harness/statistics.h"
+
+namespace lnc {
+namespace {
+
+constexpr std::size_t kFlushBytes = 256 << 20;  // five times an H100's L2, twice a B200's
+
+std::string first_line_of(const char* command) {
+  std::array<char, 256> line{};
+  if (FILE* pipe = popen(command, "r")) {
+    if (std::fgets(line.data(), line.size(), pipe) == nullptr) line[0] = '\0';
+    pclose(pipe);
+  }
+  std::string text = line.data();
+  while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
+  return text;
+}
+
+Device query() {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status != cudaSuccess || count == 0)
+    throw std::runtime_error(std::string("no usable NVIDIA GPU: ") + cudaGetErrorString(status) +
+                             "; BACKEND=cpu runs without one");
+  int index = 0;
+  check_cuda(cudaGetDevice(&index), "asking for the current device");
+  cudaDeviceProp properties{};
+  check_cuda(cudaGetDeviceProperties(&properties, index), "asking for the device's properties");
+  int runtime = 0;
+  check_cuda(cudaRuntimeGetVersion(&runtime), "asking for the CUDA version");
+  return {
+      .name = properties.name,
+      .backend = "cuda",
+      .driver = first_line_of("nvidia-smi --query-gpu=driver_version --format=csv,noheader -i 0 "
+                              "2>/dev/null"),
+      .cuda = std::to_string(runtime / 1000) + "." + std::to_string(runtime % 1000 / 10),
+      .gpu = current_gpu(),
+      .emulated = false,
+  };
+}
+
+class Event {
+ public:
+  Event() { check_cuda(cudaEventCreate(&event_), "creating an event"); }
+  Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
+  ~Event() {
+    if (event_ != nullptr) cudaEventDestroy(event_);
+  }
+  void record() { check_cuda(cudaEventRecord(event_), "recording an event"); }
+  friend double microseconds(const Event& from, const Event& to) {
+    float milliseconds = 0.0f;
+    check_cuda(cudaEventElapsedTime(&milliseconds, from.event_, to.event_), "reading events");
+    return 1e3 * milliseconds;
+  }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+/// Overwrites more than L2 holds. The write takes about 0.1 ms, in which the host runs ahead: the
+/// launches that follow it are in the queue before the device gets to them.
+const Buffer& flush_buffer() {
+  static const Buffer buffer(kFlushBytes);
+  return buffer;
+}
+void flush_l2() {
+  check_cuda(cudaMemsetAsync(flush_buffer().as<void>(), 0, kFlushBytes), "flushing L2");
+}
+
+/// An idle GPU runs at a fraction of its clock; keep it busy until that has risen.
+void warm_up() {
+  static const bool once = [] {
+    constexpr int kFlushes = 3000;  // about 0.3 s on an H100
+    for (int i = 0; i < kFlushes; ++i) flush_l2();
+    synchronize();
+    return true;
+  }();
+  (void)once;
+}
+
+__global__ void spin(long long cycles) {
+  const long long start = clock64();
+  while (clock64() - start < cycles) {
+  }
+}
+
+template <int kReads, int kUnroll>
+__global__ void stream(const float4* a, const float4* b, float4* c, std::int64_t count) {
+  const std::int64_t first = std::int64_t{blockIdx.x} * blockDim.x * kUnroll + threadIdx.x;
+  float4 value[kUnroll];
+#pragma unroll
+  for (int i = 0; i < kUnroll; ++i) {
+    const std::int64_t at = first + i * std::int64_t{blockDim.x};
+    if (at >= count) continue;
+    value[i] = a[at];
+    if constexpr (kReads == 2) {
+      const float4 other = b[at];
+      value[i].x += other.x;
+      value[i].y += other.y;
+      value[i].z += other.z;
+      value[i].w += other.w;
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kUnroll; ++i) {
+    const std::int64_t at = first + i * std::int64_t{blockDim.x};
+    if (at < count) c[at] = value[i];
+  }
+}
+
+template <int kReads, int kUnroll>
+void launch_stream(const Buffer& a, const Buffer& b, const Buffer& c, std::int64_t count) {
+  constexpr int kThreads = 256;
+  const auto blocks =
+      static_cast<unsigned>((count + kThreads * kUnroll - 1) / (kThreads * kUnroll));
+  launch(stream<kReads, kUnroll>, {blocks, kThreads}, a.as<float4>(), b.as<float4>(),
+         c.as<float4>(), count);
+}
+
+}  // namespace
+
+const Device& device() {
+  static const Device gpu = query();
+  return gpu;
+}
+
+Gpu current_gpu() {
+  return {attribute_of_gpu(cudaDevAttrMultiProcessorCount),
+          attribute_of_gpu(cudaDevAttrMaxThreadsPerMultiProcessor),
+          attribute_of_gpu(cudaDevAttrL2CacheSize),
+          10 * attribute_of_gpu(cudaDevAttrComputeCapabilityMajor) +
+              attribute_of_gpu(cudaDevAttrComputeCapabilityMinor)};
+}
+
+std::int64_t free_device_bytes() {
+  flush_buffer();
+  std::size_t free = 0, total = 0;
+  check_cuda(cudaMemGetInfo(&free, &total), "asking for free device memory");
+  return static_cast<std::int64_t>(free);
+}
+
+Buffer::Buffer(std::size_t bytes) : bytes_(bytes) {
+  if (bytes > 0)
+    check_cuda(cudaMalloc(&data_, bytes),
+               "allocating " + std::to_string(bytes) + " bytes of device memory");
+}
+Buffer::~Buffer() { cudaFree(data_); }
+
+void upload(void* to_device, const void* from_host, std::size_t bytes) {
+  check_cuda(cudaMemcpy(to_device, from_host, bytes, cudaMemcpyHostToDevice), "an upload");
+}
+void download(void* to_host, const void* from_device, std::size_t bytes) {
+  check_cuda(cudaMemcpy(to_host, from_device, bytes, cudaMemcpyDeviceToHost), "a download");
+}
+void poison(const Buffer& buffer) {
+  check_cuda(cudaMemset(buffer.as<void>(), 0xff, buffer.bytes()), "poisoning a buffer");
+}
+void synchronize() {
+  check_cuda(cudaGetLastError(), "a launch");
+  check_cuda(cudaDeviceSynchronize(), "running a kernel");
+}
+
+std::vector<double> time_launches(const std::function<void()>& launch, int count, bool cold) {
+  warm_up();
+  std::vector<Event> starts(count), stops(count);
+  for (int i = 0; i < count; ++i) {
+    if (cold) flush_l2();
+    starts[i].record();
+    launch();
+    stops[i].record();
+  }
+  synchronize();
+  std::vector<double> result;
+  for (int i = 0; i < count; ++i) result.push_back(microseconds(starts[i], stops[i]));
+  return result;
+}
+
+std::optional<Clock> measure_clock() {
+  constexpr long long kShort = 20'000, kLong = 200'000;  // about 10 and 100 us
+  constexpr int kCount = 15;
+  const auto spin_us = [](long long cycles) {
+    return median(time_launches([cycles] { launch(spin, {1, 1}, cycles); }, kCount, true));
+  };
+  const double short_us = spin_us(kShort), long_us = spin_us(kLong);
+  const double cycles_per_us = (kLong - kShort) / (long_us - short_us);
+  return Clock{cycles_per_us, short_us - kShort / cycles_per_us};
+}
+
+std::optional<double> roof_us(Direction direction, std::int64_t bytes, bool cold, int count) {
+  const std::int64_t vectors = bytes / static_cast<std::int64_t>(sizeof(float4));
+  const int tensors = direction == Direction::Forward ? 2 : 3;
+  if (vectors == 0 || tensors * bytes > free_device_bytes()) return std::nullopt;
+  const Buffer a(bytes), b(direction == Direction::Backward ? bytes : 0), c(bytes);
+  const auto time = [&](auto&& launch) { return median(time_launches(launch, count, cold)); };
+  if (direction == Direction::Forward)
+    return std::min({time([&] { launch_stream<1, 1>(a, b, c, vectors); }),
+                     time([&] { launch_stream<1, 2>(a, b, c, vectors); }),
+                     time([&] { launch_stream<1, 4>(a, b, c, vectors); })});
+  return std::min({time([&] { launch_stream<2, 1>(a, b, c, vectors); }),
+                   time([&] { launch_stream<2, 2>(a, b, c, vectors); }),
+                   time([&] { launch_stream<2, 4>(a, b, c, vectors); })});
+}
+
+}  // namespace lnc

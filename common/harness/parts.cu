@@ -1,0 +1,231 @@
+// The parts of a fusion. Each moves 16 bytes an access where every tensor starts and every row ends
+// on a 16-byte boundary, and else element by element, neighbours in neighbouring threads.
+#include <initializer_list>
+#include <utility>
+
+#include "common/kernel/kernel.h"
+#include "common/harness/parts.h"
+
+namespace lnc {
+namespace {
+
+constexpr int kThreads = 256;
+
+/// A block has blockDim.y rows, or a piece of one. A thread loads all its vectors before it stores
+/// the first.
+template <int kLanes, int kVectors, typename Part>
+__global__ void __launch_bounds__(kThreads)
+    run_part(Part part, std::int64_t rows, std::int64_t cols, unsigned blocks_per_row) {
+  const std::int64_t row = std::int64_t{blockIdx.x / blocks_per_row} * blockDim.y + threadIdx.y;
+  if (row >= rows) return;
+  // The vector's number has 32 bits: with 64, nvcc 13 loses sight of what the elements' addresses
+  // have in common, and stores them one by one.
+  const unsigned first = blockIdx.x % blocks_per_row * kVectors * blockDim.x + threadIdx.x;
+  const auto column = [&](int i) { return std::int64_t{first + i * blockDim.x} * kLanes; };
+  decltype(part.template load<kLanes>(0)) inputs[kVectors];
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i)
+    if (column(i) < cols) inputs[i] = part.template load<kLanes>(row * cols + column(i));
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i)
+    if (column(i) < cols) part.store(inputs[i], row, column(i), row * cols + column(i));
+}
+
+template <int kLanes, int kVectors, typename Part>
+void launch_part(const Part& part, std::int64_t rows, std::int64_t cols, cudaStream_t stream) {
+  unsigned threads = 1;  // on a row
+  while (threads < kThreads && threads * kVectors * kLanes < cols) threads *= 2;
+  const unsigned blocks_per_row = blocks_for(cols, threads * kVectors * kLanes);
+  const unsigned rows_per_block = kThreads / threads;
+  launch(
+      run_part<kLanes, kVectors, Part>,
+      {blocks_for(rows, rows_per_block) * blocks_per_row, dim3(threads, rows_per_block), 0, stream},
+      part, rows, cols, blocks_per_row);
+}
+
+template <int kLanes, typename T>
+__device__ Vector<T, kLanes> load_vector(const T* from) {
+  return *reinterpret_cast<const Vector<T, kLanes>*>(from);
+}
+template <int kLanes, typename T>
+__device__ void store_vector(T* to, const Vector<T, kLanes>& vector) {
+  *reinterpret_cast<Vector<T, kLanes>*>(to) = vector;
+}
+
+bool on_boundaries(std::initializer_list<const void*> pointers) {  // null is, too
+  for (const void* pointer : pointers)
+    if (reinterpret_cast<std::uintptr_t>(pointer) % 16 != 0) return false;
+  return true;
+}
+
+/// y = x · a number for each row
+template <typename T>
+struct Scale {
+  const T* x;
+  const float* scale;
+  T* y;
+
+  bool aligned() const { return on_boundaries({x, y}); }
+  template <int kLanes>
+  __device__ Vector<T, kLanes> load(std::int64_t at) const {
+    return load_vector<kLanes>(x + at);
+  }
+  template <int kLanes>
+  __device__ void store(const Vector<T, kLanes>& in, std::int64_t row, std::int64_t,
+                        std::int64_t at) const {
+    Vector<T, kLanes> out;
+    for (int lane = 0; lane < kLanes; ++lane)
+      out.at[lane] = from_float<T>(to_float(in.at[lane]) * scale[row]);
+    store_vector(y + at, out);
+  }
+};
+
+/// y = x / (1 - p) where the mask is 1, else 0
+template <typename T>
+struct Dropout {
+  const T* x;
+  const std::uint32_t* seeds;
+  float p;
+  T* y;
+  std::uint8_t* mask;
+
+  bool aligned() const { return on_boundaries({x, y, mask}); }
+  template <int kLanes>
+  __device__ Vector<T, kLanes> load(std::int64_t at) const {
+    return load_vector<kLanes>(x + at);
+  }
+  template <int kLanes>
+  __device__ void store(const Vector<T, kLanes>& in, std::int64_t row, std::int64_t col,
+                        std::int64_t at) const {
+    Vector<T, kLanes> out;
+    Vector<std::uint8_t, kLanes> kept;
+    for (int lane = 0; lane < kLanes; ++lane) {
+      kept.at[lane] = triton_uniform(seeds[row], static_cast<std::uint32_t>(col + lane)) > p;
+      const float scaled = to_float(in.at[lane]) * (1.0f / (1.0f - p));
+      out.at[lane] = from_float<T>(kept.at[lane] ? scaled : 0.0f);
+    }
+    store_vector(y + at, out);
+    store_vector(mask + at, kept);
+  }
+};
+
+/// sum = a + b. R: the type of b, and of a second copy of the sum, which may be absent.
+template <typename T, typename R>
+struct Add {
+  const T* a;
+  const R* b;
+  T* sum;
+  R* sum_too;
+
+  template <int kLanes>
+  struct Inputs {
+    Vector<T, kLanes> a;
+    Vector<R, kLanes> b;
+  };
+
+  bool aligned() const { return on_boundaries({a, b, sum, sum_too}); }
+  template <int kLanes>
+  __device__ Inputs<kLanes> load(std::int64_t at) const {
+    return {load_vector<kLanes>(a + at), load_vector<kLanes>(b + at)};
+  }
+  template <int kLanes>
+  __device__ void store(const Inputs<kLanes>& in, std::int64_t, std::int64_t,
+                        std::int64_t at) const {
+    Vector<T, kLanes> out;
+    Vector<R, kLanes> too;
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const float value = to_float(in.a.at[lane]) + to_float(in.b.at[lane]);
+      out.at[lane] = from_float<T>(value);
+      too.at[lane] = from_float<R>(value);
+    }
+    store_vector(sum + at, out);
+    if (sum_too != nullptr) store_vector(sum_too + at, too);
+  }
+};
+
+}  // namespace
+
+bool has_parts(const Chapter& chapter, const Problem& problem) {
+  return chapter.direction() == Direction::Forward && problem.fusion != Fusion{};
+}
+
+std::int64_t parts_scratch_bytes(const Problem& problem) {
+  const std::int64_t masks = problem.fusion.dropout > 0.0f ? problem.rows * problem.cols : 0;
+  return (1 + problem.fusion.second_input) * (problem.tensor_bytes() + masks);
+}
+
+template <typename T, typename W>
+Parts<T, W>::Parts(const Chapter& chapter, const Problem& problem, ForwardArgs<T, W> a) {
+  const FusedForward<T, W> f = std::exchange(a.fused, {});
+  for (int i = 0; i < 1 + problem.fusion.second_input; ++i) {
+    branch_[i] = Buffer(problem.tensor_bytes());
+    mask_[i] = Buffer(problem.fusion.dropout > 0.0f ? problem.rows * problem.cols : 0);
+  }
+  Problem plain = problem;
+  plain.fusion = {};
+  workspace_ = Buffer(chapter.workspace_bytes == nullptr ? 0 : chapter.workspace_bytes(plain));
+  a.workspace = workspace_.template as<void>();
+
+  const auto add = [&](const auto& part, std::int64_t element_bytes, std::int64_t row_bytes) {
+    const std::int64_t rows = a.rows, cols = a.cols;
+    predicted_bytes_ += rows * cols * element_bytes + rows * row_bytes;
+    const bool aligned = cols % kVectorElements<T> == 0 && part.aligned();
+    launches_.emplace_back([=, stream = a.stream] {
+      if (aligned)
+        launch_part<kVectorElements<T>, 2>(part, rows, cols, stream);
+      else
+        launch_part<1, 8>(part, rows, cols, stream);
+    });
+  };
+  constexpr std::int64_t kT = sizeof(T);
+  const auto branch = [&](const T* x, const float* scale, const std::uint32_t* seeds,
+                          std::uint8_t* kept, T* out) {
+    if (scale != nullptr) add(Scale<T>{std::exchange(x, out), scale, out}, 2 * kT, 4);
+    if (seeds != nullptr)
+      add(Dropout<T>{std::exchange(x, out), seeds, f.dropout, out, kept}, 2 * kT + 1, 4);
+    return x;
+  };
+  const auto mask = [&](std::uint8_t* given, int i) {
+    return given != nullptr ? given : mask_[i].template as<std::uint8_t>();
+  };
+  // Where residual_out has the type T it is the sum, and else a second copy of it, in float.
+  const bool is_t = sizeof(T) == sizeof(float) || !f.residual_is_float;
+  T* const sum = is_t && f.residual_out != nullptr ? static_cast<T*>(f.residual_out)
+                                                   : branch_[0].template as<T>();
+  a.x = branch(a.x, f.rowscale, f.seeds, mask(f.mask, 0), sum);
+  if (f.x1 != nullptr) {
+    const T* const x1 =
+        branch(f.x1, f.rowscale1, f.seeds1, mask(f.mask1, 1), branch_[1].template as<T>());
+    add(Add<T, T>{std::exchange(a.x, sum), x1, sum, nullptr}, 3 * kT, 0);
+  }
+  if (f.residual != nullptr && is_t) {
+    const auto* const residual = static_cast<const T*>(f.residual);
+    add(Add<T, T>{std::exchange(a.x, sum), residual, sum, nullptr}, 3 * kT, 0);
+  } else if (f.residual != nullptr) {
+    const auto* const residual = static_cast<const float*>(f.residual);
+    auto* const too = static_cast<float*>(f.residual_out);
+    add(Add<T, float>{std::exchange(a.x, sum), residual, sum, too},
+        2 * kT + (too == nullptr ? 4 : 8), 0);
+  }
+
+  const auto norm = std::get<ForwardLaunchers>(chapter.run).template get<T, W>();
+  const auto add_norm = [&] {
+    predicted_bytes_ += chapter.predicted_bytes(plain, device().gpu);
+    launches_.emplace_back([norm, a] { norm(a); });
+  };
+  add_norm();
+  if (f.y1 != nullptr) {
+    a.weight = f.weight1;
+    a.bias = f.bias1;
+    a.y = f.y1;
+    add_norm();
+  }
+}
+
+template class Parts<float, float>;
+template class Parts<__half, __half>;
+template class Parts<__nv_bfloat16, __nv_bfloat16>;
+template class Parts<__half, float>;
+template class Parts<__nv_bfloat16, float>;
+
+}  // namespace lnc

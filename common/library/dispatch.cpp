@@ -1,0 +1,114 @@
+#include "common/library/dispatch.h"
+
+#include <algorithm>
+
+namespace lnc {
+namespace {
+
+// common/library/tests/dispatch_test.py compares this table with notebooks/data/h100.jsonl: at each
+// measured shape its choice must be within 3 % of the fastest chapter. That file has layer norm
+// with weight and bias on an H100: float at 1024 x 2048, half at 4096 rows of 1024 to 15872
+// columns, bfloat16 at 131072 rows of 1024 to 8192 columns and at 8192 x 4096, float and bfloat16
+// at 512 MiB in rows of 4096, 16384, 65536 and 262144 columns. RMS norm is measured beside the
+// peers, at seven shapes (peers_h100.jsonl), and has a line of its own. Mixed types, null
+// parameters and most other GPUs are not measured and get the same chapters. So does an H200, where
+// at 19 of the 123 shapes fwd08 takes 3 to 14 % less time: at 18 widths of half and at float 8192 x
+// 16384 (h200.jsonl). Rows that start at no 16-byte boundary are not measured either; they get
+// fwd06 and bwd09. Each chapter finds its launch shape itself; those that need Hopper refuse older
+// GPUs, and the next line is asked.
+constexpr std::int64_t kBlockColumns = 16384;  // of the widest row that a block holds
+constexpr int kLastWith227KB = 119;            // of shared memory a block; from 12.0 on it has 99
+constexpr Choice kChoices[] = {
+    {.chapter = "fwd09",
+     .because = "past 16384 columns one block cannot hold a row: 404 us for fwd06's 642 at bf16 "
+                "4096 x 65536, 394 for 685 at f32 2048 x 65536, 374 for 881 at bf16 1024 x 262144",
+     .direction = Direction::Forward,
+     .needs_aligned = true,
+     .min_cols = kBlockColumns + 1,
+     .max_architecture = kLastWith227KB},
+    {.chapter = "fwd08",
+     .because =
+         "21.0 us for fwd06's 22.3 at f16 4096 x 2560, where a block of fwd06 is a third idle",
+     .direction = Direction::Forward,
+     .needs_aligned = true,
+     .dtype = DType::F16,
+     .min_cols = 2305,
+     .max_cols = 2815,
+     .max_architecture = kLastWith227KB},
+    {.chapter = "fwd06",
+     .because = "the fastest, or within 3 % of it, at each of the other forward shapes",
+     .direction = Direction::Forward},
+    {.chapter = "bwd11",
+     .because = "1077 us for bwd12's 1106 at bf16 131072 x 4096; how far around it is a guess",
+     .direction = Direction::Backward,
+     .needs_aligned = true,
+     .kind = Kind::Rms,
+     .dtype = DType::BF16,
+     .min_cols = 3073,
+     .max_cols = 5120,
+     .min_rows = 32768},
+    {.chapter = "bwd12",
+     .because = "the fastest, or within 2 % of it, at each other shape up to 8192 columns",
+     .direction = Direction::Backward,
+     .needs_aligned = true,
+     .max_cols = 8192,
+     .max_architecture = kLastWith227KB},
+    {.chapter = "bwd13",
+     .because = "582 us for bwd09's 909 at bf16 4096 x 65536, 583 for 904 at f32 2048 x 65536",
+     .direction = Direction::Backward,
+     .needs_aligned = true,
+     .min_cols = kBlockColumns + 1,
+     .max_cols = 262144,
+     .max_architecture = kLastWith227KB},
+    {.chapter = "bwd11",
+     .because =
+         "one read of x and dy where bwd09 makes two: 23 to 34 % less time at f16, 4096 rows "
+         "of 8704 to 15872 columns; within 1.5 % of bwd13 at 16384",
+     .direction = Direction::Backward,
+     .needs_aligned = true,
+     .min_cols = 8193,
+     .max_cols = kBlockColumns},
+    {.chapter = "bwd09",
+     .because = "the fastest of those that take every width, alignment and GPU",
+     .direction = Direction::Backward},
+    {.chapter = "bwd07",
+     .because = "the only chapter that starts from y",
+     .direction = Direction::Backward,
+     .from_y = true},
+};
+
+}  // namespace
+
+std::span<const Choice> choices() { return kChoices; }
+
+bool takes(const Choice& choice, const Request& request) {
+  const auto within = [](auto least, auto value, auto most) {
+    return least <= value && value <= most;
+  };
+  const Problem& problem = request.problem;
+  return choice.direction == request.direction && choice.from_y == request.from_y &&
+         (request.aligned || !choice.needs_aligned) &&
+         choice.kind.value_or(problem.kind) == problem.kind &&
+         choice.dtype.value_or(problem.dtype) == problem.dtype &&
+         within(choice.min_cols, problem.cols, choice.max_cols) &&
+         within(choice.min_rows, problem.rows, choice.max_rows) &&
+         within(choice.min_architecture, request.gpu.architecture, choice.max_architecture);
+}
+
+const Chapter* choose(const Request& request, std::span<const Choice> table) {
+  for (const Choice& choice : table) {
+    const Chapter* chapter = takes(choice, request) ? find_chapter(choice.chapter) : nullptr;
+    if (chapter != nullptr && refusal(*chapter, request.problem, request.gpu).empty())
+      return chapter;
+  }
+  return nullptr;
+}
+
+const Chapter* find_chapter(std::string_view id) {
+  const auto& all = chapters();
+  const auto found =
+      std::find_if(all.begin(), all.end(), [&](const Chapter& c) { return c.id == id; });
+  return found == all.end() ? nullptr : &*found;
+}
+
+}  // namespace lnc

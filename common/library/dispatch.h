@@ -1,0 +1,50 @@
+// Which chapter a problem gets where nobody asks for one: one table, in dispatch.cpp.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "common/kernel/chapter.h"
+
+namespace lnc {
+
+/// What the choice depends on.
+struct Request {
+  Direction direction;
+  Problem problem = {};
+  bool from_y = false;   ///< a backward pass that has y in place of x and mean
+  bool aligned = false;  ///< every row of every tensor starts at a 16-byte boundary
+  Gpu gpu = kH100;
+};
+
+/// A line of the table: a chapter, and the problems that get it. What a line leaves out it takes in
+/// every value; a range takes both of its ends.
+struct Choice {
+  std::string_view chapter;
+  std::string_view because;  ///< the measurement that chose it, and its limits
+  Direction direction;
+  bool from_y = false;
+  bool needs_aligned = false;
+  std::optional<Kind> kind = {};
+  std::optional<DType> dtype = {};
+  std::int64_t min_cols = 1, max_cols = std::numeric_limits<std::int64_t>::max();
+  std::int64_t min_rows = 0, max_rows = std::numeric_limits<std::int64_t>::max();
+  int min_architecture = 0, max_architecture = std::numeric_limits<int>::max();
+};
+
+/// The table. Its first line that takes a request, and whose chapter does not refuse it, wins.
+std::span<const Choice> choices();
+
+/// Whether `choice` takes `request`, whatever its chapter says.
+bool takes(const Choice& choice, const Request& request);
+
+/// The chapter for `request` by `table`; null where it has none.
+const Chapter* choose(const Request& request, std::span<const Choice> table = choices());
+
+/// A registered chapter by its id; null for an unknown one.
+const Chapter* find_chapter(std::string_view id);
+
+}  // namespace lnc

@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# What `make` alone prints.
+cat <<'END'
+LayerNorm, chapter by chapter
+
+  make run                     set up what is missing, build, run and check every chapter
+  make run CH=bwd02            one chapter; add ARGS="--rows 4096 --cols 1000" to choose the problem
+  make run CH=bwd02 ARGS=-h    everything that a chapter's program takes
+  make test                    every test: on the CPU, and on the GPU where there is one
+  make library                 every chapter as a library for C and PyTorch: build/…/lib/liblnc.so
+  make bench [CH=…]            the measurements behind the notebooks, into notebooks/data/local.jsonl
+  make peers                   our kernels beside PyTorch, Liger, QuACK, …: common/bench/compare_peers.py --help
+  make profile CH=bwd02        what Nsight Compute counts while a chapter runs, each row explained
+  make sanitize [CH=…]         compute-sanitizer's four tools over every kernel; without a GPU, g++'s
+  make compile-cuda            compile every kernel for every GPU architecture (needs nvcc, no GPU),
+                               and see that what the library picks spills no register
+  make tables                  write the measured tables into README.md and notes.md
+  make notebooks               open the notebooks; DATA=notebooks/data/… chooses the measurements
+  make notebooks-run           execute them all, without a browser; notebooks-strip removes their outputs
+  make format, format-check    clang-format; make clean removes build/
+
+BACKEND=cpu runs the same kernels on a small SIMT machine, BACKEND=cuda on the GPU; without
+it you get cuda where a GPU and nvcc are, else cpu. CMAKE_PREFIX_PATH adds places to look for libraries.
+END

@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""spills.py BUILD_DIRECTORY: no kernel that the dispatch picks for aligned rows keeps a register in
+memory.
+
+Reads what ptxas said while `make compile-cuda` compiled the chapters of the table in
+common/library/dispatch.cpp. A kernel has a stack frame where its registers did not suffice (a spill), or
+where an array has an index that is not known; either goes through local memory in each turn. The
+architecture of the measurements behind the table is judged, the others are shown.
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+JUDGED = "sm_90"
+
+# Which of a chapter's kernels serve rows that start at no 16-byte boundary: they go element by
+# element, with all that a vector's thread holds, and may spill. A chapter that is not here must not.
+UNALIGNED = {
+    "fwd08": r"::layer_norm_forward<.*, false>$",  # kAligned
+    "bwd12": r"::layer_norm_backward<.*, false>$",
+    "bwd07": r"::layer_norm_backward<.*, 1>$",  # kLanes
+    "bwd09": r"::layer_norm_backward<.*, 1, (true|false)>$",
+}
+
+
+class Known(NamedTuple):
+    """Kernels that spill, how much at most, and why that is accepted."""
+
+    kernels: str
+    bytes: int
+    why: str
+
+
+KNOWN = [
+    Known(r"fwd08::layer_norm_forward<float, float, 512, 8, true>$", 8,
+          "the table picks fwd08 for half rows of some 2560 columns, not for this"),
+    Known(r"bwd12::layer_norm_backward<.*, float, 1024, 2, true>$", 24,
+          "16-bit rows past 8192 columns beside float parameters: the table picks bwd11 there"),
+    Known(r"bwd09::layer_norm_backward<.*, 512, 4, 8, false>$", 24,
+          "rows of 8193 to 16384 halves: 64 of a thread's 128 registers hold dweight and dbias; the "
+          "table picks bwd11 there"),
+]
+
+
+class Kernel(NamedTuple):
+    architecture: str
+    name: str  # as its source spells it, without parameters: "fwd06::layer_norm_forward<float, …>"
+    registers: int
+    stack_bytes: int
+
+
+def chapters_of_the_table(source):
+    """The ids that common/library/dispatch.cpp names, each once."""
+    return list(dict.fromkeys(re.findall(r'\.chapter = "(\w+)"', source)))
+
+
+def demangle(names):
+    """Kernels' names as the source spells them."""
+    plain = subprocess.run(["c++filt"], input="\n".join(names), capture_output=True, text=True,
+                           check=True).stdout.splitlines()
+    return [without_parameters(name.removeprefix("void ")) for name in plain]
+
+
+def without_parameters(name):
+    """Up to the first '(' outside of <…>."""
+    depth = 0
+    for i, character in enumerate(name):
+        depth += {"<": 1, ">": -1}.get(character, 0)
+        if character == "(" and depth == 0:
+            return name[:i]
+    return name
+
+
+def read_report(text):
+    """The Kernels of one object's report."""
+    found = re.findall(
+        r"Compiling entry function '(\S+)' for '(\w+)'\n"
+        r"(?:(?!.*Compiling entry function).*\n)*?"
+        r" +(\d+) bytes stack frame.*\n(?:(?!.*Compiling entry function).*\n)*?"
+        r".*Used (\d+) registers", text)
+    if len(found) != text.count("Compiling entry function"):
+        raise ValueError("a report of ptxas that this script cannot read")
+    names = demangle([name for name, *_ in found])
+    return [Kernel(architecture, name, int(registers), int(stack_bytes))
+            for name, (_, architecture, stack_bytes, registers) in zip(names, found)]
+
+
+def judge(chapter, kernels):
+    """(Lines to print, whether all is well, the KNOWN entries that were needed), of a chapter."""
+    lines, good, needed = [], True, set()
+    unaligned = UNALIGNED.get(chapter)
+    aligned = [k for k in kernels if unaligned is None or not re.search(unaligned, k.name)]
+    for kernel in (k for k in aligned if k.stack_bytes > 0 and k.architecture == JUDGED):
+        known = next((k for k in KNOWN if re.search(k.kernels, kernel.name)), None)
+        accepted = known is not None and kernel.stack_bytes <= known.bytes
+        good = good and accepted
+        needed |= {known} if known else set()
+        lines.append(f"{'known' if accepted else 'SPILL'}  {kernel.name}: {kernel.stack_bytes} bytes"
+                     + (f" ({known.why})" if accepted else ""))
+    judged = [k for k in aligned if k.architecture == JUDGED]
+    if not judged:
+        return [f"SPILL  {chapter}: the report has no kernel for {JUDGED}"], False, needed
+    others = {k.architecture for k in aligned if k.stack_bytes > 0} - {JUDGED}
+    lines.append(f"{chapter}: {len(judged)} kernels for aligned rows on {JUDGED}, at most "
+                 f"{max(k.registers for k in judged)} registers"
+                 + (f"; some spill on {', '.join(sorted(others))}" if others else ""))
+    return lines, good, needed
+
+
+def main(directory):
+    chapters = chapters_of_the_table((ROOT / "common/library/dispatch.cpp").read_text(encoding="utf-8"))
+    good, needed = bool(chapters), set()
+    for chapter in chapters:
+        reports = list(Path(directory).glob(f"CMakeFiles/{chapter}_kernel.dir/**/*.ptxas"))
+        if not reports:
+            sys.exit(f"spills: {directory} has no report of {chapter}; 'make compile-cuda' makes it")
+        kernels = [k for path in reports for k in read_report(path.read_text(encoding="utf-8"))]
+        lines, chapter_is_good, chapter_needs = judge(chapter, kernels)
+        print("\n".join(lines))
+        good = good and chapter_is_good
+        needed |= chapter_needs
+    for known in set(KNOWN) - needed:
+        print(f"SPILL  nothing spills that matches {known.kernels}: take it out of {Path(__file__).name}")
+        good = False
+    print("spills: " + ("none but those that are known" if good else "see SPILL above"))
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    sys.exit(main(sys.argv[1]))
