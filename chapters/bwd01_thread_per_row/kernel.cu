@@ -6,7 +6,8 @@
 //
 // It should be the slowest chapter by far: uncoalesced reads as in fwd01, and 2·M·N atomics of
 // which the 32 lanes of a warp all hit the same address. bwd02 mends both.
-#include "common/kernel/kernel.h"
+#include "common/kernel/chapter.h"
+#include "common/kernel/gradient_sums.h"
 
 namespace bwd01 {
 using namespace lnc;

@@ -6,7 +6,9 @@
 //
 // It should be an order of magnitude faster. What stays: 2·M·N atomics, which all rows send to the
 // same few columns at the same time, and too few warps to hide the loads when the rows are few.
-#include "common/kernel/kernel.h"
+#include "common/kernel/chapter.h"
+#include "common/kernel/gradient_sums.h"
+#include "common/kernel/reduce.h"
 
 namespace bwd02 {
 using namespace lnc;

@@ -5,7 +5,9 @@
 //
 // It should gain nothing: a lane reads only what it wrote itself, and bwd02 already held that value
 // in a register. The same bytes leave device memory; a store, a load and a barrier are added.
-#include "common/kernel/kernel.h"
+#include "common/kernel/chapter.h"
+#include "common/kernel/gradient_sums.h"
+#include "common/kernel/reduce.h"
 
 namespace bwd03 {
 using namespace lnc;

@@ -7,7 +7,9 @@
 //
 // It should be faster on few rows, which it fills the GPU with, and on many, where bwd02 reads x
 // and dy twice. The 2·M·N atomics stay, and so do two barriers a sum: bwd05 attacks the first.
-#include "common/kernel/kernel.h"
+#include "common/kernel/chapter.h"
+#include "common/kernel/gradient_sums.h"
+#include "common/kernel/reduce.h"
 
 namespace bwd04 {
 using namespace lnc;

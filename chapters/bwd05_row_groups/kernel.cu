@@ -7,7 +7,9 @@
 //
 // The fewer blocks, the fewer atomics, but blocks must fill the GPU: G is M over the blocks that it
 // holds at a time. Rows wider than the registers are read twice, and L2 limits G.
-#include "common/kernel/kernel.h"
+#include "common/kernel/chapter.h"
+#include "common/kernel/gradient_sums.h"
+#include "common/kernel/reduce.h"
 
 namespace bwd05 {
 using namespace lnc;

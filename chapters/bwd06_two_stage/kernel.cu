@@ -7,7 +7,8 @@
 //
 // The price: x and dy are read again for the sums. Where they do not fit in L2 that is five tensors
 // for three, and at 1024 columns 512 blocks must read two of them.
-#include "common/kernel/kernel.h"
+#include "common/kernel/chapter.h"
+#include "common/kernel/reduce.h"
 
 namespace bwd06 {
 using namespace lnc;

@@ -7,7 +7,10 @@
 // It should cost no time: y takes x's place, byte for byte. And where bwd06 reads both tensors
 // twice, here dx and the sums share one walk, since one product, dy · (y - bias), serves c1 and
 // dweight. A division is needed only in dx, and there by the same number in every row.
-#include "common/kernel/kernel.h"
+#include "common/kernel/chapter.h"
+#include "common/kernel/partial_sums.h"
+#include "common/kernel/reduce.h"
+#include "common/kernel/vector.h"
 
 namespace bwd07 {
 using namespace lnc;

@@ -7,7 +7,12 @@
 //
 // The rows of a buffer wait for each other: M / G turns of one lock, some 2 µs each, are a time
 // that no bandwidth shortens.
-#include "common/kernel/kernel.h"
+#include "common/kernel/chapter.h"
+#include "common/kernel/gradient_sums.h"
+#include "common/kernel/gradient_terms.h"
+#include "common/kernel/partial_sums.h"
+#include "common/kernel/reduce.h"
+#include "common/kernel/vector.h"
 
 namespace bwd08 {
 using namespace lnc;

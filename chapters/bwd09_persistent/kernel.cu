@@ -7,7 +7,11 @@
 // a block works on one row, the loads of its next are on their way.
 //
 // It should run at the speed of a triad where there are many rows, without locks or atomics.
-#include "common/kernel/kernel.h"
+#include "common/kernel/chapter.h"
+#include "common/kernel/gradient_terms.h"
+#include "common/kernel/partial_sums.h"
+#include "common/kernel/reduce.h"
+#include "common/kernel/vector.h"
 
 namespace bwd09 {
 using namespace lnc;

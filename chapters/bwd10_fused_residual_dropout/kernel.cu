@@ -5,12 +5,32 @@
 // these steps write what the next one reads. Here they happen while the gradient is in a register,
 // the masks drawn again from their seeds. Every tensor is moved once, and that should be the time;
 // with dropout a little more, since the masks take nearly as many instructions as all the rest.
-#include "common/kernel/kernel.h"
+#include "common/kernel/chapter.h"
+#include "common/kernel/gradient_terms.h"
+#include "common/kernel/partial_sums.h"
+#include "common/kernel/philox.h"
+#include "common/kernel/reduce.h"
+#include "common/kernel/vector.h"
 
 namespace bwd10 {
 using namespace lnc;
 
 constexpr int kMaxThreads = 512, kFloats = 16;  // [1] columns a thread, times pairs of weights
+
+/// The sums of both values over a row that has the block to itself, in every thread: row_sums for a
+/// block whose size need not be known before the launch, a multiple of 32 and at most kMaxThreads.
+template <int kMaxThreads>
+__device__ float2 block_sums(float2 values, int parity) {
+  __shared__ float2 partial[2][kMaxThreads / kWarpSize];
+  const unsigned warp = threadIdx.x / kWarpSize;
+  const unsigned lane = threadIdx.x % kWarpSize;
+  values = warp_sum(values);
+  if (lane == 0) partial[parity][warp] = values;
+  __syncthreads();
+  values = make_float2(0.0f, 0.0f);
+  if (lane < blockDim.x / kWarpSize) values = partial[parity][lane];
+  return warp_sum(values);
+}
 
 /// What a thread loads of a row at once. R is the type of the sum, as the forward pass stored it.
 template <typename T, typename W, typename R, int kLanes, int kPairs>

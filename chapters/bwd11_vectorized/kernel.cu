@@ -7,7 +7,11 @@
 // Registers are left for dweight, dbias and the weight.
 //
 // It should move 3·M·N elements up to 16384 columns, at the speed of a triad.
-#include "common/kernel/kernel.h"
+#include "common/kernel/chapter.h"
+#include "common/kernel/gradient_terms.h"
+#include "common/kernel/partial_sums.h"
+#include "common/kernel/reduce.h"
+#include "common/kernel/vector.h"
 
 namespace bwd11 {
 using namespace lnc;
@@ -26,6 +30,22 @@ struct Plan {
   int64_t stride, step;  ///< rows of all blocks in a turn, and their elements
   float inverse_cols;    ///< of the whole row
 };
+
+/// The sums of both values over a row, in each of its threads: row_sums for rows of `row_warps`
+/// warps each, side by side in a block of at most kMaxWarps. `team` is the number of this warp's row in the block.
+template <int kMaxWarps>
+__device__ float2 team_sums(float2 values, int team, int row_warps, int parity) {
+  values = warp_sum(values);
+  if (row_warps == 1) return values;
+  __shared__ float2 partial[2][kMaxWarps];
+  const int warp = threadIdx.x / kWarpSize;
+  const int lane = threadIdx.x % kWarpSize;
+  if (lane == 0) partial[parity][warp] = values;
+  __syncthreads();
+  values = make_float2(0.0f, 0.0f);
+  if (lane < row_warps) values = partial[parity][team * row_warps + lane];
+  return warp_sum(values);
+}
 
 /// `means` are each row's c1 and c2, where a block has a slice of the columns.
 template <typename T, typename W, int kColumns, int kLanes>

@@ -6,7 +6,13 @@
 // a block has threads for. The kernel that adds up the blocks' sums is launched meanwhile.
 //
 // It should run at the speed of a triad: 3·M·N elements, each moved once.
-#include "common/kernel/hopper.h"
+#include "common/kernel/bulk_rows.h"
+#include "common/kernel/chapter.h"
+#include "common/kernel/columns.h"
+#include "common/kernel/gradient_terms.h"
+#include "common/kernel/partial_sums.h"
+#include "common/kernel/reduce.h"
+#include "common/kernel/vector.h"
 
 namespace bwd12 {
 using namespace lnc;

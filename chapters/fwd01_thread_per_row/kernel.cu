@@ -6,7 +6,7 @@
 // It should cost far more than its bytes. The 32 lanes of a warp read 32 addresses a whole row
 // apart, so one request touches 32 sectors of 32 bytes to use 4 bytes of each; and 1024 rows are 4
 // blocks, which leave 128 of an H100's 132 multiprocessors idle. fwd02 mends both.
-#include "common/kernel/kernel.h"
+#include "common/kernel/chapter.h"
 
 namespace fwd01 {
 using namespace lnc;

@@ -6,7 +6,8 @@
 //
 // A request for x should take an eighth of fwd01's sectors, and 32 times as many threads share the
 // work. Few rows still leave most of the GPU idle: fwd03 puts more threads on a row.
-#include "common/kernel/kernel.h"
+#include "common/kernel/chapter.h"
+#include "common/kernel/reduce.h"
 
 namespace fwd02 {
 using namespace lnc;

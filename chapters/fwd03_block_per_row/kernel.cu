@@ -6,7 +6,8 @@
 // and two block-wide barriers each.
 //
 // Its bytes are fwd02's while the rows in flight fit in L2, which eight times fewer of them do.
-#include "common/kernel/kernel.h"
+#include "common/kernel/chapter.h"
+#include "common/kernel/reduce.h"
 
 namespace fwd03 {
 using namespace lnc;

@@ -6,7 +6,7 @@
 //
 // A row costs two walks and two barriers instead of three and four. The price is a reciprocal for
 // each element: where L1 or L2 would have served the third walk, expect no gain.
-#include "common/kernel/kernel.h"
+#include "common/kernel/chapter.h"
 
 namespace fwd04 {
 using namespace lnc;

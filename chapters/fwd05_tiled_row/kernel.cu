@@ -7,7 +7,8 @@
 //
 // Any width will do. A walk should cost what the place costs where the row waits for it: little in
 // L1, more in L2, as much as the first walk once the rows in flight outgrow both.
-#include "common/kernel/kernel.h"
+#include "common/kernel/chapter.h"
+#include "common/kernel/reduce.h"
 
 namespace fwd05 {
 using namespace lnc;

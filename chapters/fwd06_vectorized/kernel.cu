@@ -6,7 +6,10 @@
 //
 // It should run at the speed of a copy: 2·M·N elements, each moved once. Rows too wide for the
 // registers wait in shared memory; what does not fit there is read again.
-#include "common/kernel/kernel.h"
+#include "common/kernel/chapter.h"
+#include "common/kernel/columns.h"
+#include "common/kernel/reduce.h"
+#include "common/kernel/vector.h"
 
 namespace fwd06 {
 using namespace lnc;

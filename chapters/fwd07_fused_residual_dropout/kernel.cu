@@ -5,7 +5,10 @@
 // device memory for the next to read. Here they happen while an element is in a register: every
 // input is read once, every output written once. Dropout stores nothing: Philox makes its mask of
 // a seed and the column, here and again in the backward pass. That should hide behind memory.
-#include "common/kernel/kernel.h"
+#include "common/kernel/chapter.h"
+#include "common/kernel/philox.h"
+#include "common/kernel/reduce.h"
+#include "common/kernel/vector.h"
 
 namespace fwd07 {
 using namespace lnc;

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "common/kernel/chapter.h"
+#include "common/kernel/description.h"
 
 namespace lnc {
 

@@ -3,7 +3,11 @@
 #include <initializer_list>
 #include <utility>
 
-#include "common/kernel/kernel.h"
+#include "common/kernel/contract.h"
+#include "common/kernel/launch.h"
+#include "common/kernel/philox.h"
+#include "common/kernel/types.h"
+#include "common/kernel/vector.h"
 #include "common/harness/parts.h"
 
 namespace lnc {

@@ -1,4 +1,4 @@
-#include "common/kernel/chapter.h"
+#include "common/harness/registry.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -67,6 +67,13 @@ std::string refusal(const Chapter& chapter, const Problem& problem, const Gpu& g
 }
 
 const std::vector<Chapter>& chapters() { return registry(); }
+
+const Chapter* find_chapter(std::string_view id) {
+  const auto& all = chapters();
+  const auto found =
+      std::find_if(all.begin(), all.end(), [&](const Chapter& c) { return c.id == id; });
+  return found == all.end() ? nullptr : &*found;
+}
 
 Registration::Registration(Chapter chapter, std::string_view directory) {
   const auto refuse = [](const std::string& why) {

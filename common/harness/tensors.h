@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "common/kernel/chapter.h"
+#include "common/kernel/description.h"
 #include "common/harness/device.h"
 #include "reference_cpu/fused_layer_norm.h"
 

@@ -1,6 +1,6 @@
 #include "common/library/dispatch.h"
 
-#include <algorithm>
+#include "common/harness/registry.h"
 
 namespace lnc {
 namespace {
@@ -102,13 +102,6 @@ const Chapter* choose(const Request& request, std::span<const Choice> table) {
       return chapter;
   }
   return nullptr;
-}
-
-const Chapter* find_chapter(std::string_view id) {
-  const auto& all = chapters();
-  const auto found =
-      std::find_if(all.begin(), all.end(), [&](const Chapter& c) { return c.id == id; });
-  return found == all.end() ? nullptr : &*found;
 }
 
 }  // namespace lnc

@@ -7,7 +7,7 @@
 #include <span>
 #include <string_view>
 
-#include "common/kernel/chapter.h"
+#include "common/kernel/description.h"
 
 namespace lnc {
 
@@ -43,8 +43,5 @@ bool takes(const Choice& choice, const Request& request);
 
 /// The chapter for `request` by `table`; null where it has none.
 const Chapter* choose(const Request& request, std::span<const Choice> table = choices());
-
-/// A registered chapter by its id; null for an unknown one.
-const Chapter* find_chapter(std::string_view id);
 
 }  // namespace lnc

@@ -11,6 +11,7 @@
 #include <type_traits>
 
 #include "common/harness/device.h"
+#include "common/harness/registry.h"
 #include "common/library/dispatch.h"
 
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "common/kernel/chapter.h"
+#include "common/kernel/description.h"
 #include "common/harness/stopwatch.h"
 
 namespace lnc {

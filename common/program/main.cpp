@@ -8,6 +8,7 @@
 
 #include "common/program/command_line.h"
 #include "common/harness/parts.h"
+#include "common/harness/registry.h"
 #include "common/harness/report.h"
 #include "common/harness/run.h"
 

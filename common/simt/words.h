@@ -44,7 +44,7 @@ inline std::string kernel_name(const void* kernel) {
   return name.starts_with("void ") ? name.substr(5) : name;
 }
 
-// "common/kernel/kernel.h:7": the path inside the repository, whose root this file's own path reveals.
+// "common/kernel/reduce.h:7": the path inside the repository, whose root this file's own path reveals.
 inline std::string to_string(const std::source_location& where) {
   std::string_view root = std::source_location::current().file_name();
   root.remove_suffix(std::string_view("common/simt/words.h").size());

@@ -18,7 +18,7 @@ import lab  # noqa: E402
 
 DOUBLES = r"""
 #include <cstdio>
-#include "common/kernel/kernel.h"
+#include "common/kernel/launch.h"
 __global__ void doubled(int* out) { out[threadIdx.x] = 2 * atomicAdd(&out[32], 1); }
 int main() {
   int out[33] = {};

@@ -1,5 +1,5 @@
 // A launch that must fail, for the test of its error message.
-#include "common/kernel/kernel.h"
+#include "common/kernel/launch.h"
 
 template <typename T>
 __global__ void does_nothing(T) {}

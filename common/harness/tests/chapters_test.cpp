@@ -14,6 +14,7 @@
 
 #include "common/library/dispatch.h"
 #include "common/harness/parts.h"
+#include "common/harness/registry.h"
 #include "common/harness/report.h"
 #include "common/harness/run.h"
 #if defined(LNC_CPU_BACKEND)

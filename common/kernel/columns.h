@@ -1,0 +1,59 @@
+// The columns of a row that may start anywhere, in vectors: explained by fwd06.
+#pragma once
+
+#include "common/kernel/vector.h"
+
+namespace lnc {
+
+/// The columns of a row that one vector covers, for access in 16 bytes where that is possible and
+/// element by element at a row's ends. kAligned: every tensor's rows start and end at 16-byte
+/// boundaries, so that it always is.
+template <typename T, bool kAligned>
+struct Columns {
+  static constexpr int kLanes = kVectorElements<T>;
+  std::int64_t first;  // before the row's start, or past its end, for a vector that straddles
+  std::int64_t cols;
+
+  __device__ Columns(const T* row, std::int64_t vector, std::int64_t cols) : cols(cols) {
+    // Vectors start at 16-byte boundaries of memory, wherever the row starts.
+    const std::int64_t shift =
+        kAligned ? 0 : reinterpret_cast<std::uintptr_t>(row) % 16 / sizeof(T);
+    first = vector * kLanes - shift;
+  }
+  __device__ bool any() const { return first < cols; }
+  __device__ bool has(int lane) const {  // no test at all where rows are aligned
+    return kAligned || (first + lane >= 0 && first + lane < cols);
+  }
+  template <typename U>
+  __device__ bool in_one_access(const U* row) const {
+    return kAligned || (first >= 0 && first + kLanes <= cols &&
+                        reinterpret_cast<std::uintptr_t>(row + first) % 16 == 0);
+  }
+
+  template <typename U>
+  __device__ Packed<U, kLanes> load(const U* row) const {
+    Packed<U, kLanes> packed{};  // 0 outside of the row
+    if (!any()) return packed;
+    if (in_one_access(row)) return *reinterpret_cast<const Packed<U, kLanes>*>(row + first);
+    Vector<U, kLanes> vector{};
+    for (int lane = 0; lane < kLanes; ++lane)
+      if (has(lane)) vector.at[lane] = row[first + lane];
+    return __builtin_bit_cast(Packed<U, kLanes>, vector);
+  }
+  /// Of a tensor that may be null: then each lane is `otherwise`.
+  template <typename U>
+  __device__ Packed<U, kLanes> load_or(float otherwise, const U* row) const {
+    return row == nullptr ? load_if<kLanes>(false, row, 0, otherwise) : load(row);
+  }
+  __device__ void store(T* row, const float (&values)[kLanes]) const {
+    if (!any()) return;
+    if (in_one_access(row)) {
+      *reinterpret_cast<Packed<T, kLanes>*>(row + first) = from_floats<T>(values);
+      return;
+    }
+    for (int lane = 0; lane < kLanes; ++lane)
+      if (has(lane)) row[first + lane] = from_float<T>(values[lane]);
+  }
+};
+
+}  // namespace lnc

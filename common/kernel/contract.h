@@ -1,0 +1,207 @@
+// What a chapter is asked, and what it is given: a problem, and the arguments of a launch.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <driver_types.h>
+
+#include <cstdint>
+#include <string_view>
+#include <type_traits>
+
+namespace lnc {
+
+enum class Direction { Forward, Backward };
+enum class Kind { Layer, Rms };  ///< subtract the mean and divide by the deviation, or only scale
+enum class DType { F32, F16, BF16 };  ///< the type of x, y, dy, dx, weight, bias, dweight, dbias
+
+/// The type of the residual stream in a fused pass.
+enum class Residual { None, Same, F32 };
+
+/// What a fused forward pass does before and after the norm, in this order: x · rowscale, dropout,
+/// + x1 (with a rowscale and a dropout of its own), + residual; that sum is normalised. A fused
+/// backward pass is the gradient of all that.
+struct Fusion {
+  bool rowscale = false;      ///< a float for each row of x, and of x1 where that is there
+  float dropout = 0.0f;       ///< probability of dropping an element, 0 <= p < 1
+  bool second_input = false;  ///< x1
+  Residual residual = Residual::None;
+  bool prenorm = false;        ///< the sum itself is an output too, in the residual's type
+  bool second_affine = false;  ///< y1 from weight1 and bias1
+  bool masks = false;          ///< the dropout masks are outputs too; a backward pass has none
+
+  friend bool operator==(const Fusion&, const Fusion&) = default;
+};
+
+/// One problem: `rows x cols`, row-major and contiguous, normalised over the columns.
+struct Problem {
+  Kind kind = Kind::Layer;
+  DType dtype = DType::F32;
+  std::int64_t rows = 16 * 64;
+  std::int64_t cols = 2048;
+  float eps = 1e-5f;
+  bool affine = true;         ///< weight and (layer) bias are there; without, they are null
+  bool mixed = false;         ///< weight, bias (and their gradients) are float, whatever dtype is
+  float offset = 0.5f;        ///< the mean of x, whose deviation is 1
+  float weight_scale = 1.0f;  ///< weights are random numbers about this
+  int misalign = 0;           ///< elements by which tensors start past a 16-byte boundary
+  int group = 0;  ///< rows a block, buffers, …: what Chapter::group says; 0 for its own choice
+  bool recompute_output = false;  ///< a backward pass writes y again
+  std::uint64_t seed = 1;         ///< of the random x, weight, bias, dy
+  Fusion fusion = {};
+
+  std::int64_t element_bytes() const { return dtype == DType::F32 ? 4 : 2; }
+  std::int64_t parameter_element_bytes() const { return mixed ? 4 : element_bytes(); }
+  std::int64_t tensor_bytes() const { return rows * cols * element_bytes(); }
+
+  /// Of the residual stream: the residual, the sum as it is stored, and their gradients.
+  std::int64_t residual_element_bytes() const {
+    return fusion.residual == Residual::F32 ? 4 : element_bytes();
+  }
+  /// Whether a fused backward pass writes dx1, dresidual. Where nothing scales or drops x and the
+  /// types are the same, each would be dx bit for bit, and dx stands for it.
+  bool writes_dx1() const {
+    return fusion.second_input && (fusion.rowscale || fusion.dropout > 0.0f);
+  }
+  bool writes_dresidual() const {
+    return fusion.residual != Residual::None && (fusion.rowscale || fusion.dropout > 0.0f ||
+                                                 residual_element_bytes() != element_bytes());
+  }
+};
+
+/// The further arguments of a fused forward launch; all null where a part is absent. T is the type
+/// of x, W of the parameters.
+template <typename T, typename W>
+struct FusedForward {
+  const float* rowscale;        ///< [rows]
+  const std::uint32_t* seeds;   ///< [rows], the dropout's; null for none
+  const T* x1;                  ///< [rows, cols]
+  const float* rowscale1;       ///< [rows], of x1
+  const std::uint32_t* seeds1;  ///< [rows], of x1
+  const void* residual;         ///< [rows, cols] of float where residual_is_float, else of T
+  void* residual_out;           ///< [rows, cols], the normalised sum, likewise
+  const W* weight1;             ///< [cols]
+  const W* bias1;               ///< [cols]
+  T* y1;                        ///< [rows, cols], of weight1 and bias1
+  std::uint8_t* mask;           ///< [rows, cols], 1 where x was kept
+  std::uint8_t* mask1;          ///< [rows, cols], 1 where x1 was kept
+  float dropout;                ///< the probability of dropping an element
+  bool residual_is_float;
+};
+
+/// The arguments of a forward launch: device pointers, row-major and contiguous.
+template <typename T, typename W = T>
+struct ForwardArgs {
+  const T* x;       ///< [rows, cols]
+  const W* weight;  ///< [cols], or null for 1
+  const W* bias;    ///< [cols], or null for 0; always null for Kind::Rms
+  T* y;             ///< [rows, cols]
+  float* mean;      ///< [rows]; null for Kind::Rms
+  float* rstd;      ///< [rows]; 1 / sqrt(variance + eps), for Kind::Rms 1 / sqrt(mean square + eps)
+  std::int64_t rows;
+  std::int64_t cols;
+  float eps;
+  int group;  ///< Problem::group
+  Kind kind;
+  void* workspace;  ///< Chapter::workspace_bytes of it, uninitialised
+  cudaStream_t stream;
+  FusedForward<T, W> fused;
+};
+
+/// The further arguments of a fused backward launch; all null where a part is absent, and in a
+/// plain pass. There is no gradient of the rowscales.
+template <typename T, typename W>
+struct FusedBackward {
+  const T* dy1;                 ///< [rows, cols], the gradient of y1
+  const void* residual_out;     ///< [rows, cols], the sum as the forward pass stored it, of float
+                                ///< where residual_is_float, else of T; never null if fused
+  const void* dresidual_out;    ///< [rows, cols], the gradient that reaches it past the norm,
+                                ///< likewise
+  const W* weight1;             ///< [cols], or null for 1
+  const float* rowscale;        ///< [rows]
+  const std::uint32_t* seeds;   ///< [rows], the dropout's, as in the forward pass
+  const float* rowscale1;       ///< [rows], of x1
+  const std::uint32_t* seeds1;  ///< [rows], of x1
+  T* dx1;                       ///< [rows, cols]; null, too, where it is dx (writes_dx1)
+  void* dresidual;              ///< [rows, cols], the gradient of the whole sum, in the type of
+                                ///< residual_out; null, too, where it is dx (writes_dresidual)
+  W* dweight1;                  ///< [cols]
+  W* dbias1;                    ///< [cols]; null for Kind::Rms
+  float dropout;                ///< the probability of dropping an element
+  bool residual_is_float;
+};
+
+/// The arguments of a backward launch. Every output is overwritten, never accumulated into.
+template <typename T, typename W = T>
+struct BackwardArgs {
+  const T* dy;        ///< [rows, cols]
+  const T* x;         ///< [rows, cols]; null for Chapter::from_y, and in a fused pass, which has
+                      ///< fused.residual_out
+  const T* y;         ///< [rows, cols], as the forward pass wrote it; null but for Chapter::from_y
+  const W* weight;    ///< [cols], or null for 1
+  const float* mean;  ///< [rows], likewise; null for Kind::Rms and for Chapter::from_y
+  const float* rstd;  ///< [rows], likewise
+  const W* bias;      ///< [cols], or null for 0; only for what needs y
+  T* dx;              ///< [rows, cols]
+  W* dweight;         ///< [cols]; summed over the rows in float, rounded once
+  W* dbias;           ///< [cols], likewise; null for Kind::Rms
+  T* y_again;         ///< [rows, cols], y recomputed; null where not asked for
+  std::int64_t rows;
+  std::int64_t cols;
+  float eps;  ///< the forward pass's; part of rstd already
+  int group;  ///< Problem::group
+  Kind kind;
+  void* workspace;
+  cudaStream_t stream;
+  FusedBackward<T, W> fused;
+};
+
+/// A chapter's host function for each type of x and of the parameters; null for one that it does
+/// not take. In a registration: {run<float>, run<__half>, run<__nv_bfloat16>}, and behind these
+/// run<__half, float>, run<__nv_bfloat16, float> where it takes mixed types.
+template <template <typename, typename> typename Args>
+struct Launchers {
+  void (*f32)(const Args<float, float>&) = nullptr;
+  void (*f16)(const Args<__half, __half>&) = nullptr;
+  void (*bf16)(const Args<__nv_bfloat16, __nv_bfloat16>&) = nullptr;
+  void (*f16_mixed)(const Args<__half, float>&) = nullptr;
+  void (*bf16_mixed)(const Args<__nv_bfloat16, float>&) = nullptr;
+
+  template <typename T, typename W>
+  auto get() const {
+    if constexpr (std::is_same_v<T, float>)
+      return f32;
+    else if constexpr (std::is_same_v<T, __half> && std::is_same_v<W, float>)
+      return f16_mixed;
+    else if constexpr (std::is_same_v<T, __half>)
+      return f16;
+    else if constexpr (std::is_same_v<W, float>)
+      return bf16_mixed;
+    else
+      return bf16;
+  }
+};
+using ForwardLaunchers = Launchers<ForwardArgs>;
+using BackwardLaunchers = Launchers<BackwardArgs>;
+
+/// Calls `body.template operator()<T, W>()` with the types of x and of the parameters.
+template <typename Body>
+auto with_types(const Problem& problem, Body&& body) {
+  switch (problem.dtype) {
+    case DType::F16:
+      return problem.mixed ? body.template operator()<__half, float>()
+                           : body.template operator()<__half, __half>();
+    case DType::BF16:
+      return problem.mixed ? body.template operator()<__nv_bfloat16, float>()
+                           : body.template operator()<__nv_bfloat16, __nv_bfloat16>();
+    case DType::F32:
+      break;
+  }
+  return body.template operator()<float, float>();
+}
+
+std::string_view name(Direction direction);  // "forward", "backward"
+std::string_view name(Kind kind);            // "layer", "rms"
+std::string_view name(DType dtype);          // "f32", "f16", "bf16"
+
+}  // namespace lnc

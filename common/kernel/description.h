@@ -1,0 +1,105 @@
+// What a chapter says of itself: a `Registration` at the end of its kernel.cu, and the bytes that it
+// predicts.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "common/kernel/contract.h"
+
+namespace lnc {
+
+/// The facts about a GPU that a chapter's predictions and demands need.
+struct Gpu {
+  int multiprocessors;
+  int threads_per_multiprocessor;
+  std::int64_t l2_bytes;
+  int architecture;  ///< its compute capability: 90 for 9.0
+};
+/// Stands in where predictions are made without a GPU.
+inline constexpr Gpu kH100{132, 2048, 50 << 20, 90};
+
+inline constexpr std::int64_t kMaxGridX = std::numeric_limits<std::int32_t>::max();
+
+/// A chapter, as data. A kernel.cu describes itself with one of these in a `Registration`.
+struct Chapter {
+  std::string_view id;       ///< "fwd02"; the directory is chapters/<id>_<name>
+  std::string_view title;    ///< "One warp per row"
+  std::string_view teaches;  ///< the one idea, in a line
+  std::string_view source;   ///< the public system that it follows
+  std::vector<Kind> kinds = {Kind::Layer, Kind::Rms};
+  bool needs_affine = false;       ///< refuses null weight and bias
+  bool fused = false;              ///< takes a Problem::fusion
+  bool recomputes_output = false;  ///< takes Problem::recompute_output
+  bool from_y = false;             ///< a backward pass that is given y in place of x and mean
+  std::string_view group = {};  ///< what Problem::group counts, "rows a block"; empty: it has none
+  int min_architecture = 0;     ///< the first that has what it uses: 90 for Hopper
+  bool deterministic = true;    ///< the same bits from run to run
+  std::int64_t max_cols = std::numeric_limits<std::int64_t>::max();
+  std::string_view max_cols_because = "its sums would lose digits";       ///< no more than max_cols
+  std::int64_t max_row_bytes = std::numeric_limits<std::int64_t>::max();  ///< that fit in a block
+  std::int64_t max_rows = kMaxGridX;  ///< where a grid of one block or warp a row ends
+  std::variant<ForwardLaunchers, BackwardLaunchers> run;  ///< says the direction too
+
+  /// Bytes that must move to and from device memory, predicted before any measurement.
+  std::int64_t (*predicted_bytes)(const Problem&, const Gpu&) = nullptr;
+  /// Bytes of device memory that a launch needs beside its inputs and outputs; null for none.
+  std::int64_t (*workspace_bytes)(const Problem&) = nullptr;
+
+  Direction direction() const {
+    return run.index() == 0 ? Direction::Forward : Direction::Backward;
+  }
+};
+
+/// Enters a chapter into `chapters()`; a static object of a kernel.cu. `directory` is the id in the
+/// name of the kernel's directory, from the build: a copied chapter that still calls itself by its
+/// neighbour's id, or two of one id, end the program with a sentence.
+struct Registration {
+#if !defined(LNC_CHAPTER_ID)
+#define LNC_CHAPTER_ID ""
+#endif
+  explicit Registration(Chapter chapter, std::string_view directory = LNC_CHAPTER_ID);
+};
+
+/// How often device memory sees a tensor that every row's threads walk `walks` times. Between two
+/// walks the row waits in L2 with the rows of all other threads: `bytes_in_flight`. While these
+/// fit, only the first walk reaches device memory; once they do not, take it that every walk does.
+inline std::int64_t device_reads(int walks, std::int64_t bytes_in_flight, const Gpu& gpu) {
+  return bytes_in_flight <= gpu.l2_bytes ? 1 : walks;
+}
+
+/// How many rows are on the GPU at once where each has `threads_per_row` threads.
+inline std::int64_t rows_in_flight(const Problem& problem, int threads_per_row, const Gpu& gpu) {
+  const std::int64_t room =
+      std::int64_t{gpu.multiprocessors} * gpu.threads_per_multiprocessor / threads_per_row;
+  return problem.rows < room ? problem.rows : room;
+}
+
+/// The bytes beside the tensors of M x N elements: weight, bias, mean and rstd read or written
+/// once.
+inline std::int64_t parameter_bytes(const Problem& problem) {
+  return 2 * problem.cols * problem.parameter_element_bytes() + 2 * problem.rows * 4;
+}
+
+/// The bytes of the tensors of M x N elements that a backward pass must read and write: dy, x or
+/// the sum, dx, and what a fusion adds.
+inline std::int64_t backward_tensor_bytes(const Problem& problem) {
+  const std::int64_t residual = problem.rows * problem.cols * problem.residual_element_bytes();
+  return (2 + problem.fusion.second_affine + problem.writes_dx1()) * problem.tensor_bytes() +
+         (1 + problem.fusion.prenorm + problem.writes_dresidual()) * residual;
+}
+
+/// The bytes of a chapter that walks its `inputs` tensors (x; dy and x) `walks` times with
+/// `threads_per_row` threads and writes one tensor.
+inline std::int64_t predict_bytes(const Problem& problem, const Gpu& gpu, int threads_per_row,
+                                  int inputs, int walks) {
+  const std::int64_t in_flight = rows_in_flight(problem, threads_per_row, gpu) * inputs *
+                                 problem.cols * problem.element_bytes();
+  return (inputs * device_reads(walks, in_flight, gpu) + 1) * problem.tensor_bytes() +
+         parameter_bytes(problem);
+}
+
+}  // namespace lnc

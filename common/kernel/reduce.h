@@ -1,0 +1,67 @@
+// Sums over a warp and over a block.
+//
+//   warp_sum     five shuffles                   explained by fwd02
+//   block_sum    shared memory between warps     explained by fwd03
+//   row_sums     two sums behind one barrier     explained by bwd09
+#pragma once
+
+#include "common/kernel/launch.h"
+
+namespace lnc {
+
+/// The sum of `value` over the 32 lanes of a warp, or over each kLanes neighbours, a power of two,
+/// in every lane. All lanes must call it.
+template <int kLanes = kWarpSize>
+__device__ inline float warp_sum(float value) {
+#pragma unroll
+  for (int offset = kLanes / 2; offset > 0; offset /= 2)
+    value += __shfl_xor_sync(kFullMask, value, offset);
+  return value;
+}
+
+/// Likewise of both values.
+template <int kLanes = kWarpSize>
+__device__ inline float2 warp_sum(float2 values) {
+  return make_float2(warp_sum<kLanes>(values.x), warp_sum<kLanes>(values.y));
+}
+
+/// The sum of `value` over the threads of a block, in every thread. All must call it. The block has
+/// kMaxThreads threads, or `threads` of them, a multiple of 32.
+template <int kMaxThreads>
+__device__ float block_sum(float value, int threads = kMaxThreads) {
+  static_assert(kMaxThreads % kWarpSize == 0 && kMaxThreads <= kWarpSize * kWarpSize);
+  __shared__ float partial[kMaxThreads / kWarpSize];
+  const int warp = threadIdx.x / kWarpSize;
+  const int lane = threadIdx.x % kWarpSize;
+
+  value = warp_sum(value);
+  if (lane == 0) partial[warp] = value;
+  __syncthreads();  // every partial is written before one is read
+  const bool there = lane < threads / kWarpSize;
+  value = warp_sum(there ? partial[lane] : 0.0f);  // each warp adds them up for itself
+  __syncthreads();  // every partial is read before the next call writes one
+  return value;
+}
+
+/// The sums of a value, or of both of a float2, over the kRowThreads threads of a row, in each of
+/// them; a block has kThreads / kRowThreads rows at a time. All threads of the block must call it,
+/// with 0 and 1 as `parity` in turns: then the barrier of one call says that the partials of the
+/// call before are read, and a second barrier is not needed.
+template <int kThreads, int kRowThreads, typename Values>
+__device__ Values row_sums(Values values, int parity) {
+  static_assert((kRowThreads & (kRowThreads - 1)) == 0);
+  values = warp_sum(values);
+  if constexpr (kRowThreads > kWarpSize) {
+    constexpr int kRowWarps = kRowThreads / kWarpSize;
+    __shared__ Values partial[2][kThreads / kWarpSize];
+    const int warp = threadIdx.x / kWarpSize;
+    const int lane = threadIdx.x % kWarpSize;
+    if (lane == 0) partial[parity][warp] = values;
+    __syncthreads();
+    values = partial[parity][warp / kRowWarps * kRowWarps + lane % kRowWarps];
+    values = warp_sum<kRowWarps>(values);
+  }
+  return values;
+}
+
+}  // namespace lnc

@@ -1,0 +1,137 @@
+// Elements that move together: 128-bit access, explained by fwd06.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "common/kernel/types.h"
+
+namespace lnc {
+
+/// kCount neighbouring elements, moved at once: up to 16 bytes in one instruction, and as often as
+/// it takes for more. Their address must be a multiple of the alignment.
+template <typename T, int kCount>
+struct alignas(sizeof(T) * kCount < 16 ? sizeof(T) * kCount : 16) Vector {
+  T at[kCount];
+};
+
+/// The elements as floats. Halves and bfloat16s are converted in pairs: an instruction an element,
+/// where taking them apart first costs two.
+template <typename T, int kCount>
+__device__ inline void to_floats(const Vector<T, kCount>& vector, float (&values)[kCount]) {
+  if constexpr (sizeof(T) == 2 && kCount % 2 == 0) {
+    using Pair = std::conditional_t<std::is_same_v<T, __half>, __half2, __nv_bfloat162>;
+#pragma unroll
+    for (int i = 0; i < kCount; i += 2) {
+      float2 pair;
+      if constexpr (std::is_same_v<T, __half>)
+        pair = __half22float2(Pair(vector.at[i], vector.at[i + 1]));
+      else
+        pair = __bfloat1622float2(Pair(vector.at[i], vector.at[i + 1]));
+      values[i] = pair.x;
+      values[i + 1] = pair.y;
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) values[i] = to_float(vector.at[i]);
+  }
+}
+
+/// A vector as registers hold it: in words of 32 bits, where T is shorter two elements each. A
+/// Vector that waits in a register, or that is one of two things, is taken apart into its elements
+/// by the compiler, and for that it first waits for the load.
+template <typename T, int kCount>
+struct alignas(Vector<T, kCount>) Packed {
+  using Word = std::conditional_t<sizeof(T) * kCount % 4 == 0, std::uint32_t, std::uint16_t>;
+  Word at[sizeof(T) * kCount / sizeof(Word)];
+};
+
+template <typename T, int kCount>
+__device__ inline void to_floats(const Packed<T, kCount>& packed, float (&values)[kCount]) {
+  if constexpr (sizeof(T) == 2 && kCount % 2 == 0) {
+#pragma unroll
+    for (int i = 0; i < kCount; i += 2) {
+      const std::uint32_t word = packed.at[i / 2];
+      if constexpr (std::is_same_v<T, __half>) {
+        const float2 pair = __half22float2(__half2(__builtin_bit_cast(__half2_raw, word)));
+        values[i] = pair.x;
+        values[i + 1] = pair.y;
+      } else {  // a bfloat16 is the upper half of a float
+        values[i] = __builtin_bit_cast(float, word << 16);
+        values[i + 1] = __builtin_bit_cast(float, word & 0xffff0000u);
+      }
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) values[i] = to_float(__builtin_bit_cast(T, packed.at[i]));
+  }
+}
+
+/// Called once in each turn of a loop, keeps the compiler from converting a vector before the loop
+/// and holding floats all the while: twice the registers, where T is shorter.
+template <typename T, int kCount>
+__device__ inline void stay_packed([[maybe_unused]] Packed<T, kCount>& packed) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (sizeof(T) < sizeof(float) && sizeof(packed.at[0]) == 4)
+    for (auto& word : packed.at) asm volatile("" : "+r"(word));  // perhaps it changes here
+#endif
+}
+
+/// Floats as elements, rounded to nearest even, and packed already: what is stored from registers
+/// of single elements is stored four bytes at a time.
+template <typename T, int kCount>
+__device__ inline Packed<T, kCount> from_floats(const float (&values)[kCount]) {
+  Packed<T, kCount> packed;
+  if constexpr (sizeof(T) == 2 && kCount % 2 == 0) {
+#pragma unroll
+    for (int i = 0; i < kCount; i += 2) {
+      if constexpr (std::is_same_v<T, __half>) {
+        const __half2 pair = __floats2half2_rn(values[i], values[i + 1]);
+        memcpy(&packed.at[i / 2], &pair, sizeof pair);
+      } else {
+        const __nv_bfloat162 pair = __floats2bfloat162_rn(values[i], values[i + 1]);
+        memcpy(&packed.at[i / 2], &pair, sizeof pair);
+      }
+    }
+  } else {
+    using Word = typename Packed<T, kCount>::Word;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i)
+      packed.at[i] = __builtin_bit_cast(Word, from_float<T>(values[i]));
+  }
+  return packed;
+}
+
+/// Rounds the floats and stores them from element `index` on, a multiple of kCount: at once, up to
+/// 16 bytes. The address is made of a number of whole vectors: of `tensor + index` nvcc 13 does not
+/// see that it is aligned, and stores 4 bytes at a time.
+template <typename T, int kCount>
+__device__ inline void store(T* tensor, std::int64_t index, const float (&values)[kCount]) {
+  const auto vector = static_cast<std::uint64_t>(index) / kCount;
+  reinterpret_cast<Packed<T, kCount>*>(tensor)[vector] = from_floats<T>(values);
+}
+
+/// The vector at element `at` of a tensor where it is there, and `otherwise` in each lane where
+/// not. Its address must be a multiple of the vector's alignment.
+template <int kLanes, typename T>
+__device__ inline Packed<T, kLanes> load_if(bool there, const T* tensor, std::int64_t at,
+                                            float otherwise = 0.0f) {
+  Vector<T, kLanes> vector;
+  for (T& value : vector.at) value = from_float<T>(otherwise);
+  auto packed = __builtin_bit_cast(Packed<T, kLanes>, vector);
+  if (there) packed = *reinterpret_cast<const Packed<T, kLanes>*>(tensor + at);
+  return packed;
+}
+
+/// Whether each pointer is to a 16-byte boundary; null is.
+template <typename... Ts>
+bool at_16_bytes(const Ts*... pointers) {
+  return ((reinterpret_cast<std::uintptr_t>(pointers) % 16 == 0) && ...);
+}
+
+/// How many elements fit in 16 bytes, the widest access.
+template <typename T>
+inline constexpr int kVectorElements = 16 / static_cast<int>(sizeof(T));
+
+}  // namespace lnc
