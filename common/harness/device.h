@@ -1,15 +1,16 @@
-// What the harness needs of a backend. Two files implement it: common/harness/device_cuda.cu and
-// common/harness/device_cpu.cpp; a program is linked with one of them.
+// What the harness needs of a backend: memory, launches in the queue with events around them, and two
+// kernels to measure against. Two files implement it, device_cuda.cu and device_cpu.cpp; a program is
+// linked with one of them.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "common/kernel/description.h"
+#include "common/harness/gpu.h"
 
 namespace lnc {
 
@@ -25,10 +26,6 @@ struct Device {
 /// The device that everything below works on.
 /// @throws std::runtime_error where the CUDA backend finds no usable GPU.
 const Device& device();
-
-/// The facts about the GPU that is current in the calling thread; an H100's on the CPU. Unlike
-/// `device`, it asks each time, and starts no other program.
-Gpu current_gpu();
 
 /// Bytes of device memory that can be allocated now, after what timing itself needs.
 std::int64_t free_device_bytes();
@@ -62,6 +59,7 @@ class Buffer {
 
 void upload(void* to_device, const void* from_host, std::size_t bytes);
 void download(void* to_host, const void* from_device, std::size_t bytes);
+void copy_on_device(void* to, const void* from, std::size_t bytes);
 
 /// Every bit set: a NaN in each of the three dtypes, so that an element nobody writes is found.
 void poison(const Buffer& buffer);
@@ -69,24 +67,23 @@ void poison(const Buffer& buffer);
 /// Waits for the device. @throws std::runtime_error where a kernel since the last call failed.
 void synchronize();
 
-/// Microseconds of each of `count` calls of `launch`, from the start of its first kernel to the end
-/// of its last. `cold` overwrites a buffer larger than L2 before each.
-std::vector<double> time_launches(const std::function<void()>& launch, int count, bool cold);
+using Launch = std::function<void()>;  ///< puts kernels on the default stream and does not wait
 
-/// How event times turn into cycles. A kernel that spins for a known number of cycles, at two
-/// lengths, gives a line: its slope is the SM clock, where it meets zero is what the events add.
-struct Clock {
-  double cycles_per_us;
-  double overhead_us;
+/// Bytes that one flush of L2 writes: more than L2 holds, in about 0.1 ms.
+inline constexpr std::int64_t kFlushBytes = 256 << 20;
 
-  double cycles(double event_us) const { return (event_us - overhead_us) * cycles_per_us; }
-};
-std::optional<Clock> measure_clock();
+/// Microseconds of a launch for each number in `flushes`, from the start of its first kernel to the
+/// end of its last. So many times L2 is flushed before it, in the queue. The launches take turns.
+/// @param turn whose turn is first; moves on
+std::vector<double> time_launches(const std::vector<Launch>& launches, const std::vector<int>& flushes,
+                                  std::size_t& turn);
 
-/// Microseconds that the device needs to stream tensors of `bytes` each: a copy (one read, one
-/// write) for forward, a triad (two reads, one write) for backward. Median of `count`, the best of
-/// a few launch shapes; none where the device is emulated, there is nothing to stream, or the
-/// tensors do not fit in device memory beside what is there.
-std::optional<double> roof_us(Direction direction, std::int64_t bytes, bool cold, int count);
+/// Launches a kernel of one thread that spins for so many cycles. Not where the device is emulated.
+void launch_spin(long long cycles);
+
+/// Launches a kernel that streams tensors: c = a, or c = a + b where b has bytes. It comes in
+/// kStreamShapes launch shapes. Not where the device is emulated.
+inline constexpr int kStreamShapes = 3;
+void launch_stream(int shape, const Buffer& a, const Buffer& b, const Buffer& c);
 
 }  // namespace lnc

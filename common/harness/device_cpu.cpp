@@ -1,13 +1,15 @@
 // The CPU backend's device: host memory, and wall time that is only ever called emulated.
 #include "common/harness/device.h"
+#include "common/harness/host_memory.h"
 
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <stdexcept>
 #include <thread>
 
-#include "common/harness/tensors.h"
+#include "common/simt/launch.h"
 #include "common/simt/machine.h"
 
 namespace lnc {
@@ -25,8 +27,6 @@ const Device& device() {
   return cpu;
 }
 
-Gpu current_gpu() { return kH100; }
-
 std::int64_t free_device_bytes() { return free_host_bytes(); }
 
 Buffer::Buffer(std::size_t bytes) : bytes_(bytes) {
@@ -42,24 +42,29 @@ void upload(void* to_device, const void* from_host, std::size_t bytes) {
 void download(void* to_host, const void* from_device, std::size_t bytes) {
   if (bytes > 0) std::memcpy(to_host, from_device, bytes);
 }
+void copy_on_device(void* to, const void* from, std::size_t bytes) { upload(to, from, bytes); }
 void poison(const Buffer& buffer) {
   if (buffer.bytes() > 0) std::memset(buffer.as<void>(), 0xff, buffer.bytes());
 }
 void synchronize() {}  // a launch returns when its last block has
 
-std::vector<double> time_launches(const std::function<void()>& launch, int count, bool) {
+std::vector<double> time_launches(const std::vector<Launch>& launches,
+                                  const std::vector<int>& flushes, std::size_t& turn) {
   std::vector<double> microseconds;
-  for (int i = 0; i < count; ++i) {
+  for (std::size_t i = 0; i < flushes.size(); ++i) {
     const auto start = std::chrono::steady_clock::now();
-    launch();
+    launches[turn]();
     const std::chrono::duration<double, std::micro> elapsed =
         std::chrono::steady_clock::now() - start;
     microseconds.push_back(elapsed.count());
+    turn = (turn + 1) % launches.size();
   }
   return microseconds;
 }
 
-std::optional<Clock> measure_clock() { return std::nullopt; }
-std::optional<double> roof_us(Direction, std::int64_t, bool, int) { return std::nullopt; }
+void launch_spin(long long) { throw std::logic_error("an emulated device has no clock"); }
+void launch_stream(int, const Buffer&, const Buffer&, const Buffer&) {
+  throw std::logic_error("an emulated device has no roof");
+}
 
 }  // namespace lnc

@@ -1,16 +1,12 @@
-// The CUDA backend's device: memory, events, the L2 flush, the clock and the roof.
-#include <algorithm>
+// The CUDA backend's device: memory, events, the L2 flush, and the kernels to measure against.
 #include <array>
 #include <cstdio>
 
 #include "common/cuda/launch.h"
 #include "common/harness/device.h"
-#include "common/harness/statistics.h"
 
 namespace lnc {
 namespace {
-
-constexpr std::size_t kFlushBytes = 256 << 20;  // five times an H100's L2, twice a B200's
 
 std::string first_line_of(const char* command) {
   std::array<char, 256> line{};
@@ -64,8 +60,6 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
-/// Overwrites more than L2 holds. The write takes about 0.1 ms, in which the host runs ahead: the
-/// launches that follow it are in the queue before the device gets to them.
 const Buffer& flush_buffer() {
   static const Buffer buffer(kFlushBytes);
   return buffer;
@@ -131,14 +125,6 @@ const Device& device() {
   return gpu;
 }
 
-Gpu current_gpu() {
-  return {attribute_of_gpu(cudaDevAttrMultiProcessorCount),
-          attribute_of_gpu(cudaDevAttrMaxThreadsPerMultiProcessor),
-          attribute_of_gpu(cudaDevAttrL2CacheSize),
-          10 * attribute_of_gpu(cudaDevAttrComputeCapabilityMajor) +
-              attribute_of_gpu(cudaDevAttrComputeCapabilityMinor)};
-}
-
 std::int64_t free_device_bytes() {
   flush_buffer();
   std::size_t free = 0, total = 0;
@@ -159,6 +145,9 @@ void upload(void* to_device, const void* from_host, std::size_t bytes) {
 void download(void* to_host, const void* from_device, std::size_t bytes) {
   check_cuda(cudaMemcpy(to_host, from_device, bytes, cudaMemcpyDeviceToHost), "a download");
 }
+void copy_on_device(void* to, const void* from, std::size_t bytes) {
+  check_cuda(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToDevice), "a copy on the device");
+}
 void poison(const Buffer& buffer) {
   check_cuda(cudaMemset(buffer.as<void>(), 0xff, buffer.bytes()), "poisoning a buffer");
 }
@@ -167,45 +156,38 @@ void synchronize() {
   check_cuda(cudaDeviceSynchronize(), "running a kernel");
 }
 
-std::vector<double> time_launches(const std::function<void()>& launch, int count, bool cold) {
+std::vector<double> time_launches(const std::vector<Launch>& launches,
+                                  const std::vector<int>& flushes, std::size_t& turn) {
   warm_up();
-  std::vector<Event> starts(count), stops(count);
-  for (int i = 0; i < count; ++i) {
-    if (cold) flush_l2();
+  std::vector<Event> starts(flushes.size());
+  std::vector<Event> stops(flushes.size());
+  for (std::size_t i = 0; i < flushes.size(); ++i) {
+    for (int flush = 0; flush < flushes[i]; ++flush) flush_l2();
     starts[i].record();
-    launch();
+    launches[turn]();
     stops[i].record();
+    turn = (turn + 1) % launches.size();
   }
   synchronize();
   std::vector<double> result;
-  for (int i = 0; i < count; ++i) result.push_back(microseconds(starts[i], stops[i]));
+  for (std::size_t i = 0; i < flushes.size(); ++i)
+    result.push_back(microseconds(starts[i], stops[i]));
   return result;
 }
 
-std::optional<Clock> measure_clock() {
-  constexpr long long kShort = 20'000, kLong = 200'000;  // about 10 and 100 us
-  constexpr int kCount = 15;
-  const auto spin_us = [](long long cycles) {
-    return median(time_launches([cycles] { launch(spin, {1, 1}, cycles); }, kCount, true));
-  };
-  const double short_us = spin_us(kShort), long_us = spin_us(kLong);
-  const double cycles_per_us = (kLong - kShort) / (long_us - short_us);
-  return Clock{cycles_per_us, short_us - kShort / cycles_per_us};
-}
+void launch_spin(long long cycles) { launch(spin, {1, 1}, cycles); }
 
-std::optional<double> roof_us(Direction direction, std::int64_t bytes, bool cold, int count) {
-  const std::int64_t vectors = bytes / static_cast<std::int64_t>(sizeof(float4));
-  const int tensors = direction == Direction::Forward ? 2 : 3;
-  if (vectors == 0 || tensors * bytes > free_device_bytes()) return std::nullopt;
-  const Buffer a(bytes), b(direction == Direction::Backward ? bytes : 0), c(bytes);
-  const auto time = [&](auto&& launch) { return median(time_launches(launch, count, cold)); };
-  if (direction == Direction::Forward)
-    return std::min({time([&] { launch_stream<1, 1>(a, b, c, vectors); }),
-                     time([&] { launch_stream<1, 2>(a, b, c, vectors); }),
-                     time([&] { launch_stream<1, 4>(a, b, c, vectors); })});
-  return std::min({time([&] { launch_stream<2, 1>(a, b, c, vectors); }),
-                   time([&] { launch_stream<2, 2>(a, b, c, vectors); }),
-                   time([&] { launch_stream<2, 4>(a, b, c, vectors); })});
+void launch_stream(int shape, const Buffer& a, const Buffer& b, const Buffer& c) {
+  const auto count = static_cast<std::int64_t>(c.bytes() / sizeof(float4));
+  const auto with_unroll = [&]<int kReads>() {
+    if (shape == 0) launch_stream<kReads, 1>(a, b, c, count);
+    if (shape == 1) launch_stream<kReads, 2>(a, b, c, count);
+    if (shape == 2) launch_stream<kReads, 4>(a, b, c, count);
+  };
+  if (b.bytes() == 0)
+    with_unroll.template operator()<1>();
+  else
+    with_unroll.template operator()<2>();
 }
 
 }  // namespace lnc

@@ -158,8 +158,14 @@ std::int64_t parts_scratch_bytes(const Problem& problem) {
   return (1 + problem.fusion.second_input) * (problem.tensor_bytes() + masks);
 }
 
+Parts::Parts(const Chapter& chapter, const Tensors& tensors) {
+  with_types(tensors.problem(), [&]<typename T, typename W>() {
+    build(chapter, tensors.problem(), forward_args<T, W>(tensors));
+  });
+}
+
 template <typename T, typename W>
-Parts<T, W>::Parts(const Chapter& chapter, const Problem& problem, ForwardArgs<T, W> a) {
+void Parts::build(const Chapter& chapter, const Problem& problem, ForwardArgs<T, W> a) {
   const FusedForward<T, W> f = std::exchange(a.fused, {});
   for (int i = 0; i < 1 + problem.fusion.second_input; ++i) {
     branch_[i] = Buffer(problem.tensor_bytes());
@@ -168,7 +174,7 @@ Parts<T, W>::Parts(const Chapter& chapter, const Problem& problem, ForwardArgs<T
   Problem plain = problem;
   plain.fusion = {};
   workspace_ = Buffer(chapter.workspace_bytes == nullptr ? 0 : chapter.workspace_bytes(plain));
-  a.workspace = workspace_.template as<void>();
+  a.workspace = workspace_.as<void>();
 
   const auto add = [&](const auto& part, std::int64_t element_bytes, std::int64_t row_bytes) {
     const std::int64_t rows = a.rows, cols = a.cols;
@@ -190,16 +196,16 @@ Parts<T, W>::Parts(const Chapter& chapter, const Problem& problem, ForwardArgs<T
     return x;
   };
   const auto mask = [&](std::uint8_t* given, int i) {
-    return given != nullptr ? given : mask_[i].template as<std::uint8_t>();
+    return given != nullptr ? given : mask_[i].as<std::uint8_t>();
   };
   // Where residual_out has the type T it is the sum, and else a second copy of it, in float.
   const bool is_t = sizeof(T) == sizeof(float) || !f.residual_is_float;
   T* const sum = is_t && f.residual_out != nullptr ? static_cast<T*>(f.residual_out)
-                                                   : branch_[0].template as<T>();
+                                                   : branch_[0].as<T>();
   a.x = branch(a.x, f.rowscale, f.seeds, mask(f.mask, 0), sum);
   if (f.x1 != nullptr) {
     const T* const x1 =
-        branch(f.x1, f.rowscale1, f.seeds1, mask(f.mask1, 1), branch_[1].template as<T>());
+        branch(f.x1, f.rowscale1, f.seeds1, mask(f.mask1, 1), branch_[1].as<T>());
     add(Add<T, T>{std::exchange(a.x, sum), x1, sum, nullptr}, 3 * kT, 0);
   }
   if (f.residual != nullptr && is_t) {
@@ -212,7 +218,7 @@ Parts<T, W>::Parts(const Chapter& chapter, const Problem& problem, ForwardArgs<T
         2 * kT + (too == nullptr ? 4 : 8), 0);
   }
 
-  const auto norm = std::get<ForwardLaunchers>(chapter.run).template get<T, W>();
+  const auto norm = std::get<ForwardLaunchers>(chapter.run).get<T, W>();
   const auto add_norm = [&] {
     predicted_bytes_ += chapter.predicted_bytes(plain, device().gpu);
     launches_.emplace_back([norm, a] { norm(a); });
@@ -225,11 +231,5 @@ Parts<T, W>::Parts(const Chapter& chapter, const Problem& problem, ForwardArgs<T
     add_norm();
   }
 }
-
-template class Parts<float, float>;
-template class Parts<__half, __half>;
-template class Parts<__nv_bfloat16, __nv_bfloat16>;
-template class Parts<__half, float>;
-template class Parts<__nv_bfloat16, float>;
 
 }  // namespace lnc

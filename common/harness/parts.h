@@ -2,10 +2,9 @@
 #pragma once
 
 #include <array>
-#include <functional>
 #include <vector>
 
-#include "common/harness/device.h"
+#include "common/harness/tensors.h"
 
 namespace lnc {
 
@@ -17,16 +16,15 @@ std::int64_t parts_scratch_bytes(const Problem& problem);
 
 /// The parts of a fused forward pass, one after another: x · rowscale, dropout, the same for x1,
 /// + x1, + residual, and then the chapter's own norm without a fusion, once for each affine output.
-/// Each reads its inputs from device memory and writes its output there, rounded to T; dropout
-/// also stores its mask, a byte an element. The outputs are those of the fused launch, but for the
-/// sum where nothing is added up: that is x itself.
-template <typename T, typename W>
+/// Each reads its inputs from device memory and writes its output there, rounded to the type of x;
+/// dropout also stores its mask, a byte an element. The outputs are those of the fused launch, but
+/// for the sum where nothing is added up: that is x itself.
 class Parts {
  public:
-  /// @param args of a fused launch that `chapter` takes; its tensors must outlive the parts
-  Parts(const Chapter& chapter, const Problem& problem, ForwardArgs<T, W> args);
+  /// @param tensors of a forward pass that `chapter` takes; they must outlive the parts
+  Parts(const Chapter& chapter, const Tensors& tensors);
 
-  /// Puts every part on the stream of the arguments; does not wait for them.
+  /// Puts every part on the default stream; does not wait for them.
   void launch() const {
     for (const auto& launch : launches_) launch();
   }
@@ -35,9 +33,12 @@ class Parts {
   std::int64_t predicted_bytes() const { return predicted_bytes_; }
 
  private:
+  template <typename T, typename W>
+  void build(const Chapter& chapter, const Problem& problem, ForwardArgs<T, W> args);
+
   std::array<Buffer, 2> branch_, mask_;  // of x and of x1
   Buffer workspace_;
-  std::vector<std::function<void()>> launches_;
+  std::vector<Launch> launches_;
   std::int64_t predicted_bytes_ = 0;
 };
 

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <tuple>
 
-#include "common/harness/device.h"
+#include "common/harness/gpu.h"
 
 namespace lnc {
 namespace {
@@ -22,47 +22,54 @@ bool takes_types_of(const Chapter& chapter, const Problem& problem) {
   });
 }
 
+std::string words(Kind kind) { return kind == Kind::Layer ? "layer norm" : "RMS norm"; }
+
 }  // namespace
 
-std::string refusal(const Chapter& chapter, const Problem& problem) {
-  return refusal(chapter, problem, device().gpu);
+Refusal refusal(const Chapter& chapter, const Problem& problem) {
+  return refusal(chapter, problem, current_gpu());
 }
 
-std::string refusal(const Chapter& chapter, const Problem& problem, const Gpu& gpu) {
-  const std::string id(chapter.id);
+Refusal refusal(const Chapter& chapter, const Problem& problem, const Gpu& gpu) {
+  const auto refuse = [&](const std::string& why, std::string_view option = {}) {
+    return Refusal{std::string(chapter.id) + " " + why, option};
+  };
   const auto capability = [](int architecture) {
     return std::to_string(architecture / 10) + "." + std::to_string(architecture % 10);
   };
   if (gpu.architecture < chapter.min_architecture)
-    return id + " needs a GPU of compute capability " + capability(chapter.min_architecture) +
-           " or newer; this one has " + capability(gpu.architecture);
+    return refuse("needs a GPU of compute capability " + capability(chapter.min_architecture) +
+                  " or newer; this one has " + capability(gpu.architecture));
   const auto& kinds = chapter.kinds;
   if (std::find(kinds.begin(), kinds.end(), problem.kind) == kinds.end())
-    return id + " does not take --kind " + std::string(name(problem.kind)) + ", only --kind " +
-           std::string(name(kinds.front()));
-  if (!takes_types_of(chapter, problem))
-    return id + " does not take --dtype " + std::string(name(problem.dtype)) +
-           (problem.mixed ? " with --mixed" : "");
+    return refuse("takes " + words(kinds.front()) + " only, not " + words(problem.kind), "kind");
+  if (!takes_types_of(chapter, problem)) {
+    const std::string type(element_type(problem.dtype).long_name);
+    if (problem.mixed) return refuse("does not take " + type + " with float parameters", "mixed");
+    return refuse("does not take " + type, "dtype");
+  }
   if (!chapter.fused && problem.fusion != Fusion{})
-    return id +
-           " is not a fused chapter: it takes none of --rowscale, --dropout, --parallel, "
-           "--residual and --prenorm";
-  if (chapter.needs_affine && !problem.affine)
-    return id + " needs weight and bias: it does not take --no-affine";
+    return refuse("is not a fused chapter", "fusion");
+  if (chapter.needs_affine && !problem.affine) return refuse("needs weight and bias", "affine");
   if (problem.group > 0 && chapter.group.empty())
-    return id + " groups nothing: it does not take --group";
+    return refuse("has no groups, whose size could be chosen", "group");
   if (problem.recompute_output && !chapter.recomputes_output)
-    return id + " does not take --recompute-output";
+    return refuse("does not write y again", "recompute_output");
+  const auto most = [](std::int64_t number, const char* what) {
+    return "takes " + std::to_string(number) + " " + what + " at most, not ";
+  };
+  const std::string type(name(problem.dtype));
   if (problem.cols > chapter.max_cols)
-    return id + " takes " + std::to_string(chapter.max_cols) + " columns at most, not " +
-           std::to_string(problem.cols) + ": " + std::string(chapter.max_cols_because);
-  if (problem.cols > chapter.max_row_bytes / problem.element_bytes())
-    return id + " takes " + std::to_string(chapter.max_row_bytes / problem.element_bytes()) +
-           " columns of " + std::string(name(problem.dtype)) + " at most, not " +
-           std::to_string(problem.cols) + ": a block holds a whole row";
+    return refuse(most(chapter.max_cols, "columns") + std::to_string(problem.cols) + ": " +
+                      std::string(chapter.max_cols_because),
+                  "cols");
+  const std::int64_t widest = chapter.max_row_bytes / problem.element_bytes();
+  if (problem.cols > widest)
+    return refuse(most(widest, ("columns of " + type).c_str()) + std::to_string(problem.cols) +
+                      ": a block holds a whole row",
+                  "cols");
   if (problem.rows > chapter.max_rows)
-    return id + " takes " + std::to_string(chapter.max_rows) + " rows at most, not " +
-           std::to_string(problem.rows);
+    return refuse(most(chapter.max_rows, "rows") + std::to_string(problem.rows), "rows");
   return {};
 }
 
@@ -81,8 +88,9 @@ Registration::Registration(Chapter chapter, std::string_view directory) {
     std::exit(2);  // before main: there is nobody to catch an exception
   };
   const std::string id(chapter.id);
-  if (!directory.empty() && directory != chapter.id)
-    refuse("the chapter in chapters/" + std::string(directory) + "_* calls itself " + id +
+  chapter.directory = directory;
+  if (!directory.empty() && !directory.starts_with(id + "_"))
+    refuse("the chapter in chapters/" + std::string(directory) + " calls itself " + id +
            ": rename its namespace and its .id");
   for (const Chapter& other : registry())
     if (other.id == chapter.id) refuse("two chapters call themselves " + id);
@@ -91,22 +99,6 @@ Registration::Registration(Chapter chapter, std::string_view directory) {
   };
   auto& all = registry();
   all.insert(std::upper_bound(all.begin(), all.end(), chapter, before), std::move(chapter));
-}
-
-std::string_view name(Direction direction) {
-  return direction == Direction::Forward ? "forward" : "backward";
-}
-std::string_view name(Kind kind) { return kind == Kind::Layer ? "layer" : "rms"; }
-std::string_view name(DType dtype) {
-  switch (dtype) {
-    case DType::F32:
-      return "f32";
-    case DType::F16:
-      return "f16";
-    case DType::BF16:
-      return "bf16";
-  }
-  return "?";
 }
 
 }  // namespace lnc

@@ -9,10 +9,20 @@
 
 namespace lnc {
 
-/// Why `chapter` does not run on `gpu`, or does not take `problem`, in one sentence; empty where it
-/// does. Without a GPU, it is the device's.
-std::string refusal(const Chapter& chapter, const Problem& problem, const Gpu& gpu);
-std::string refusal(const Chapter& chapter, const Problem& problem);
+/// Why a chapter does not take a problem, in words that hold in every language; whoever passes it on
+/// adds how that part of a request is spelt there.
+struct Refusal {
+  std::string sentence = {};     ///< empty: it takes it
+  /// The option of the problem that it is about (problem.h), if one; "fusion" for any of a fusion's.
+  std::string_view option = {};
+
+  bool empty() const { return sentence.empty(); }
+};
+
+/// Why `chapter` does not run on `gpu`, or does not take `problem`. Without a GPU, it is the current
+/// one.
+Refusal refusal(const Chapter& chapter, const Problem& problem, const Gpu& gpu);
+Refusal refusal(const Chapter& chapter, const Problem& problem);
 
 /// All registered chapters: forward before backward, each in the order of its ids.
 const std::vector<Chapter>& chapters();

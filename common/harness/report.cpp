@@ -4,16 +4,8 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cmath>
 #include <cstdarg>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <ctime>
-#include <filesystem>
-#include <nlohmann/json.hpp>
-#include <stdexcept>
 
 namespace lnc {
 namespace {
@@ -34,47 +26,9 @@ std::string grouped(double value) {
   return digits;
 }
 
-double gigabytes_per_second(double bytes, double microseconds) {
-  return bytes / microseconds / 1e3;
-}
-
 const char* roof_name(Direction direction) {
   return direction == Direction::Forward ? "copy" : "triad";
 }
-
-std::string commit() {
-  if (const char* given = std::getenv("LNC_COMMIT")) return given;
-  std::array<char, 128> line{};
-  if (FILE* pipe =
-          popen("git -C '" LNC_SOURCE_DIR "' describe --always --dirty 2>/dev/null", "r")) {
-    if (std::fgets(line.data(), line.size(), pipe) == nullptr) line[0] = '\0';
-    pclose(pipe);
-  }
-  std::string text = line.data();
-  while (!text.empty() && text.back() == '\n') text.pop_back();
-  return text.empty() ? "unknown" : text;
-}
-
-std::string today() {
-  const std::time_t now = std::time(nullptr);
-  std::array<char, 16> text{};
-  std::strftime(text.data(), text.size(), "%Y-%m-%d", std::gmtime(&now));
-  return text.data();
-}
-
-bool ends_in_the_middle_of_a_line(const std::string& path) {
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file || file.tellg() == std::streampos(0)) return false;
-  file.seekg(-1, std::ios::end);
-  return file.get() != '\n';
-}
-
-double rounded(double value, int digits) {
-  const double scale = std::pow(10.0, digits);
-  return std::round(value * scale) / scale;
-}
-
-double significant(double value) { return std::strtod(format("%.3g", value).c_str(), nullptr); }
 
 /// The parts of a fusion, beside the chapter that does them all.
 void print_parts(const Result& result) {
@@ -94,64 +48,6 @@ void print_parts(const Result& result) {
 }
 
 }  // namespace
-
-bool Result::passed() const {
-  return error.empty() && std::all_of(checks.begin(), checks.end(),
-                                      [](const OutputCheck& check) { return check.passed(); });
-}
-
-std::int64_t Result::roof_bytes() const {
-  return (chapter->direction() == Direction::Forward ? 2 : 3) * problem.tensor_bytes();
-}
-
-std::int64_t Result::operator_bytes() const {
-  const Fusion& fusion = problem.fusion;
-  if (chapter->direction() == Direction::Backward)
-    return backward_tensor_bytes(problem) + problem.recompute_output * problem.tensor_bytes();
-  const std::int64_t residual = problem.rows * problem.cols * problem.residual_element_bytes();
-  return roof_bytes() + (fusion.second_input + fusion.second_affine) * problem.tensor_bytes() +
-         ((fusion.residual != Residual::None) + fusion.prenorm) * residual;
-}
-
-std::optional<double> Result::roof_gbps() const {
-  if (!roof_us) return std::nullopt;
-  return gigabytes_per_second(static_cast<double>(roof_bytes()), *roof_us);
-}
-
-std::optional<double> Result::percent_of_roof() const {
-  if (!roof_us || !timing) return std::nullopt;
-  return 100.0 * gigabytes_per_second(static_cast<double>(operator_bytes()), timing->median_us) /
-         *roof_gbps();
-}
-
-std::string variant(const Problem& p) {
-  const Fusion& f = p.fusion;
-  std::string text;
-  const auto add = [&text](const std::string& word) { text += (text.empty() ? "" : ", ") + word; };
-  if (p.mixed) add("mixed");
-  if (p.offset != Problem{}.offset) add(format("offset %g", p.offset));
-  if (p.weight_scale != Problem{}.weight_scale) add(format("weight scale %g", p.weight_scale));
-  if (p.group > 0) add(format("group %d", p.group));
-  if (p.recompute_output) add("recompute output");
-  if (f.rowscale) add("rowscale");
-  if (f.dropout > 0.0f) add(format("dropout %g", f.dropout));
-  if (f.second_input || f.second_affine) add("parallel");
-  if (f.residual != Residual::None) add(f.residual == Residual::F32 ? "residual f32" : "residual");
-  if (f.prenorm) add("prenorm");
-  return text;
-}
-
-std::string describe(const Problem& p) {
-  const std::string more = variant(p);
-  return format("%s %s, %lld x %lld, %s, eps %g, seed %llu%s%s", std::string(name(p.kind)).c_str(),
-                std::string(name(p.dtype)).c_str(), static_cast<long long>(p.rows),
-                static_cast<long long>(p.cols),
-                !p.affine               ? "no weight or bias"
-                : p.kind == Kind::Layer ? "weight and bias"
-                                        : "weight",
-                p.eps, static_cast<unsigned long long>(p.seed), more.empty() ? "" : ", ",
-                more.c_str());
-}
 
 std::string describe(const Device& d) {
   if (d.emulated) return d.name + ", SIMT machine (times are emulated, not a GPU's)";
@@ -199,15 +95,14 @@ void print_page(const Result& result) {
     print_parts(result);
     return;
   }
-  const double bytes = static_cast<double>(result.operator_bytes());
   std::printf("  time: %.2f us median (p10 %.2f, p90 %.2f, %d samples%s), %s cycles\n", t.median_us,
               t.p10_us, t.p90_us, t.samples, capped, grouped(t.cycles.value_or(0)).c_str());
   if (result.roof_us)
     std::printf("  %.0f GB/s, %.1f %% of the roof (a %s of the same size: %.2f us, %.0f GB/s)\n",
-                gigabytes_per_second(bytes, t.median_us), *result.percent_of_roof(),
+                result.gbps(), *result.percent_of_roof(),
                 roof_name(chapter.direction()), *result.roof_us, *result.roof_gbps());
   std::printf("  predicted: %.2f MB to and from device memory", predicted / 1e6);
-  if (result.roof_us && bytes > 0)
+  if (result.roof_us && result.operator_bytes > 0)
     std::printf(", %.2f us at the roof's speed", predicted / *result.roof_gbps() / 1e3);
   std::printf("\n");
   print_parts(result);
@@ -254,7 +149,7 @@ void print_progression(const std::vector<Result>& results) {
       std::printf(" %10.2f %9s %11s %6.0f %7s %12.2f", t.median_us,
                   follows ? format("x %.2f", before->timing->median_us / t.median_us).c_str() : "",
                   grouped(t.cycles.value_or(0)).c_str(),
-                  gigabytes_per_second(static_cast<double>(r.operator_bytes()), t.median_us),
+                  r.gbps(),
                   r.roof_us ? format("%.1f", *r.percent_of_roof()).c_str() : "-", predicted_mb);
       before = &r;
     } else {
@@ -263,85 +158,6 @@ void print_progression(const std::vector<Result>& results) {
     std::printf("  %s\n", r.passed() ? "pass" : "FAIL");
   }
   if (emulated) std::printf("Emulated times are the SIMT machine's: they rank nothing on a GPU.\n");
-}
-
-JsonLines::JsonLines(std::string path)
-    : path_(std::move(path)), existed_(std::filesystem::exists(path_)) {
-  errno = 0;
-  out_.open(path_, std::ios::app);
-  if (!out_)
-    throw std::runtime_error("cannot write '" + path_ + "': " + std::strerror(errno) +
-                             "; give --json a file in a directory that exists and is yours");
-}
-
-JsonLines::~JsonLines() {
-  out_.close();
-  std::error_code ignored;
-  if (!existed_ && !header_written_) std::filesystem::remove(path_, ignored);
-}
-
-void JsonLines::write_line(const std::string& line) {
-  out_ << line + '\n' << std::flush;
-  if (!out_) throw std::runtime_error("writing to '" + path_ + "' failed: is the disk full?");
-}
-
-void JsonLines::record(const Result& r) {
-  const Device& d = device();
-  using Json = nlohmann::ordered_json;
-  if (!header_written_) {
-    if (ends_in_the_middle_of_a_line(path_)) write_line("");  // of a run that was killed
-    write_line(Json{
-        {"device", d.name},
-        {"driver", d.driver},
-        {"cuda", d.cuda},
-        {"backend", d.backend},
-        {"date", today()},
-        {"commit",
-         commit()}}.dump());
-    header_written_ = true;
-  }
-  double max_abs_error = 0.0, relative_error = 0.0;
-  for (const auto& check : r.checks) {
-    if (!check.has_limit()) continue;
-    max_abs_error = std::max(max_abs_error, check.max_abs_error);
-    relative_error = std::max(relative_error, check.relative_error);
-  }
-  Json record{{"chapter", r.chapter->id},
-              {"direction", name(r.chapter->direction())},
-              {"kind", name(r.problem.kind)},
-              {"dtype", name(r.problem.dtype)},
-              {"rows", r.problem.rows},
-              {"cols", r.problem.cols},
-              {"affine", r.problem.affine},
-              {"device", d.name},
-              {"backend", d.backend},
-              {"passed", r.passed()},
-              {"max_abs_err", r.error.empty() ? Json(significant(max_abs_error)) : Json()},
-              {"rel_err", r.error.empty() ? Json(significant(relative_error)) : Json()},
-              {"predicted_bytes", r.predicted_bytes}};
-  if (const std::string more = variant(r.problem); !more.empty()) record["variant"] = more;
-  for (const auto& check : r.checks) {
-    if (check.has_limit()) continue;
-    std::string key = check.output + " rel_err";  // dx_from_x_rel_err
-    std::replace(key.begin(), key.end(), ' ', '_');
-    record[key] = significant(check.relative_error);
-  }
-  if (r.parts) record["parts_bytes"] = r.parts->predicted_bytes;
-  if (r.parts && r.parts->median_us) record["parts_us"] = rounded(*r.parts->median_us, 2);
-  if (!r.error.empty()) record["error"] = r.error;
-  if (r.timing) {
-    const Timing& t = *r.timing;
-    const double bytes = static_cast<double>(r.operator_bytes());
-    record["median_us"] = rounded(t.median_us, 2);
-    record["p10_us"] = rounded(t.p10_us, 2);
-    record["p90_us"] = rounded(t.p90_us, 2);
-    record["samples"] = t.samples;
-    record["cut_short"] = t.cut_short;
-    if (t.cycles) record["cycles"] = std::llround(*t.cycles);
-    if (!d.emulated) record["gbps"] = rounded(gigabytes_per_second(bytes, t.median_us), 1);
-    if (r.roof_us) record["roof_gbps"] = rounded(*r.roof_gbps(), 1);
-  }
-  write_line(record.dump());
 }
 
 Progress::Progress(std::size_t total) : total_(total), terminal_(isatty(STDERR_FILENO) != 0) {}

@@ -9,22 +9,45 @@
 namespace lnc {
 namespace {
 
-/// Stable: the newer half of the samples has the median of all of them, within 0.5 %.
-bool stable(const std::vector<double>& samples) {
-  constexpr std::size_t kEnough = 20;
-  constexpr double kTolerance = 0.005;
-  if (samples.size() < kEnough) return false;
-  const std::vector<double> newer(samples.begin() + samples.size() / 2, samples.end());
-  const double all = median(samples);
-  return std::abs(median(newer) - all) <= kTolerance * all;
+/// The median of a launch's samples with a cold L2, for measurements of the device itself.
+double median_us(const Launch& launch, int count, bool cold) {
+  Lots lots;
+  std::size_t turn = 0;
+  launch();  // warms up
+  return median(time_launches({launch}, lots.draw(count, cold), turn));
 }
 
 }  // namespace
 
-Timing time_chapter(const std::function<void()>& launch, const Sampling& sampling) {
-  constexpr int kBatch = 10;
+int turns(const Problem& problem, const Sampling& sampling) {
+  constexpr std::int64_t kMost = 32;  // more would not help the smallest: they are launches
+  if (device().emulated || !sampling.cold || sampling.samples == 0) return 1;
+  const std::int64_t bytes = std::max<std::int64_t>(problem.tensor_bytes(), 1);
+  return static_cast<int>(std::min(kMost, (kFlushBytes + bytes - 1) / bytes));
+}
+
+std::vector<int> Lots::draw(int count, bool cold) {
+  std::vector<int> flushes(count, 0);
+  if (!cold) return flushes;
+  std::uniform_int_distribution<int> lot(0, kPlaces - 1);
+  for (int& flush : flushes) flush = kLeast + lot(random_);
+  return flushes;
+}
+
+bool stable(const std::vector<double>& samples) {
+  constexpr std::size_t kEnough = 40;
+  constexpr double kTolerance = 0.005;
+  if (samples.size() < kEnough) return false;
+  const std::vector<double> newer(samples.begin() + static_cast<std::ptrdiff_t>(samples.size() / 2),
+                                  samples.end());
+  const double all = median(samples);
+  return std::abs(median(newer) - all) <= kTolerance * all;
+}
+
+Timing sample(const TakeSamples& take, const Sampling& sampling) {
+  constexpr int kBatch = 20;
   const double budget_us = 1e3 * sampling.budget_ms;
-  std::vector<double> samples = time_launches(launch, 1, sampling.cold);
+  std::vector<double> samples = take(1);
   double spent_us = samples.front();
   const auto room = [&] {
     const double each = spent_us / static_cast<double>(samples.size());
@@ -35,11 +58,11 @@ Timing time_chapter(const std::function<void()>& launch, const Sampling& samplin
   while (!stable(samples)) {
     const int count = room();
     if (count <= 0) break;
-    const auto batch = time_launches(launch, count, sampling.cold);
+    const auto batch = take(count);
     samples.insert(samples.end(), batch.begin(), batch.end());
     spent_us = std::accumulate(samples.begin(), samples.end(), 0.0);
   }
-  Timing timing{
+  return {
       .median_us = median(samples),
       .p10_us = quantile(samples, 0.1),
       .p90_us = quantile(samples, 0.9),
@@ -47,8 +70,43 @@ Timing time_chapter(const std::function<void()>& launch, const Sampling& samplin
       .cut_short = !stable(samples) && static_cast<int>(samples.size()) < sampling.samples,
       .cycles = std::nullopt,
   };
-  if (const auto clock = measure_clock()) timing.cycles = clock->cycles(timing.median_us);
+}
+
+Timing time_launches(const std::vector<Launch>& launches, const Sampling& sampling) {
+  Lots lots;
+  std::size_t turn = 0;
+  Timing timing = sample(
+      [&](int count) { return time_launches(launches, lots.draw(count, sampling.cold), turn); },
+      sampling);
+  if (const auto clock = measure_cycle_clock()) timing.cycles = clock->cycles(timing.median_us);
   return timing;
+}
+
+std::optional<double> roof_us(Direction direction, std::int64_t bytes, bool cold) {
+  constexpr int kSamples = 45;
+  const bool triad = direction == Direction::Backward;
+  if (device().emulated || bytes < 16) return std::nullopt;
+  if ((triad ? 3 : 2) * bytes > free_device_bytes()) return std::nullopt;
+  const Buffer a(bytes);
+  const Buffer b(triad ? bytes : 0);
+  const Buffer c(bytes);
+  double best = 0.0;
+  for (int shape = 0; shape < kStreamShapes; ++shape) {
+    const double us = median_us([&] { launch_stream(shape, a, b, c); }, kSamples, cold);
+    if (shape == 0 || us < best) best = us;
+  }
+  return best;
+}
+
+std::optional<CycleClock> measure_cycle_clock() {
+  if (device().emulated) return std::nullopt;
+  constexpr long long kShort = 20'000;  // about 10 us
+  constexpr long long kLong = 200'000;
+  constexpr int kSamples = 15;
+  const double short_us = median_us([] { launch_spin(kShort); }, kSamples, true);
+  const double long_us = median_us([] { launch_spin(kLong); }, kSamples, true);
+  const double cycles_per_us = static_cast<double>(kLong - kShort) / (long_us - short_us);
+  return CycleClock{cycles_per_us, short_us - static_cast<double>(kShort) / cycles_per_us};
 }
 
 }  // namespace lnc

@@ -1,17 +1,41 @@
-// How long a launch takes, and what that is worth.
+// How long a launch takes on a GPU: the one clock of chapters and peers.
+//
+// Clock 2. A sample is the time between two events around one launch. Before it, L2 is flushed:
+// 256 MB are written, several times. This does four things.
+//
+//   Cold lines.   One flush would make L2 cold. What the launch reads comes from device memory, as
+//                 in a network, where other layers ran in between.
+//   A full queue. While the device writes, for 0.1 ms a flush, the host puts the launch and both
+//                 events into the queue. So a time is the device's alone.
+//   A lot.        A place in the queue counts: with the same number of flushes before every sample,
+//                 one kernel on the same tensors took 10.1, 10.4, 10.4 or 11.1 us on an H100, by
+//                 the number of commands before it modulo 4, and all samples of a call had the same
+//                 luck. So the number of flushes is drawn by lot, three to six: all four places.
+//   Turns.        A line that was loaded with evict_last outlives a flush. So copies of the inputs
+//                 take turns, as many as make 256 MB of x, 32 at most. A plain copy of 8 MiB took
+//                 10.7 us and one with such loads 9.0; with 24 copies of x in turns, 10.6 and 10.4.
+//
+// Clock 1, of older records: one flush before each sample, and the same inputs in all.
+//
+// `make peers` times with the same clock, in Python: common/bench/peer_clock.py.
 #pragma once
 
 #include <functional>
 #include <optional>
+#include <random>
+#include <vector>
 
 #include "common/harness/device.h"
+#include "common/harness/problem.h"
 
 namespace lnc {
+
+inline constexpr int kClock = 2;  ///< the method's number, in records
 
 struct Sampling {
   int samples = 100;          ///< at most; 0 times nothing
   double budget_ms = 1000.0;  ///< device time to spend; one sample is taken however long it is
-  bool cold = true;           ///< overwrite L2 before each sample
+  bool cold = true;           ///< flush L2 before each sample, and let inputs take turns
 };
 
 struct Timing {
@@ -21,8 +45,50 @@ struct Timing {
   std::optional<double> cycles;  ///< elapsed SM cycles at the median; none where emulated
 };
 
-/// Samples `launch` until the median is stable or the sampling ends. Warm it up before.
-/// @param launch puts a chapter's kernels on the default stream and does not wait for them
-Timing time_chapter(const std::function<void()>& launch, const Sampling& sampling);
+/// How many copies of the inputs take turns in launches of `problem`.
+int turns(const Problem& problem, const Sampling& sampling);
+
+/// Draws how often L2 is flushed before each sample.
+class Lots {
+ public:
+  static constexpr int kLeast = 3;
+  static constexpr int kPlaces = 4;  ///< in the queue
+
+  /// @param cold false: never
+  std::vector<int> draw(int count, bool cold);
+
+ private:
+  std::minstd_rand random_{1};
+};
+
+/// Takes `count` samples, in microseconds.
+using TakeSamples = std::function<std::vector<double>(int count)>;
+
+/// Samples until the median is stable, the samples are enough or the budget is spent. No cycles.
+Timing sample(const TakeSamples& take, const Sampling& sampling);
+
+/// Whether the newer half of the samples has the median of all of them, within 0.5 %; of fewer than
+/// 40 samples none has.
+bool stable(const std::vector<double>& samples);
+
+/// Times launches that take turns. Warm them up before.
+Timing time_launches(const std::vector<Launch>& launches, const Sampling& sampling);
+
+/// Microseconds that the device needs to stream tensors of `bytes` each: a copy (one read, one
+/// write) for forward, a triad (two reads, one write) for backward. The best of a few launch shapes,
+/// each by the clock above; none where the device is emulated, there is nothing to stream, or the
+/// tensors do not fit in device memory beside what is there.
+std::optional<double> roof_us(Direction direction, std::int64_t bytes, bool cold);
+
+/// How event times turn into cycles. A kernel that spins for a known number of cycles, at two
+/// lengths, gives a line: its slope is the SM clock, where it meets zero is what the events add.
+struct CycleClock {
+  double cycles_per_us;
+  double overhead_us;
+
+  double cycles(double event_us) const { return (event_us - overhead_us) * cycles_per_us; }
+};
+/// None where the device is emulated.
+std::optional<CycleClock> measure_cycle_clock();
 
 }  // namespace lnc

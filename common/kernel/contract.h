@@ -1,19 +1,19 @@
 // What a chapter is asked, and what it is given: a problem, and the arguments of a launch.
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <driver_types.h>
 
 #include <cstdint>
+#include <stdexcept>
 #include <string_view>
 #include <type_traits>
+
+#include "common/kernel/element_types.h"
 
 namespace lnc {
 
 enum class Direction { Forward, Backward };
 enum class Kind { Layer, Rms };  ///< subtract the mean and divide by the deviation, or only scale
-enum class DType { F32, F16, BF16 };  ///< the type of x, y, dy, dx, weight, bias, dweight, dbias
 
 /// The type of the residual stream in a fused pass.
 enum class Residual { None, Same, F32 };
@@ -36,7 +36,7 @@ struct Fusion {
 /// One problem: `rows x cols`, row-major and contiguous, normalised over the columns.
 struct Problem {
   Kind kind = Kind::Layer;
-  DType dtype = DType::F32;
+  DType dtype = DType::F32;  ///< of x, y, dy, dx, and of weight, bias, dweight, dbias if not mixed
   std::int64_t rows = 16 * 64;
   std::int64_t cols = 2048;
   float eps = 1e-5f;
@@ -50,14 +50,15 @@ struct Problem {
   std::uint64_t seed = 1;         ///< of the random x, weight, bias, dy
   Fusion fusion = {};
 
-  std::int64_t element_bytes() const { return dtype == DType::F32 ? 4 : 2; }
-  std::int64_t parameter_element_bytes() const { return mixed ? 4 : element_bytes(); }
+  DType parameter_dtype() const { return mixed ? DType::F32 : dtype; }
+  /// Of the residual stream: the residual, the sum as it is stored, and their gradients.
+  DType residual_dtype() const { return fusion.residual == Residual::F32 ? DType::F32 : dtype; }
+
+  std::int64_t element_bytes() const { return element_type(dtype).bytes; }
+  std::int64_t parameter_element_bytes() const { return element_type(parameter_dtype()).bytes; }
+  std::int64_t residual_element_bytes() const { return element_type(residual_dtype()).bytes; }
   std::int64_t tensor_bytes() const { return rows * cols * element_bytes(); }
 
-  /// Of the residual stream: the residual, the sum as it is stored, and their gradients.
-  std::int64_t residual_element_bytes() const {
-    return fusion.residual == Residual::F32 ? 4 : element_bytes();
-  }
   /// Whether a fused backward pass writes dx1, dresidual. Where nothing scales or drops x and the
   /// types are the same, each would be dx bit for bit, and dx stands for it.
   bool writes_dx1() const {
@@ -65,8 +66,10 @@ struct Problem {
   }
   bool writes_dresidual() const {
     return fusion.residual != Residual::None && (fusion.rowscale || fusion.dropout > 0.0f ||
-                                                 residual_element_bytes() != element_bytes());
+                                                 residual_dtype() != dtype);
   }
+
+  friend bool operator==(const Problem&, const Problem&) = default;
 };
 
 /// The further arguments of a fused forward launch; all null where a part is absent. T is the type
@@ -156,29 +159,21 @@ struct BackwardArgs {
   FusedBackward<T, W> fused;
 };
 
-/// A chapter's host function for each type of x and of the parameters; null for one that it does
-/// not take. In a registration: {run<float>, run<__half>, run<__nv_bfloat16>}, and behind these
-/// run<__half, float>, run<__nv_bfloat16, float> where it takes mixed types.
+/// A chapter's host function for each pair of types; null for one that it does not take. In a
+/// registration: {run<float>, run<__half>, run<__nv_bfloat16>}, and behind these run<__half, float>,
+/// run<__nv_bfloat16, float> where it takes mixed types.
 template <template <typename, typename> typename Args>
 struct Launchers {
-  void (*f32)(const Args<float, float>&) = nullptr;
-  void (*f16)(const Args<__half, __half>&) = nullptr;
-  void (*bf16)(const Args<__nv_bfloat16, __nv_bfloat16>&) = nullptr;
-  void (*f16_mixed)(const Args<__half, float>&) = nullptr;
-  void (*bf16_mixed)(const Args<__nv_bfloat16, float>&) = nullptr;
+#define LNC_MEMBER(name, T, W) void (*name)(const Args<T, W>&) = nullptr;
+  LNC_TYPE_PAIRS(LNC_MEMBER)
+#undef LNC_MEMBER
 
   template <typename T, typename W>
   auto get() const {
-    if constexpr (std::is_same_v<T, float>)
-      return f32;
-    else if constexpr (std::is_same_v<T, __half> && std::is_same_v<W, float>)
-      return f16_mixed;
-    else if constexpr (std::is_same_v<T, __half>)
-      return f16;
-    else if constexpr (std::is_same_v<W, float>)
-      return bf16_mixed;
-    else
-      return bf16;
+#define LNC_GET(name, T1, W1) \
+  if constexpr (std::is_same_v<T, T1> && std::is_same_v<W, W1>) return name;
+    LNC_TYPE_PAIRS(LNC_GET)
+#undef LNC_GET
   }
 };
 using ForwardLaunchers = Launchers<ForwardArgs>;
@@ -187,21 +182,20 @@ using BackwardLaunchers = Launchers<BackwardArgs>;
 /// Calls `body.template operator()<T, W>()` with the types of x and of the parameters.
 template <typename Body>
 auto with_types(const Problem& problem, Body&& body) {
-  switch (problem.dtype) {
-    case DType::F16:
-      return problem.mixed ? body.template operator()<__half, float>()
-                           : body.template operator()<__half, __half>();
-    case DType::BF16:
-      return problem.mixed ? body.template operator()<__nv_bfloat16, float>()
-                           : body.template operator()<__nv_bfloat16, __nv_bfloat16>();
-    case DType::F32:
-      break;
-  }
-  return body.template operator()<float, float>();
+#define LNC_CALL(name, T, W)                                   \
+  if (problem.dtype == kElementType<T>.dtype &&                \
+      problem.parameter_dtype() == kElementType<W>.dtype)      \
+    return body.template operator()<T, W>();
+  LNC_TYPE_PAIRS(LNC_CALL)
+#undef LNC_CALL
+  throw std::logic_error("no chapter is compiled for this pair of types");
 }
 
-std::string_view name(Direction direction);  // "forward", "backward"
-std::string_view name(Kind kind);            // "layer", "rms"
-std::string_view name(DType dtype);          // "f32", "f16", "bf16"
+/// As records and the command line spell them.
+constexpr std::string_view name(Direction direction) {
+  return direction == Direction::Forward ? "forward" : "backward";
+}
+constexpr std::string_view name(Kind kind) { return kind == Kind::Layer ? "layer" : "rms"; }
+inline std::string_view name(DType dtype) { return element_type(dtype).name; }
 
 }  // namespace lnc

@@ -26,7 +26,7 @@ inline constexpr std::int64_t kMaxGridX = std::numeric_limits<std::int32_t>::max
 
 /// A chapter, as data. A kernel.cu describes itself with one of these in a `Registration`.
 struct Chapter {
-  std::string_view id;       ///< "fwd02"; the directory is chapters/<id>_<name>
+  std::string_view id;       ///< "fwd02"
   std::string_view title;    ///< "One warp per row"
   std::string_view teaches;  ///< the one idea, in a line
   std::string_view source;   ///< the public system that it follows
@@ -49,19 +49,21 @@ struct Chapter {
   /// Bytes of device memory that a launch needs beside its inputs and outputs; null for none.
   std::int64_t (*workspace_bytes)(const Problem&) = nullptr;
 
+  std::string_view directory = {};  ///< "fwd02_warp_per_row"; its registration fills it in
+
   Direction direction() const {
     return run.index() == 0 ? Direction::Forward : Direction::Backward;
   }
 };
 
-/// Enters a chapter into `chapters()`; a static object of a kernel.cu. `directory` is the id in the
-/// name of the kernel's directory, from the build: a copied chapter that still calls itself by its
-/// neighbour's id, or two of one id, end the program with a sentence.
+/// Enters a chapter into the registry; a static object of a kernel.cu. `directory` is the name of the
+/// kernel's directory, from the build: a copied chapter that still calls itself by its neighbour's id,
+/// or two of one id, end the program with a sentence.
 struct Registration {
-#if !defined(LNC_CHAPTER_ID)
-#define LNC_CHAPTER_ID ""
+#if !defined(LNC_CHAPTER_DIRECTORY)
+#define LNC_CHAPTER_DIRECTORY ""
 #endif
-  explicit Registration(Chapter chapter, std::string_view directory = LNC_CHAPTER_ID);
+  explicit Registration(Chapter chapter, std::string_view directory = LNC_CHAPTER_DIRECTORY);
 };
 
 /// How often device memory sees a tensor that every row's threads walk `walks` times. Between two

@@ -10,7 +10,7 @@
 #include <string>
 #include <type_traits>
 
-#include "common/harness/device.h"
+#include "common/harness/gpu.h"
 #include "common/harness/registry.h"
 #include "common/library/dispatch.h"
 
@@ -140,13 +140,6 @@ Problem check(const lnc_backward_args& a) {
   return problem;
 }
 
-/// refusal() speaks of a program's options.
-std::string without_dashes(std::string sentence) {
-  for (auto at = sentence.find("--"); at != std::string::npos; at = sentence.find("--", at))
-    sentence.erase(at, 2);
-  return sentence;
-}
-
 /// What a call will run.
 struct Plan {
   Problem problem;
@@ -166,8 +159,8 @@ Plan plan_for(const char* asked, const Request& request) {
     if (chapter == nullptr || chapter->direction() != request.direction)
       throw Failure(LNC_UNKNOWN_CHAPTER, "'" + std::string(asked).substr(0, 40) + "' is no " +
                                              direction + " chapter of this library");
-    const std::string why = refusal(*chapter, problem, request.gpu);
-    if (!why.empty()) throw Failure(LNC_REFUSED, without_dashes(why));
+    const Refusal why = refusal(*chapter, problem, request.gpu);
+    if (!why.empty()) throw Failure(LNC_REFUSED, why.sentence);
     if (chapter->from_y != request.from_y && problem.rows > 0)
       throw Failure(LNC_REFUSED,
                     std::string(asked) +
@@ -326,12 +319,8 @@ size_t lnc_list(lnc_chapter* list, size_t capacity) {
 
 const char* lnc_last_error() { return last_error; }
 
-const char* lnc_backend() {
-#if defined(LNC_CPU_BACKEND)
-  return "cpu";
-#else
-  return "cuda";
-#endif
-}
+const char* lnc_backend() { return backend_name(); }
+
+const char* lnc_version() { return LNC_VERSION; }
 
 int lnc_abi() { return LNC_ABI; }

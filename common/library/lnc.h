@@ -114,6 +114,9 @@ const char* lnc_last_error(void);
 /* "cuda" or "cpu". */
 const char* lnc_backend(void);
 
+/* The project's version, "0.1.0". */
+const char* lnc_version(void);
+
 /* LNC_ABI as the library was built. */
 int lnc_abi(void);
 

@@ -1,249 +1,251 @@
 #include "common/program/command_line.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <fstream>
 #include <iostream>
-#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
 
 namespace lnc {
 namespace {
 
-template <typename T>
-CLI::Validator one_of(const char* what, const std::map<std::string, T>& values) {
-  return {[what, values](std::string& input) -> std::string {
-            const auto found = values.find(input);
-            if (found != values.end()) {
-              input = std::to_string(static_cast<int>(found->second));
-              return {};
-            }
-            std::string known;
-            for (const auto& [name, value] : values) known += (known.empty() ? "" : ", ") + name;
-            return "there is no " + std::string(what) + " '" + input + "'; choose from " + known;
-          },
-          ""};
+/// "weight_scale" is --weight-scale.
+std::string spelt(std::string_view name) {
+  std::string text = "--" + std::string(name);
+  std::replace(text.begin(), text.end(), '_', '-');
+  return text;
 }
 
-CLI::Validator number(const char* rule, bool (*valid)(double)) {
-  return {[rule, valid](std::string& input) -> std::string {
-            char* end = nullptr;
-            const double value = std::strtod(input.c_str(), &end);
-            if (end != input.c_str() && *end == '\0' && valid(value)) return {};
-            return "must be " + std::string(rule) + ", not '" + input + "'";
-          },
-          ""};
+std::string list_of(const std::vector<std::string>& names) {
+  std::string text;
+  for (const auto& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
 }
 
-CLI::Validator whole_number(std::int64_t low, std::int64_t high) {
-  return {[low, high](std::string& input) -> std::string {
-            std::int64_t value = 0;
-            const char* const end = input.data() + input.size();
-            const auto [stop, error] = std::from_chars(input.data(), end, value);
-            if (error == std::errc{} && stop == end && value >= low && value <= high) return {};
-            return "must be a whole number of at least " + std::to_string(low) + " and at most " +
-                   std::to_string(high) + ", not '" + input + "'";
-          },
-          ""};
+[[noreturn]] void refuse(const std::string& option, const std::string& why) {
+  throw CLI::ValidationError(option, why);
 }
 
-/// The problem sets of the benchmark. Each varies the shape and dtype of `like`.
-std::vector<Problem> problem_set(const std::string& name, const Problem& like) {
-  const auto with = [&like](DType dtype, std::int64_t rows, std::int64_t cols) {
-    Problem problem = like;
-    problem.dtype = dtype;
-    problem.rows = rows;
-    problem.cols = cols;
-    return problem;
-  };
-  std::vector<Problem> problems;
-  if (name == "progression") problems.push_back(with(DType::F32, 16 * 64, 2048));
-  if (name == "sweep")
-    for (int i = 2; i <= 31; ++i) problems.push_back(with(DType::F16, 4096, 512 * i));
-  if (name == "large")
-    for (const int cols : {1024, 2048, 4096, 8192})
-      problems.push_back(with(DType::BF16, 131072, cols));
-  if (name == "wide") {
-    problems.push_back(with(DType::BF16, 8192, 4096));
-    for (const std::int64_t cols : {4096, 16384, 65536, 262144}) {
-      problems.push_back(with(DType::BF16, (std::int64_t{1} << 28) / cols, cols));
-      problems.push_back(with(DType::F32, (std::int64_t{1} << 27) / cols, cols));
-    }
+/// The number that a text is, if the whole text is one.
+template <typename V>
+std::optional<double> parse_number(const std::string& text) {
+  if constexpr (std::is_integral_v<V>) {
+    std::int64_t value = 0;
+    const char* const end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data(), end, value);
+    if (error != std::errc{} || stop != end) return std::nullopt;
+    return static_cast<double>(value);
+  } else {
+    char* end = nullptr;
+    const double value = std::strtod(text.c_str(), &end);
+    if (end == text.c_str() || *end != '\0') return std::nullopt;
+    return static_cast<float>(value);
   }
-  if (name == "groups")
-    for (int group = 1; group <= 512; group *= 2)
-      for (Problem problem : {with(DType::F32, 1024, 2048), with(DType::BF16, 16384, 4096)}) {
-        problem.group = group;
-        problems.push_back(problem);
-      }
-  if (name == "fused")
-    for (const int cols : {1024, 2048, 4096, 8192})
-      for (const float dropout : {0.0f, 0.1f}) {
-        Problem problem = with(DType::BF16, 131072, cols);
-        problem.fusion.dropout = dropout;
-        problem.fusion.residual = Residual::Same;
-        problem.fusion.prenorm = true;
-        problems.push_back(problem);
-      }
-  return problems;
+}
+
+/// Gives an option of the problem its value. @throws CLI::ValidationError
+void set(const Option& option, const std::string& text) {
+  std::visit(
+      [&]<typename V>(V* field) {
+        if constexpr (std::is_enum_v<V>) {
+          if (set_by_name(field, text)) return;
+          refuse(spelt(option.name), "there is no " + std::string(option.name) + " '" + text +
+                                         "'; choose from " + list_of(names_of(field)));
+        } else if constexpr (!std::is_same_v<V, bool>) {
+          const std::optional<double> value = parse_number<V>(text);
+          if (!value || !within(option.range, *value))
+            refuse(spelt(option.name),
+                   "must be " + std::string(option.range.words) + ", not '" + text + "'");
+          *field = static_cast<V>(*value);
+        }
+      },
+      option.field);
+}
+
+std::string default_of(const Option& option) {
+  return std::visit(
+      []<typename V>(V* field) -> std::string {
+        if constexpr (std::is_enum_v<V>) {
+          return std::string(*field == V{} ? names_of(field).front() : "");
+        } else {
+          std::ostringstream text;
+          text << *field;
+          return text.str();
+        }
+      },
+      option.field);
+}
+
+/// Adds an option of the problem to the command line.
+CLI::Option* add(CLI::App& app, const Option& option) {
+  const char* const group = option.fused ? "Fused chapters" : "Problem";
+  if (bool* const* flag = std::get_if<bool*>(&option.field)) {
+    bool* const field = *flag;
+    if (!*field) return app.add_flag(spelt(option.name), *field, std::string(option.help))->group(group);
+    return app
+        .add_flag_callback(
+            spelt("no_" + std::string(option.name)), [field] { *field = false; },
+            "without " + std::string(option.help))
+        ->group(group);
+  }
+  return app
+      .add_option_function<std::string>(
+          spelt(option.name), [option](const std::string& text) { set(option, text); },
+          std::string(option.help))
+      ->type_name(std::string(option.value))
+      ->default_str(default_of(option))
+      ->group(group);
+}
+
+/// A number that is no option of a problem.
+template <typename V>
+CLI::Option* add_number(CLI::App& app, const char* name, V& to, Range range, const char* help) {
+  return app
+      .add_option_function<std::string>(
+          name,
+          [name, &to, range](const std::string& text) {
+            const std::optional<double> value = parse_number<V>(text);
+            if (!value || !within(range, *value))
+              refuse(name, "must be " + std::string(range.words) + ", not '" + text + "'");
+            to = static_cast<V>(*value);
+          },
+          help)
+      ->default_str(CLI::detail::to_string(to))
+      ->group("Measuring");
+}
+
+std::string text_of(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) throw RequestError("cannot read '" + path + "': is it a file with problem sets?");
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+/// The sets that are asked for, in the order of the asking.
+std::vector<ProblemSet> choose_sets(const std::vector<std::string>& asked,
+                                    std::vector<ProblemSet> known) {
+  std::vector<ProblemSet> chosen;
+  for (const std::string& name : asked) {
+    const auto set = std::find_if(known.begin(), known.end(),
+                                  [&](const ProblemSet& each) { return each.name == name; });
+    if (set == known.end()) {
+      std::vector<std::string> names;
+      for (const ProblemSet& each : known) names.push_back(each.name);
+      throw RequestError("--set: there is no set '" + name + "'; choose from " + list_of(names));
+    }
+    chosen.push_back(*set);
+  }
+  return chosen;
 }
 
 }  // namespace
 
-Options parse_options(int argc, char** argv) {
-  Options options;
+CommandLine parse_command_line(int argc, char** argv) {
+  CommandLine line;
   Problem problem;
   std::vector<std::string> sets;
-  bool no_affine = false, warm = false, parallel = false;
-  double eps = problem.eps;
+  std::optional<std::string> set_file;
+  bool warm = false;
+  bool parallel = false;
 
   CLI::App app{
       "Checks LayerNorm chapters against a double-precision CPU reference and times them.\n"
       "Exit status: 0 all checks passed, 1 a check or a launch failed, 2 the request was wrong."};
   app.get_formatter()->column_width(28);
-  constexpr std::int64_t kMost = std::int64_t{1} << 53;
-  auto* rows = app.add_option("--rows", problem.rows, "rows to normalise, M")
-                   ->check(whole_number(0, kMost))
-                   ->type_name("M")
-                   ->capture_default_str()
-                   ->group("Problem");
-  auto* cols = app.add_option("--cols", problem.cols, "columns that each row is normalised over, N")
-                   ->check(whole_number(1, kMost))
-                   ->type_name("N")
-                   ->capture_default_str()
-                   ->group("Problem");
-  auto* dtype = app.add_option("--dtype", problem.dtype,
-                               "f32, f16 or bf16: the type of x, y, dy, dx, weight, bias")
-                    ->transform(one_of<DType>(
-                        "dtype", {{"f32", DType::F32}, {"f16", DType::F16}, {"bf16", DType::BF16}}))
-                    ->type_name("TYPE")
-                    ->default_str("f32")
-                    ->group("Problem");
-  app.add_option("--kind", problem.kind, "layer (mean and deviation) or rms (root mean square)")
-      ->transform(one_of<Kind>("kind", {{"layer", Kind::Layer}, {"rms", Kind::Rms}}))
-      ->type_name("KIND")
-      ->default_str("layer")
-      ->group("Problem");
-  app.add_flag("--mixed", problem.mixed, "float weight and bias beside f16 or bf16 x")
-      ->group("Problem");
-  app.add_option("--offset", problem.offset, "mean of x, whose deviation is 1")
-      ->check(number("a number that a float can hold",
-                     [](double v) { return std::isfinite(static_cast<float>(v)); }))
-      ->type_name("MEAN")
-      ->capture_default_str()
-      ->group("Problem");
-  app.add_flag("--no-affine", no_affine, "without weight and bias")->group("Problem");
-  app.add_option("--weight-scale", problem.weight_scale, "the weights are random about SCALE")
-      ->check(number("a number that a float can hold",
-                     [](double v) { return std::isfinite(static_cast<float>(v)); }))
-      ->type_name("SCALE")
-      ->capture_default_str()
-      ->group("Problem");
-  app.add_option("--eps", eps, "added to the variance")
-      ->check(number("a number above 0 that a float can hold",
-                     [](double v) {
-                       return static_cast<float>(v) > 0 && std::isfinite(static_cast<float>(v));
-                     }))
-      ->type_name("EPS")
-      ->capture_default_str()
-      ->group("Problem");
-  app.add_option("--seed", problem.seed, "of the random inputs")
-      ->check(whole_number(0, kMost))
-      ->type_name("SEED")
-      ->capture_default_str()
-      ->group("Problem");
-  app.add_option(
-         "--set", sets,
-         "benchmark problem sets instead of one problem: progression (f32 1024x2048), "
-         "sweep (f16, 4096 rows, 512*i columns for i = 2..31), large (bf16, 131072 rows, "
-         "1024 to 8192 columns), wide (bf16 8192x4096, and 512 MiB of bf16 and of f32 in rows "
-         "of 4096 to 262144 columns), fused (large with residual, prenorm and dropout 0 or "
-         "0.1), groups (f32 1024x2048 and bf16 16384x4096 with --group 1, 2, 4, ... 512)")
-      ->delimiter(',')
-      ->check(CLI::Validator(
-          [](std::string& input) {
-            return problem_set(input, {}).empty()
-                       ? "there is no set '" + input +
-                             "'; choose from progression, sweep, large, wide, fused, groups"
-                       : std::string();
-          },
-          ""))
-      ->type_name("SET,...")
-      ->excludes(rows)
-      ->excludes(cols)
-      ->excludes(dtype)
-      ->group("Problem");
-  app.add_option(
-         "--group", problem.group,
-         "rows a block, row groups or buffers, as the chapter's page says; 0: its own choice")
-      ->check(whole_number(0, 1 << 20))
-      ->type_name("G")
-      ->capture_default_str()
-      ->group("Problem");
-  app.add_flag("--recompute-output", problem.recompute_output,
-               "a backward pass that can writes y again, for recomputation")
-      ->group("Problem");
-  app.add_flag("--rowscale", problem.fusion.rowscale, "x (and x1) times a number for each row")
+  app.set_version_flag("--version", "layernorm_chapters " LNC_VERSION);
+  std::vector<CLI::Option*> shape;
+  for (const Option& option : options(problem)) {
+    CLI::Option* const added = add(app, option);
+    if (option.name == "rows" || option.name == "cols" || option.name == "dtype")
+      shape.push_back(added);
+  }
+  app.add_flag("--parallel", parallel, "--second-input and --second-affine")
       ->group("Fused chapters");
-  app.add_option("--dropout", problem.fusion.dropout,
-                 "drop elements of x (and x1) with probability P, Philox by seed and column")
-      ->check(number("at least 0 and below 1", [](double v) { return v >= 0 && v < 1; }))
-      ->type_name("P")
-      ->group("Fused chapters");
-  app.add_flag("--parallel", parallel,
-               "a second input x1, and a second output y1 with weight1, bias1")
-      ->group("Fused chapters");
-  app.add_option("--residual", problem.fusion.residual,
-                 "add a residual of the type of x (same) or of float (f32)")
-      ->transform(
-          one_of<Residual>("residual type", {{"same", Residual::Same}, {"f32", Residual::F32}}))
-      ->type_name("TYPE")
-      ->group("Fused chapters");
-  app.add_flag("--prenorm", problem.fusion.prenorm,
-               "write the sum that is normalised, too; backward, take in its gradient")
-      ->group("Fused chapters");
-  app.add_option("--samples", options.sampling.samples, "timing samples at most; 0 only checks")
-      ->check(whole_number(0, 1000000))
-      ->type_name("COUNT")
-      ->capture_default_str()
-      ->group("Measuring");
-  app.add_option("--budget-ms", options.sampling.budget_ms,
-                 "time to spend on samples, each chapter")
-      ->check(number("a number of at least 0", [](double v) { return v >= 0; }))
-      ->type_name("MS")
-      ->capture_default_str()
-      ->group("Measuring");
+  std::vector<std::string> set_names;
+  for (const ProblemSet& set : parse_problem_sets(built_in_problem_sets(), "problem_sets.json", {}))
+    set_names.push_back(set.name);
+  auto* const set = app.add_option("--set", sets,
+                                   "problem sets of the benchmark, a line for each result: " +
+                                       list_of(set_names))
+                        ->delimiter(',')
+                        ->type_name("SET,...")
+                        ->group("Sets");
+  app.add_option("--set-file", set_file,
+                 "take the sets from FILE, in the form of common/harness/problem_sets.json")
+      ->type_name("FILE")
+      ->needs(set)
+      ->group("Sets");
+  for (CLI::Option* const option : shape) set->excludes(option);
+  add_number(app, "--samples", line.sampling.samples,
+             {0, 1000000, "a whole number of at least 0 and at most 1000000"},
+             "timing samples at most; 0 only checks")
+      ->type_name("COUNT");
+  add_number(app, "--budget-ms", line.sampling.budget_ms,
+             {0, HUGE_VAL, "a number of at least 0", false, true},
+             "time to spend on samples, each chapter")
+      ->type_name("MS");
   app.add_flag("--warm", warm, "leave L2 as the sample before left it")->group("Measuring");
-  app.add_option("--json", options.json, "append the results to FILE, one JSON record a line")
+  app.add_option("--json", line.json, "append the results to FILE, one JSON record a line")
       ->type_name("FILE")
       ->group("Output");
-  app.add_option("--dump", options.dump,
+  app.add_option("--dump", line.dump,
                  "write inputs and outputs, dropout masks too, to DIR as .npy files, for NumPy")
       ->check(CLI::ExistingDirectory)
       ->type_name("DIR")
       ->group("Output");
-  app.add_flag("--list", options.list, "list the chapters of this program and stop")
+  app.add_flag("--list", line.list,
+               "list the chapters of this program and stop; with --json, all that is to be known of "
+               "them, the types and the sets, as JSON")
       ->group("Output");
 
+  // --list --json has no file.
+  const bool asks_for_list = std::any_of(
+      argv, argv + argc, [](const char* word) { return std::string_view(word) == "--list"; });
+  if (asks_for_list) app.get_option("--json")->expected(0, 1);
   try {
     app.parse(argc, argv);
+    line.list_json = line.list && app.count("--json") > 0;
+    if (parallel) problem.fusion.second_input = problem.fusion.second_affine = true;
+    line.sampling.cold = !warm;
+    problem.fusion.masks = line.dump && problem.fusion.dropout > 0.0f;
+    line.sweep = !sets.empty();
+    if (sets.empty())
+      line.sets = {{"", "", {problem}}};
+    else
+      line.sets = choose_sets(
+          sets, set_file ? parse_problem_sets(text_of(*set_file), *set_file, problem)
+                         : parse_problem_sets(built_in_problem_sets(), "problem_sets.json", problem));
   } catch (const CLI::CallForHelp&) {
     std::cout << app.help();
     std::exit(0);
-  } catch (const CLI::ParseError& error) {
+  } catch (const CLI::CallForVersion& version) {
+    std::cout << version.what() << '\n';
+    std::exit(0);
+  } catch (const std::exception& error) {  // CLI::ParseError or RequestError
     std::cerr << error.what() << '\n';
     std::exit(2);
   }
-  problem.eps = static_cast<float>(eps);
-  problem.affine = !no_affine;
-  problem.fusion.second_input = problem.fusion.second_affine = parallel;
-  options.sampling.cold = !warm;
-  problem.fusion.masks = options.dump && problem.fusion.dropout > 0.0f;
-  for (const auto& set : sets)
-    for (const auto& each : problem_set(set, problem)) options.problems.push_back(each);
-  options.sweep = !sets.empty();
-  if (sets.empty()) options.problems = {problem};
-  return options;
+  return line;
+}
+
+std::string in_words(const Refusal& refusal, const Problem& given) {
+  if (refusal.option.empty()) return refusal.sentence;
+  Problem problem = given;
+  std::string option = spelt(refusal.option);
+  const nlohmann::ordered_json unusual = to_json(problem)["options"];
+  for (const Option& each : options(problem)) {
+    const std::string name(each.name);
+    if (refusal.option == "fusion" && each.fused && unusual.contains(name)) option = spelt(name);
+    if (refusal.option == name && std::holds_alternative<bool*>(each.field) &&
+        !*std::get<bool*>(each.field))
+      option = spelt("no_" + name);
+  }
+  return refusal.sentence + " (" + option + ")";
 }
 
 }  // namespace lnc

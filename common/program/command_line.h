@@ -1,26 +1,31 @@
-// The command line of every chapter program.
+// The command line of every chapter program: it spells the options of a problem.
 #pragma once
 
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "common/kernel/description.h"
+#include "common/harness/problem_sets.h"
+#include "common/harness/registry.h"
 #include "common/harness/stopwatch.h"
 
 namespace lnc {
 
-struct Options {
-  std::vector<Problem> problems;  ///< one, or those of the --set
-  bool sweep = false;             ///< from --set: a line for each result instead of a page
+struct CommandLine {
+  std::vector<ProblemSet> sets;  ///< those of --set, or one without a name that holds the one problem
+  bool sweep = false;            ///< from --set: a line for each result instead of a page
   Sampling sampling;
   std::optional<std::string> dump;  ///< write the tensors of the last chapter into this directory
   std::optional<std::string> json;  ///< append results to this file
   bool list = false;                ///< list the chapters and stop
+  bool list_json = false;           ///< as JSON
 };
 
-/// Parses the command line. Prints help, or one sentence about what is wrong, and exits (0, or 2)
-/// where there is nothing to run.
-Options parse_options(int argc, char** argv);
+/// Parses the command line. Prints help or the version, or one sentence about what is wrong, and
+/// exits (0, or 2) where there is nothing to run.
+CommandLine parse_command_line(int argc, char** argv);
+
+/// A refusal as somebody at the command line should read it: with the option that it is about.
+std::string in_words(const Refusal& refusal, const Problem& problem);
 
 }  // namespace lnc

@@ -1,0 +1,60 @@
+// One chapter on one problem: may it run here, is it right, how long does it take.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/harness/check.h"
+#include "common/harness/registry.h"
+#include "common/harness/stopwatch.h"
+
+namespace lnc {
+
+/// The parts of a fusion as kernels of their own, for a fused chapter to be compared with.
+struct PartsResult {
+  int kernels;
+  std::int64_t predicted_bytes;
+  std::optional<double> median_us;  ///< of all of them, one after another; none where not timed
+};
+
+/// Everything there is to say about one chapter on one problem.
+struct Result {
+  const Chapter* chapter;
+  Problem problem;
+  std::string set;  ///< that asked for it; empty for none
+  bool cold = true;
+  std::vector<OutputCheck> checks;
+  std::optional<Timing> timing;   ///< none where nothing was timed
+  std::optional<double> roof_us;  ///< of the same run, size and L2 state
+  std::int64_t roof_bytes;        ///< that the roof's copy or triad moves
+  std::int64_t operator_bytes;    ///< that any kernel must move
+  std::int64_t predicted_bytes;   ///< that this one should move
+  std::optional<PartsResult> parts;  ///< none where the problem has no fusion
+  std::string error;                 ///< a launch or a kernel failed: what it said
+
+  bool passed() const;
+  double gbps() const;  ///< the operator's bytes over the median
+  std::optional<double> roof_gbps() const;
+  std::optional<double> percent_of_roof() const;  ///< of its bytes per second
+};
+
+/// Why `chapter` cannot run `problem` here; empty where it can.
+Refusal obstacle(const Chapter& chapter, const Problem& problem);
+
+/// The roofs of a program's run, each measured once.
+class Roofs {
+ public:
+  std::optional<double> us(Direction direction, const Problem& problem, const Sampling& sampling);
+
+ private:
+  std::map<std::pair<Direction, std::int64_t>, std::optional<double>> roofs_;
+};
+
+/// Launches the chapter for the check, then for the time. What fails is in the result.
+Result run_chapter(const Chapter& chapter, const Tensors& tensors, const Sampling& sampling,
+                   Roofs& roofs);
+
+}  // namespace lnc

@@ -1,0 +1,94 @@
+#include "common/program/list.h"
+
+#include <cstdio>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "common/harness/problem_sets.h"
+#include "common/harness/registry.h"
+#include "common/library/dispatch.h"
+
+namespace lnc {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json of(const Chapter& chapter) {
+  Json kinds = Json::array();
+  for (const Kind kind : chapter.kinds) kinds.push_back(name(kind));
+  Json types = Json::array();
+#define LNC_TYPES(pair, T, W)                                                             \
+  if (std::visit([](const auto& run) { return run.template get<T, W>() != nullptr; },     \
+                 chapter.run))                                                            \
+    types.push_back({{"dtype", kElementType<T>.name}, {"parameters", kElementType<W>.name}});
+  LNC_TYPE_PAIRS(LNC_TYPES)
+#undef LNC_TYPES
+  return {{"id", chapter.id},
+          {"directory", chapter.directory},
+          {"title", chapter.title},
+          {"teaches", chapter.teaches},
+          {"source", chapter.source},
+          {"direction", name(chapter.direction())},
+          {"kinds", kinds},
+          {"types", types},
+          {"group", chapter.group},
+          {"fused", chapter.fused},
+          {"from_y", chapter.from_y},
+          {"recomputes_output", chapter.recomputes_output},
+          {"deterministic", chapter.deterministic},
+          {"needs_affine", chapter.needs_affine},
+          {"min_architecture", chapter.min_architecture}};
+}
+
+/// A line of the dispatch's table; what it leaves open is left out.
+Json of(const Choice& choice) {
+  Json line{{"chapter", choice.chapter},
+            {"because", choice.because},
+            {"direction", name(choice.direction)},
+            {"from_y", choice.from_y},
+            {"needs_aligned", choice.needs_aligned}};
+  if (choice.kind) line["kind"] = name(*choice.kind);
+  if (choice.dtype) line["dtype"] = name(*choice.dtype);
+  const auto add = [&](const char* key, auto value, auto open) {
+    if (value != open) line[key] = value;
+  };
+  constexpr auto kMost = std::numeric_limits<std::int64_t>::max();
+  add("min_cols", choice.min_cols, std::int64_t{1});
+  add("max_cols", choice.max_cols, kMost);
+  add("min_rows", choice.min_rows, std::int64_t{0});
+  add("max_rows", choice.max_rows, kMost);
+  add("min_architecture", choice.min_architecture, 0);
+  add("max_architecture", choice.max_architecture, std::numeric_limits<int>::max());
+  return line;
+}
+
+Json of(const ElementType& type) {
+  return {{"name", type.name},
+          {"long_name", type.long_name},
+          {"bytes", type.bytes},
+          {"numpy", type.numpy},
+          {"relative_error_limit", type.error_limit}};
+}
+
+}  // namespace
+
+void print_list() {
+  for (const Chapter& chapter : chapters())
+    std::printf("%-6s %-40s %s\n", std::string(chapter.id).c_str(),
+                std::string(chapter.title).c_str(), std::string(chapter.teaches).c_str());
+}
+
+std::string list_as_json() {
+  Json list{{"version", LNC_VERSION},
+            {"chapters", Json::array()},
+            {"types", Json::array()},
+            {"dispatch", Json::array()}};
+  for (const Chapter& chapter : chapters()) list["chapters"].push_back(of(chapter));
+#define LNC_TYPE(T) list["types"].push_back(of(kElementType<T>));
+  LNC_ELEMENT_TYPES(LNC_TYPE)
+#undef LNC_TYPE
+  for (const Choice& choice : choices()) list["dispatch"].push_back(of(choice));
+  return list.dump(1);
+}
+
+}  // namespace lnc
