@@ -224,7 +224,7 @@ class Comparison:
             self.problem, self.inputs, self.inputs_from_y = None, [], []
             peer_clock.free_memory()
             first = peer_providers.make_inputs(self.options.kind, problem, self.device)
-            count = peers.copies(peer_clock.bytes_of(first.x))
+            count = peers.copies(peers.bytes_of(first.x))
             self.inputs = [first, *(first.copy() for _ in range(count - 1))]
             self.problem = problem
 
@@ -241,9 +241,8 @@ class Comparison:
         outputs = runs[0]()
         peer_clock.synchronize()
         result = peer_clock.check(direction, inputs[0], outputs)
-        matrices = [*inputs[0].matrices(direction), outputs[0]]
-        operator_bytes = peer_clock.bytes_of(*matrices)
-        del outputs, matrices
+        operator_bytes = peers.bytes_of(*inputs[0].matrices(direction), outputs[0])
+        del outputs
         turns = itertools.cycle(runs)
 
         def run():

@@ -316,7 +316,9 @@ def parse(entry):
               and all(isinstance(value, (bool, int, float, str)) for value in problem.get("options", {}).values()))
     numeric = (all(type(entry[key]) in (int, float) for key in NUMBERS if key in entry)
                and all(type(entry[key]) in (int, float, type(None)) for key in ERRORS if key in entry))
-    if not (named and shaped and numeric and entry.get("l2", "") in ("cold", "warm", None)):
+    whole = all(there not in entry or needed in entry  # no time without what it is held against
+                for there, needed in (("median_us", "operator_bytes"), ("roof_us", "roof_bytes")))
+    if not (named and shaped and numeric and whole and entry.get("l2", "") in ("cold", "warm", None)):
         return None
     return {**{key: value for key, value in entry.items() if key != "problem"}, **problem}
 

@@ -10,7 +10,7 @@ import random
 from typing import NamedTuple
 
 import torch
-from peers import FLUSH_BYTES, LIMITS, quantile
+from peers import FLUSH_BYTES, LIMITS, bytes_of, quantile
 
 try:
     import triton
@@ -126,11 +126,6 @@ def torch_stream(a, b, c):
 class Roof(NamedTuple):
     us: float
     bytes: int  # that it moves
-
-
-def bytes_of(*tensors):
-    """What these tensors occupy."""
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def roof(clock, direction, inputs):

@@ -101,6 +101,11 @@ def copies(x_bytes):
     return min(MOST_COPIES, -(-FLUSH_BYTES // x_bytes))
 
 
+def bytes_of(*tensors):
+    """What these tensors occupy."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
 def rounded(value, digits):
     """To so many significant digits, so that a file does not pretend more."""
     return float(f"{value:.{digits}g}") if math.isfinite(value) else None
@@ -111,7 +116,8 @@ def rounded(value, digits):
 
 def make_record(provider, direction, problem, made_by, samples=(), *, eps, seed, passed, host="hidden", **more):
     """One line of the file. Without samples: a provider whose result was wrong. `made_by`: the run's
-    device, versions, date; `more`: what else there is to say, and bytes and roof."""
+    device, versions, date; `more`: bytes and roof, and what else there is to say: None, "" and False
+    are not said."""
     record = {"schema": SCHEMA, "provider": provider, "direction": direction,
               "problem": {"kind": problem.kind, "dtype": problem.dtype, "rows": problem.rows, "cols": problem.cols,
                           "eps": eps, "seed": seed, "options": dict(problem.options)},
@@ -120,7 +126,7 @@ def make_record(provider, direction, problem, made_by, samples=(), *, eps, seed,
     if samples:
         record |= {"median_us": round(quantile(samples, 0.5), 2), "p10_us": round(quantile(samples, 0.1), 2),
                    "p90_us": round(quantile(samples, 0.9), 2), "samples": len(samples)}
-    return record | {key: value for key, value in more.items() if value not in (None, "", False)}
+    return record | {key: value for key, value in more.items() if value or isinstance(value, float)}
 
 
 # --- What is shown ---

@@ -180,6 +180,29 @@ class Tables(unittest.TestCase):
         self.assertEqual(peers.tables([]), [])
 
 
+class Measuring(unittest.TestCase):
+    def test_bytes_are_counted_from_the_tensors_that_a_pass_takes_and_returns(self):
+        def tensor(rows, cols, size):
+            return SimpleNamespace(numel=lambda: rows * cols, element_size=lambda: size)
+
+        x, dy, dx = tensor(8, 1024, 2), tensor(8, 1024, 2), tensor(8, 1024, 4)
+        inputs = SimpleNamespace(matrices=lambda direction: [dy, x], eps=1e-6, seed=7)
+        clock = SimpleNamespace(median=lambda run, count: 5.0, samples=lambda run, count: ([5.0] * count, True))
+        stub = SimpleNamespace(roof=lambda *_: SimpleNamespace(us=4.0, bytes=99), synchronize=lambda: None,
+                               check=lambda *_: SimpleNamespace(passed=True, rel_err=0.0, why=""))
+        options = SimpleNamespace(kind="rms", samples=3, with_launch=True)
+        with tempfile.TemporaryDirectory() as directory, mock.patch.dict(sys.modules, peer_clock=stub):
+            journal = compare_peers.Journal(Path(directory) / "a")
+            prepares = {"torch": lambda direction, one: lambda: (dx,)}
+            comparison = compare_peers.Comparison(options, prepares, journal, MADE_BY, clock, clock)
+            comparison.inputs = [inputs, inputs]
+            comparison.measure(SMALL, "backward", SimpleNamespace(name="torch", from_y=False, note=""))
+            found = measurements.load(journal.path).find("torch", SMALL._replace(kind="rms"), "backward", host="counted")
+        self.assertEqual((found["operator_bytes"], found["roof_bytes"], found["roof_us"]), (8 * 1024 * 8, 99, 4.0))
+        self.assertEqual((found["eps"], found["seed"], found["rel_err"], found["late"]), (1e-6, 7, 0.0, True))
+        self.assertNotIn("note", found)
+
+
 class Interruption(unittest.TestCase):
     def comparison(self, directory, budget=100.0):
         options = SimpleNamespace(kind="layer", budget=budget, with_launch=False, samples=3, json=Path(directory) / "a")

@@ -78,10 +78,11 @@ class Loader(InDirectory):
         broken = ['{"schema":2,"chapter":"fwd01","problem":', "[1, 2]", '{"schema":2,"chapter":"fwd01"}',
                   *(json.dumps({**whole, **wrong}) for wrong in (
                       {"median_us": "fast"}, {"l2": "tepid"}, {"problem": {**whole["problem"], "rows": "10"}},
-                      {"problem": {**whole["problem"], "options": {"dropout": []}}}))]
+                      {"problem": {**whole["problem"], "options": {"dropout": []}}})),
+                  jsonl({key: value for key, value in whole.items() if key != "operator_bytes"})]
         results, _, err = self.load(jsonl(whole) + "\n".join(broken))
-        self.assertEqual((len(results.records), results.skipped), (1, 7))
-        self.assertIn("skipped 7 lines that could not be read as a record", err)
+        self.assertEqual((len(results.records), results.skipped), (1, 8))
+        self.assertIn("skipped 8 lines that could not be read as a record", err)
 
     def test_a_record_of_another_schema_is_named_skipped_and_counted(self):
         header = {"device": "GPU", "date": "2026-01-01"}
