@@ -8,10 +8,11 @@ A row is one chapter (or peer) on one problem:
 
     chapter, title, direction   "fwd02", "One warp per row", "fwd"
     group                       what the chapter's --group counts
-    dtype, rows, cols, variant  the problem
-    median_us, p10_us, p90_us   as measurements.py says
+    kind, dtype, rows, cols, options            the problem, as in a record
+    variant                     the kind and the options in words; empty for a plain layer norm
+    median_us, p10_us, p90_us   as measurements.py says, of a cold L2: a book holds no other times
     cycles, gbps, roof_gbps, of_roof, roof_us   None where not measured, and where the time is emulated
-    predicted_bytes             to and from device memory
+    operator_bytes, predicted_bytes             what must move; what the chapter predicts
     device, emulated            emulated: the SIMT machine's time, which no GPU's stands beside
 
 Of training, a row is one model with one norm: norm ("torch", "ours"), order, kind, dtype, losses, last
@@ -20,18 +21,18 @@ distance, noise, agrees, step_us, graph_us, peak_bytes.
 """
 
 import os
-import re
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import measurements
-from measurements import MISSING, MODEL, PROGRESSION, DataError, Measurements, MissingData, Problem
+from catalogue import CATALOGUE, load_catalogue
+from measurements import (MISSING, MODEL, PROGRESSION, ROOT, DataError, Measurements, MissingData, gbps, problem_of,
+                          roof_gbps)
 from peers import is_ours
 from profile_chapter import STALL, STALLS, load_profiles
 
-ROOT = Path(__file__).resolve().parents[2]
 DATA = Path("notebooks/data/h100.jsonl")
 LOCAL = Path("notebooks/data/local.jsonl")
 SOURCE = Path("notebooks/data/source_a100.jsonl")
@@ -42,8 +43,9 @@ LOCAL_TRAINING = Path("notebooks/data/local_training.jsonl")
 VARIABLE = "LNC_DATA"  # names the file that the notebooks read; `make notebooks DATA=…` sets it
 
 DIRECTIONS = {"fwd": "forward", "bwd": "backward"}
+SHORT = {name: short for short, name in DIRECTIONS.items()}
 
-# What a run's header says of the peers.
+# What a record's `packages` are called in a sentence.
 TOOLS = {"torch": "PyTorch", "triton": "Triton", "liger-kernel": "Liger", "quack-kernels": "QuACK",
          "flash-attn": "FlashAttention", "apex": "Apex", "transformer-engine": "Transformer Engine"}
 
@@ -70,8 +72,9 @@ class Book:
     measured: Measurements
     profiles: dict  # as load_profiles returns them, of the same device
     source: Measurements  # what the chapters' source published, of another device
-    peers: Measurements  # of the same device
+    peers: Measurements  # and our kernels beside them, of the same device
     training: Measurements  # of any GPU
+    left_out: int = 0  # records of a warm L2, or with the host's time
 
     @property
     def emulated(self):
@@ -81,9 +84,9 @@ class Book:
     def device(self):
         return next((record.get("device", "") for record in self.measured.records), "")
 
-    def find(self, chapter, problem, variant=""):
+    def find(self, chapter, problem):
         """The record of a chapter on a problem; None where there is none with a right result."""
-        record = self.measured.find(chapter.id, *problem, variant=variant)
+        record = self.measured.find(chapter.id, problem)
         return record if record and is_right(record) else None
 
     def has_data_for(self, chapter):
@@ -91,17 +94,16 @@ class Book:
         records = self.measured.records
         return not records or any(record.get("chapter") == chapter.id for record in records)
 
-    def rows(self, direction, problems, variants=("",)):
+    def rows(self, direction, problems):
         """The rows of a direction's chapters on some problems, in reading order."""
         return [make_row(chapter, record) for chapter in self.chapters.values()
                 if chapter.direction == direction
-                for problem in problems for variant in variants
-                if (record := self.find(chapter, problem, variant))]
+                for problem in problems if (record := self.find(chapter, problem))]
 
     def problems(self):
-        """Every problem that the data hold."""
-        return list(dict.fromkeys(Problem(record["dtype"], record["rows"], record["cols"])
-                                  for record in self.measured.records))
+        """Every plain problem that the data hold."""
+        problems = dict.fromkeys(problem_of(record).shape for record in self.measured.records)
+        return [problem for problem in problems if problem.kind == "layer"]
 
     def source_rows(self, direction):
         """What the chapters' source published: its device and its cycles."""
@@ -112,57 +114,53 @@ class Book:
         """The rows of problems that a chapter was measured on with an option of its own."""
         return [make_row(self.chapters[record["chapter"]], record) for record in self.measured.records
                 if record.get("chapter") in self.chapters and record["chapter"].startswith(direction)
-                and record.get("variant") and is_right(record)]
+                and record["options"] and is_right(record)]
 
-    def contenders(self, direction, kind="layer", everyone=False):
+    def contenders(self, direction, kind="layer"):
         """(our rows, the peers' rows) to hold against each other, problem by problem.
 
-        Where one run has both of a problem (`make peers`), both are of the newest such run: our rows
-        are then the dispatch's and the chapters'. Else ours are the measured chapters' and the
-        peers' are of another run. A peer's row has `provider` in place of `chapter`, and `run`,
-        empty where it was measured with ours. everyone: the peers that only another run has, too.
+        Both are of the newest run that has both (`make peers`); a problem of which none has is not
+        among them. A peer's row has its provider's name in place of a chapter; ours are the
+        dispatch's and the chapters'.
         """
-        ours = {} if kind != "layer" else {problem: self.rows(direction, [problem]) for problem in self.problems()}
-        theirs = {}
-        for problem, records in self.peer_records(direction, kind).items():
-            together = newest_together(records)
-            if together:
-                ours[problem] = [self.own_row(record) for record in together if is_ours(record["provider"])]
-            shown = ([] if together and not everyone else records) + together  # the last of a name counts
-            peers = {record["provider"]: record for record in shown if not is_ours(record["provider"])}
-            theirs[problem] = [peer_row(direction, record, "" if record in together else self.apart())
-                               for record in peers.values()]
-        return [row for rows in ours.values() for row in rows], [row for rows in theirs.values() for row in rows]
+        ours, theirs = [], []
+        for records in self.shared_runs(direction, kind).values():
+            ours += [self.own_row(record) for record in records if is_ours(record["provider"])]
+            theirs += [peer_row(record) for record in records if not is_ours(record["provider"])]
+        return ours, theirs
 
-    def peer_rows(self, direction, kind="layer"):
-        """What others' kernels need, as contenders() says."""
-        return self.contenders(direction, kind)[1]
+    def against_peers(self, direction, kind="layer"):
+        """One row for each problem of contenders(): our row, and `peer`, `peer_us` of the fastest peer,
+        and our time over its, `ratio`."""
+        ours, theirs = {}, {}
+        for lists, rows in zip((ours, theirs), self.contenders(direction, kind)):
+            for row in rows:
+                lists.setdefault(problem_of(row), []).append(row)
+        found = []
+        for problem, rows in ours.items():
+            own, best = own_choice(rows), fastest(theirs[problem])
+            found.append({**own, "peer": best["provider"], "peer_us": best["median_us"],
+                          "ratio": own["median_us"] / best["median_us"]})
+        return found
 
-    def peer_records(self, direction, kind):
-        """{problem: [record]} of what was measured with the peers and is right."""
-        problems = {}
+    def shared_runs(self, direction, kind):
+        """{problem: the right records of the newest run that has our kernels and peers}."""
+        runs = {}
         for record in self.peers.records:
-            if (record.get("direction") == DIRECTIONS[direction] and record.get("kind", "layer") == kind
-                    and is_right(record) and not record.get("variant")):
-                key = Problem(record["dtype"], record["rows"], record["cols"])
-                problems.setdefault(key, []).append(record)
-        return problems
+            if (record["direction"] == DIRECTIONS[direction] and record["kind"] == kind and is_right(record)
+                    and record.get("run")):
+                runs.setdefault(problem_of(record), {}).setdefault(record["run"], []).append(record)
+        shared = {problem: [run for run, own in of_problem.items()
+                            if len({is_ours(record["provider"]) for record in own}) == 2]
+                  for problem, of_problem in runs.items()}
+        return {problem: runs[problem][max(both)] for problem, both in shared.items() if both}
 
     def own_row(self, record):
         """The row of a chapter, or of the dispatch's choice, that was measured with the peers."""
         identifier = record.get("chosen") or record["provider"]
-        row = make_row(self.chapters.get(identifier), {**record, "chapter": identifier})
+        row = make_row(self.chapters.get(identifier), record)
         taken = {key: record[key] for key in ("driver", "cuda", "date", "commit") if key in record}
-        return {**taken, **row, "chapter": identifier, "provider": record["provider"], "run": ""}
-
-    def apart(self):
-        """', measured in another run (date)', of the newest run without our kernels; empty where the
-        peers are in the chapters' file."""
-        if self.peers.path == self.measured.path:
-            return ""
-        dates = [record.get("date", "undated") for record in self.peers.records if not is_ours(record["provider"])]
-        alone = [record.get("date", "undated") for record in self.peers.records if not record.get("run")]
-        return f", measured in another run ({(alone or dates or ['undated'])[-1]})"
+        return {**taken, **row, "chapter": identifier, "provider": record["provider"]}
 
     def profile_rows(self, direction):
         """What Nsight Compute counted on the progression's problem, in bytes, one row a chapter.
@@ -171,7 +169,7 @@ class Book:
         """
         rows = []
         for chapter in self.chapters.values():
-            launches = self.profiles.get((None, chapter.id, "layer", *PROGRESSION, True, ""))
+            launches = self.profiles.get((chapter.id, PROGRESSION))
             if launches and chapter.direction == direction:
                 rows.append(profile_row(chapter, launches))
         return rows
@@ -202,6 +200,9 @@ class Book:
             text.append("Emulated times: the SIMT machine's, which rank nothing on a GPU. No roof, no profile "
                         "and no GPU's time stands beside them.")
         text += skipped_in(self.measured)
+        if self.left_out:
+            text.append(f"Left out: {self.left_out} {'record' if self.left_out == 1 else 'records'} of a warm L2 or "
+                        "with the host's time, which stand beside no other.")
         lacking = [identifier for direction in DIRECTIONS for identifier in self.missing(direction)]
         if lacking:
             text.append(f"Without a time on {PROGRESSION}, so left out: {', '.join(lacking)}.")
@@ -220,26 +221,17 @@ class Book:
         return data.path.relative_to(self.root) if data.path.is_relative_to(self.root) else data.path
 
     def about_peers(self, kind="layer"):
-        """Sentences: when the peers were measured, and whether together with the chapters."""
+        """A sentence: when the peers were measured, and with which versions."""
         if self.emulated:
             return "A peer's time is a GPU's; none stands beside emulated times."
         if not self.peers.records:
             return f"No peer was measured on this device ({self.device})."
-        if self.peers.path == self.measured.path:
-            return "The peers were measured with the chapters, in one file."
-        groups = {True: [], False: []}  # of the problems that have both in one run, and of the others
-        for direction in DIRECTIONS:
-            for records in self.peer_records(direction, kind).values():
-                together = newest_together(records)
-                groups[bool(together)] += together or records
-        texts = []
-        if groups[True]:
-            texts.append(f"The peers were measured beside our kernels, in one run, {tools_of(groups[True])}.")
-        if groups[False]:
-            which = "What that run lacks was" if groups[True] else "The peers were"
-            texts.append(f"{which} measured in another run than the chapters, {tools_of(groups[False])}: differences "
-                         "of a few per cent mean nothing.")
-        return " ".join(texts)
+        shown = [record for direction in DIRECTIONS for records in self.shared_runs(direction, kind).values()
+                 for record in records]
+        if not shown:
+            return f"No run has peers and our kernels with {KINDS[kind]}; `make peers` measures one."
+        each = "" if len({record["run"] for record in shown}) == 1 else "each problem "
+        return f"The peers were measured beside our kernels, {each}in one run, {tools_of(shown)}."
 
 
 # --- Rows ---
@@ -250,56 +242,44 @@ def is_right(record):
 
 
 def make_row(chapter, record):
-    emulated, kind = record.get("backend") == "cpu", record.get("kind", "layer")
-    median, moved = record["median_us"], operator_bytes(record)
-    if record.get("variant") and "gbps" in record:
-        moved = record["gbps"] * median * 1e3  # a fused operator's, which only its program counts
-    roof = None if emulated else record.get("roof_gbps")
-    gbps = None if emulated else moved / median / 1e3
+    emulated, problem = record.get("backend") == "cpu", problem_of(record)
+    median = record["median_us"]
+    speed, roof = (None, None) if emulated else (gbps(record), roof_gbps(record))
     return {"chapter": chapter and chapter.id, "title": chapter and chapter.title,
             "group": chapter and chapter.group,
-            "direction": record["chapter"][:3],
-            "dtype": record["dtype"], "rows": record["rows"], "cols": record["cols"],
-            "variant": ", ".join(filter(None, [kind if kind != "layer" else "", record.get("variant", "")])),
+            "direction": SHORT[record["direction"]],
+            "kind": problem.kind, "dtype": problem.dtype, "rows": problem.rows, "cols": problem.cols,
+            "options": dict(problem.options),
+            "variant": ", ".join(filter(None, [problem.kind if problem.kind != "layer" else "", problem.words])),
             "median_us": median, "p10_us": record.get("p10_us", median), "p90_us": record.get("p90_us", median),
-            "cycles": None if emulated else record.get("cycles"), "operator_bytes": moved,
-            "gbps": gbps, "roof_gbps": roof, "of_roof": 100 * gbps / roof if roof else None,
-            "roof_us": moved / roof / 1e3 if roof else None,
+            "cycles": None if emulated else record.get("cycles"), "operator_bytes": record["operator_bytes"],
+            "gbps": speed, "roof_gbps": roof, "of_roof": 100 * speed / roof if roof else None,
+            "roof_us": record["roof_us"] if roof else None,
             "predicted_bytes": record.get("predicted_bytes"),
             "parts_us": record.get("parts_us"), "parts_bytes": record.get("parts_bytes"),
             "device": record.get("device", ""), "emulated": emulated}
 
 
-def peer_row(direction, record, run):
-    return {**make_row(None, {**record, "chapter": direction}), "provider": record["provider"], "run": run}
+def peer_row(record):
+    return {**make_row(None, record), "provider": record["provider"]}
 
 
-def newest_together(records):
-    """The records of the newest run that has our kernels and peers; empty where none has."""
-    runs = {}
-    for record in records:
-        runs.setdefault(record.get("run"), []).append(record)
-    both = [run for run, own in runs.items() if run and len({is_ours(record["provider"]) for record in own}) == 2]
-    return runs[max(both)] if both else []
+def fastest(rows):
+    return min(rows, key=lambda row: row["median_us"])
+
+
+def own_choice(rows):
+    """Of our rows on a problem the dispatch's, or the fastest chapter's where it was not measured."""
+    return next((row for row in rows if row["provider"] == "dispatch"), None) or fastest(rows)
 
 
 def tools_of(records):
-    """'2026-11-20, PyTorch 2.11.0, Triton 3.6.0' of the last of some records."""
-    run = records[-1]
-    tools = ", ".join(f"{name} {run[key]}" for key, name in TOOLS.items() if key in run)
-    return f"{run.get('date', 'undated')}, {tools or 'versions unknown'}"
-
-
-def operator_bytes(record):
-    """The bytes that any implementation must move: forward 2·M·N elements, backward 3·M·N."""
-    tensor = Problem(record["dtype"], record["rows"], record["cols"]).tensor_bytes
-    return tensor * (2 if record["chapter"].startswith("fwd") else 3)
-
-
-def group_of(record):
-    """N of a record whose variant is "group N" and nothing else; None of any other."""
-    size = re.fullmatch(r"group (\d+)", record.get("variant", ""))
-    return int(size[1]) if size else None
+    """'2026-11-20, PyTorch 2.11.0, Triton 3.6.0' of some records."""
+    dates = sorted({record.get("date", "undated") for record in records})
+    found = [f"{name} {' and '.join(versions)}" for key, name in TOOLS.items()
+             if (versions := sorted({record["packages"][key] for record in records
+                                     if key in record.get("packages", {})}))]
+    return f"{' and '.join(dates)}, {', '.join(found) or 'versions unknown'}"
 
 
 def is_whole(run):
@@ -353,9 +333,10 @@ def profile_row(chapter, launches):
 def provenance(records):
     """'NVIDIA H100 80GB HBM3, driver 580.159.04, CUDA 13.0, 2026-11-21, commit 1a2b3c4'"""
     parts = []
+    told = [{**record, "torch": record.get("packages", {}).get("torch")} for record in records]
     for key, words in (("device", ""), ("driver", "driver "), ("cuda", "CUDA "), ("torch", "PyTorch "), ("date", ""),
                        ("commit", "commit ")):
-        values = sorted({str(record[key]) for record in records if record.get(key)})
+        values = sorted({str(record[key]) for record in told if record.get(key)})
         if values:
             parts.append(words + " and ".join(values))
     return ", ".join(parts)
@@ -391,7 +372,7 @@ def open_book(root=ROOT):
         measured = measurements.load(root / DATA)
     except MissingData as error:
         print(f"{error}. Until then the tables show '{MISSING}'.", file=sys.stderr)
-        return make_book(root, nothing(root / DATA), local=False)
+        return make_book(root, Measurements(root / DATA), local=False)
     book = make_book(root, measured, local=False)
     if book.emulated:
         raise DataError(f"{root / DATA} holds emulated times (backend cpu); the tables are of a GPU's")
@@ -400,13 +381,15 @@ def open_book(root=ROOT):
 
 def make_book(root, measured, local=True):
     """A book of one file's measurements and of what lies beside it: NAME_profile.jsonl, the peers'
-    (`local`: the reader's own among them)."""
+    (`local`: the reader's own among them). Only of a cold L2, without the host's time: no other time
+    stands beside these."""
+    everything, measured = measured, measured.only()
     devices = sorted({record.get("device", "an unknown device") for record in measured.records})
     if len(devices) > 1:
         raise DataError(f"{measured.path} holds times of {' and '.join(devices)}; a table or a figure is of "
                         "one device")
-    book = Book(root, find_chapters(root), measured, {}, nothing(root / SOURCE), nothing(measured.path),
-                nothing(root / TRAINING))
+    book = Book(root, find_chapters(root), measured, {}, Measurements(root / SOURCE), Measurements(measured.path),
+                Measurements(root / TRAINING), len(everything.records) - len(measured.records))
     if not book.emulated:
         path = measured.path.with_name(f"{measured.path.stem}_profile.jsonl")
         profiles = load_if_there(load_profiles, path, {})
@@ -418,28 +401,19 @@ def make_book(root, measured, local=True):
     return book
 
 
-def nothing(path):
-    return Measurements(path, [], [], 0)
-
-
 def find_peers(root, measured, device, local):
-    """The peers in the file itself, else in files of their own that were measured on this device.
+    """What was measured beside peers on this device: in the file itself, and in files of their own.
     `local`: among them the reader's own."""
-    own = [record for record in measured.records if "provider" in record]
-    if own:
-        return replace(measured, records=own)
     paths = [*sorted(root.glob(PEERS)), *(root.glob(LOCAL_PEERS) if local else ())]
-    found = [measurements.load(path) for path in paths]
-    records = [record for peers in found for record in peers.records
-               if "provider" in record and record.get("device") == device]
-    path = next((peers.path for peers in found if peers.records), measured.path)
-    return replace(nothing(path), records=records) if records else nothing(measured.path)
+    found = [measured, *(measurements.load(path) for path in paths if path != measured.path)]
+    return Measurements(measured.path, [record for peers in found for record in peers.only().records
+                                        if "provider" in record and record.get("device") == device])
 
 
 def find_training(root, local):
     """`local`: the reader's own, if they hold a GPU's training with torch's noise; else the committed."""
     def load(path):
-        return load_if_there(lambda path: measurements.load_training(path, backend="cuda"), path, nothing(path))
+        return load_if_there(lambda path: measurements.load_training(path, backend="cuda"), path, Measurements(path))
 
     if local and (root / LOCAL_TRAINING).exists():
         found = load(root / LOCAL_TRAINING)
@@ -457,13 +431,18 @@ def load_if_there(load, path, otherwise):
 
 
 def find_chapters(root):
-    chapters = {}
-    for kernel in sorted(root.glob("chapters/*/kernel.cu"),
-                         key=lambda path: (not path.parent.name.startswith("fwd"), path.parent.name)):
-        identifier = kernel.parent.name.split("_")[0]
-        text = kernel.read_text(encoding="utf-8")
-        title = re.search(r'\.title\s*=\s*"([^"]*)"', text) or re.match(r"// \w+ · (.*)", text)
-        group = re.search(r'\.group\s*=\s*"([^"]*)"', text)
-        chapters[identifier] = Chapter(identifier, kernel.parent.relative_to(root),
-                                       title[1] if title else identifier, group[1] if group else "")
-    return chapters
+    """{id: Chapter}, in reading order: what chapters.json says of each directory. One that is newer
+    than that file comes last and is called by its id; that is said on stderr."""
+    directories = {kernel.parent.name.split("_")[0]: kernel.parent.relative_to(root)
+                   for kernel in sorted(root.glob("chapters/*/kernel.cu"))}
+    try:
+        listed = {entry["id"]: entry for entry in load_catalogue(root)["chapters"]}
+    except MissingData:
+        listed = {}
+    chapters = {identifier: Chapter(identifier, directories[identifier], entry["title"], entry["group"])
+                for identifier, entry in listed.items() if identifier in directories}
+    new = {identifier: Chapter(identifier, directory, identifier, "")
+           for identifier, directory in directories.items() if identifier not in listed}
+    if new:
+        print(f"{CATALOGUE} lacks {', '.join(new)}; `make tables` writes it anew", file=sys.stderr)
+    return chapters | new

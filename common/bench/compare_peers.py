@@ -45,7 +45,6 @@ from peers import DTYPES, KINDS, RequestError
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = Path("build/cuda/lib/liblnc.so")
 JSON = Path("notebooks/data/local_peers.jsonl")
-METHOD = "cold L2 (256 MB written 3 to 6 times, by lot, before each sample; inputs in turns), CUDA events, median"
 SECONDS_EACH = 0.25  # for the samples of one provider on one problem; slow ones get fewer
 
 
@@ -114,8 +113,8 @@ def one_line(error):
     return text if len(text) < 160 else text[:157] + "…"
 
 
-def header(torch, versions):
-    """The line that opens a run in the file."""
+def made_by(torch, packages):
+    """What each record says of its run; `packages`: the versions."""
     def said(*command):
         try:
             return subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout.split("\n")[0]
@@ -128,7 +127,8 @@ def header(torch, versions):
               "driver": said("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "-i", "0"),
               "cuda": torch.version.cuda, "backend": "cuda" if gpu else "cpu", "date": now.strftime("%Y-%m-%d"),
               "commit": os.environ.get("LNC_COMMIT") or said("git", "describe", "--always", "--dirty") or "unknown",
-              **versions, "run": now.strftime("%Y-%m-%dT%H:%M:%SZ")}
+              "run": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+              "packages": {name: version for name, version in packages.items() if version}}
     return {key: value for key, value in fields.items() if value}
 
 
@@ -138,16 +138,15 @@ def header(torch, versions):
 class Journal:
     """Keeps the records, and appends each to the file as it comes."""
 
-    def __init__(self, path, head):
+    def __init__(self, path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-        self.path, self.head, self.records = path, head, []
+        self.path, self.records = path, []
 
     def add(self, record):
-        lines = [record] if self.records else [self.head, record]
         cut_short = not self.records and self.path.read_bytes()[-1:] not in (b"", b"\n")
         with self.path.open("a", encoding="utf-8") as file:
-            file.write("\n" * cut_short + "".join(json.dumps(line) + "\n" for line in lines))
+            file.write("\n" * cut_short + json.dumps(record) + "\n")
         self.records.append(record)
 
 
@@ -181,10 +180,12 @@ def plan(providers, problems, kind, directions):
 
 
 class Comparison:
-    """Measures tasks of a plan; `clock` and `roof_clock` are peer_clock.Clocks, of the device."""
+    """Measures tasks of a plan; `clock` and `roof_clock` are peer_clock.Clocks, of the device;
+    `made_by` is what each record says of the run."""
 
-    def __init__(self, options, prepares, journal, clock, roof_clock, device="cuda"):
+    def __init__(self, options, prepares, journal, made_by, clock, roof_clock, device="cuda"):
         self.options, self.prepares, self.journal, self.device = options, prepares, journal, device
+        self.made_by = made_by
         self.clock, self.roof_clock = clock, roof_clock
         self.roofs, self.notes, self.unstarted = {}, {}, []
         self.problem, self.inputs, self.inputs_from_y = None, [], []
@@ -223,14 +224,15 @@ class Comparison:
             self.problem, self.inputs, self.inputs_from_y = None, [], []
             peer_clock.free_memory()
             first = peer_providers.make_inputs(self.options.kind, problem, self.device)
-            self.inputs = [first, *(first.copy() for _ in range(peers.copies(problem) - 1))]
+            count = peers.copies(peers.bytes_of(first.x))
+            self.inputs = [first, *(first.copy() for _ in range(count - 1))]
             self.problem = problem
 
     def measure(self, problem, direction, provider):
         import peer_clock
 
         if (problem, direction) not in self.roofs:
-            self.roofs[problem, direction] = peer_clock.roof_us(self.roof_clock, direction, self.inputs[0])
+            self.roofs[problem, direction] = peer_clock.roof(self.roof_clock, direction, self.inputs[0])
         inputs = self.inputs
         if provider.from_y and direction == "backward":
             self.inputs_from_y = self.inputs_from_y or [one.from_y() for one in inputs]
@@ -239,15 +241,17 @@ class Comparison:
         outputs = runs[0]()
         peer_clock.synchronize()
         result = peer_clock.check(direction, inputs[0], outputs)
+        operator_bytes = peers.bytes_of(*inputs[0].matrices(direction), outputs[0])
         del outputs
         turns = itertools.cycle(runs)
 
         def run():
             return next(turns)()
 
+        roof = self.roofs[problem, direction]
         more = {"chosen": getattr(runs[0], "chapter", None) if provider.name in peers.DISPATCH else None,
-                "variant": peers.WITH_LAUNCH if self.options.with_launch else "", "note": provider.note,
-                "passed": result.passed, "rel_err": peers.rounded(result.rel_err, 3)}
+                "rel_err": peers.rounded(result.rel_err, 3), "note": provider.note, "operator_bytes": operator_bytes,
+                "roof_us": peers.rounded(roof.us, 5), "roof_bytes": roof.bytes}
         samples, late = (), False
         if result.passed:
             for each in runs[1:]:
@@ -257,8 +261,10 @@ class Comparison:
                 run, peers.affordable(SECONDS_EACH, each_us, self.options.samples))
         else:
             self.note(provider.name, result.why, problem, direction)
-        self.journal.add(peers.make_record(provider.name, direction, self.options.kind, problem, samples,
-                                           self.roofs[problem, direction], late=late, **more))
+        self.journal.add(peers.make_record(
+            provider.name, direction, problem._replace(kind=self.options.kind), self.made_by, samples,
+            eps=inputs[0].eps, seed=inputs[0].seed, passed=result.passed,
+            host="counted" if self.options.with_launch else "hidden", late=late, **more))
 
     def note(self, name, sentence, problem, direction):
         self.notes.setdefault((name, sentence), []).append(f"{direction}, {problem}")
@@ -290,11 +296,11 @@ def compare(options):
     versions["torch"] = torch.__version__.split("+")[0]
     directions = [options.direction] if options.direction else peers.DIRECTIONS
     tasks = plan([provider for provider in providers if provider.name in prepares], problems, options.kind, directions)
-    head = header(torch, {**versions, "method": METHOD})
-    print(f"{head['device']}, {', '.join(f'{name} {number}' for name, number in versions.items() if number)}")
+    made = made_by(torch, versions)
+    print(", ".join([made["device"], *(f"{name} {number}" for name, number in made["packages"].items())]))
     roof_clock = Clock()
     clock = Clock(with_launch=True) if options.with_launch else roof_clock
-    comparison = Comparison(options, prepares, Journal(options.json, head), clock, roof_clock)
+    comparison = Comparison(options, prepares, Journal(options.json), made, clock, roof_clock)
     interrupted = False
     try:
         comparison.run(tasks)

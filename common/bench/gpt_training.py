@@ -28,8 +28,8 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from compare_peers import Journal, header, positive
-from measurements import AGREES
+from compare_peers import Journal, made_by, positive
+from measurements import AGREES, SCHEMA
 from peers import DTYPES, KINDS, quantile, rounded
 from torch import nn
 
@@ -172,7 +172,7 @@ def noise_of(curves):
     return max(apart(a, b) for a, b in itertools.combinations(curves, 2))
 
 
-def compare(options, dtype, device, journal):
+def compare(options, dtype, device, journal, made):
     """All runs of one type. Returns the names of those that do not agree."""
     text, entropy = markov_text(options.steps * options.batch, options.context + 1)
     batches = text.view(options.steps, options.batch, -1).to(device)
@@ -191,8 +191,8 @@ def compare(options, dtype, device, journal):
         failed += [f"{name}, {dtype}"] if agrees is False else []
         model = {key: getattr(options, key) for key in ("kind", "width", "layers", "batch", "context")}
         more = {} if agrees is None else {"noise": rounded(noise, 3), "agrees": agrees}
-        journal.add({"training": name, "order": order, "dtype": dtype, **model, "entropy": rounded(entropy, 5),
-                     "distance": rounded(distance, 3), **more, **run})
+        journal.add({"schema": SCHEMA, "training": name, "order": order, "dtype": dtype, **made, **model,
+                     "entropy": rounded(entropy, 5), "distance": rounded(distance, 3), **more, **run})
         last = run["losses"][-options.steps // 10:]
         print(f"{name + ('' if order == 'as it is' else ', ' + order):34}{sum(last) / len(last):10.4f}{distance:12.2e}"
               + (f"{run['step_us'] / 1e3:10.2f}{run['graph_us'] / 1e3:12.2f}{run['peak_bytes'] / 1e6:10.0f}"
@@ -212,9 +212,9 @@ def main(argv):
     parser.add_argument("--json", type=Path, default=JSON, help="losses, times and memory are appended to it")
     options = parser.parse_args(argv)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    journal = Journal(options.json, header(torch, {"torch": torch.__version__.split("+")[0]}))
+    journal, made = Journal(options.json), made_by(torch, {"torch": torch.__version__.split("+")[0]})
     failed = [name for dtype in ([options.dtype] if options.dtype else ("bf16", "f32"))
-              for name in compare(options, dtype, device, journal)]
+              for name in compare(options, dtype, device, journal, made)]
     print(f"Further from PyTorch than its noise allows: {'; '.join(failed) or 'none'}.")
     return 1 if failed else 0
 

@@ -1,23 +1,34 @@
-"""Reads the measurements that the chapters' programs write with --json.
+"""Reads the measurements that the chapters' programs and compare_peers.py write with --json.
 
-A file holds one JSON object a line. A header (device, driver, cuda, backend, date, commit) opens a
-run, the records of that run follow, and a file may hold several runs:
+A file holds one JSON object a line, and each says all that made it (schema 2), so lines of many runs
+may stand in one file, in any order of runs:
 
     results = load("notebooks/data/h100.jsonl")
-    record = results.find("bwd02", *PROGRESSION)
+    record = results.find("bwd02", PROGRESSION)
     record["median_us"], record["device"], record["commit"]
 
-A record is a plain dict, so `pandas.DataFrame(results.records)` is a table of everything. Its units:
+A record is a flat dict, its problem's fields among the others, so `pandas.DataFrame(results.records)`
+is a table of everything:
 
-    median_us, p10_us, p90_us   microseconds of one launch with a cold L2
+    chapter, direction          or `provider` in place of the chapter, of what peers.py explains
+    kind, dtype, rows, cols     the problem; `options` holds what differs from a plain one, as in
+                                {"dropout": 0.1, "residual": "same"}; eps and seed, of its inputs
+    set                         the problem set that asked for it, or None
+    l2                          "cold" or "warm": what a launch found there; None where nobody said
+    clock                       how it was timed. 1: one flush before each sample, the same inputs.
+                                2: a number of flushes drawn by lot, inputs in turns
+    device, driver, cuda, backend, date, commit
+    passed, error               false where the result was wrong, or the launch failed, with the reason
+    max_abs_err, rel_err        of the worst output, against the double-precision reference
+    distances                   relative distances that have no limit, by name
+    median_us, p10_us, p90_us   microseconds of one launch
     samples, cut_short          launches timed; true where the time budget ended the sampling
     cycles                      elapsed SM cycles of one launch, median
-    gbps, roof_gbps             1e9 bytes per second: the operator's bytes (forward 2·M·N, backward
-                                3·M·N elements) over its median, and over that of a copy or a triad
+    operator_bytes              what any implementation must move
     predicted_bytes             bytes to and from device memory that the chapter predicts
+    roof_us, roof_bytes         a copy or a triad of the tensors' size in the same run, and what it moves
     parts_us, parts_bytes       of a fused chapter: median and predicted bytes of what it fuses, as
                                 kernels of their own, one after another
-    max_abs_err, rel_err        of the worst output, against the double-precision reference
 
 What gpt_training.py appends is read by load_training: a model's training with the norms that
 `training` names, and
@@ -27,13 +38,21 @@ What gpt_training.py appends is read by load_training: a model's training with t
     distance, noise, agrees     from torch's losses; what torch's own differ by; whether that explains it
     step_us, graph_us           the median step, as it is and as one CUDA graph; of a GPU only
     peak_bytes                  the most memory in use, likewise
+
+A line of another schema is skipped, counted and named: it is never guessed what its fields mean.
 """
 
+import itertools
 import json
 import sys
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
+
+SCHEMA = 2
+ROOT = Path(__file__).resolve().parents[2]
+PROBLEM_SETS = ROOT / "common/harness/problem_sets.json"
 
 NARROW_SPACE = "\u202f"  # between groups of three digits; no line breaks there
 MISSING = "–"
@@ -54,32 +73,113 @@ class MixedBackends(DataError):
     """Emulated times and a GPU's in one file."""
 
 
+# --- Problems ---
+
+# What a problem may have beside its shape, and what a plain one has. The order is that of the words.
+OPTIONS = {"affine": True, "mixed": False, "offset": 0.5, "weight_scale": 1.0, "misalign": 0, "group": 0,
+           "recompute_output": False, "rowscale": False, "dropout": 0.0, "second_input": False,
+           "second_affine": False, "residual": "none", "prenorm": False}
+WORDS = {"affine": "no weight or bias", "weight_scale": "weight scale", "recompute_output": "recompute output",
+         "second_input": "parallel", "second_affine": "parallel"}  # the programs' --parallel
+
+
 class Problem(NamedTuple):
-    """rows × cols elements of one type, normalised over the columns."""
+    """rows × cols elements of one type, normalised over the columns.
+
+    `options`: (name, value) pairs of what is not as in a plain problem; Problem.of sorts them.
+    """
 
     dtype: str
     rows: int
     cols: int
+    kind: str = "layer"
+    options: tuple = ()
+
+    @classmethod
+    def of(cls, dtype, rows, cols, kind="layer", options=None):
+        own = {name: float(f"{value:.6g}") if isinstance(value, float) else value  # a float's 0.1 is no double's
+               for name, value in (options or {}).items()}
+        return cls(dtype, rows, cols, kind, tuple(sorted((name, value) for name, value in own.items()
+                                                         if name not in OPTIONS or value != OPTIONS[name])))
 
     def __str__(self):
         return f"{self.dtype}, {self.rows} × {self.cols}"
 
     @property
-    def tensor_bytes(self):
-        return self.rows * self.cols * (4 if self.dtype == "f32" else 2)
+    def shape(self):
+        """The same without its options."""
+        return self._replace(options=())
+
+    def with_options(self, **options):
+        return Problem.of(*self[:4], {**dict(self.options), **options})
+
+    @property
+    def words(self):
+        """'dropout 0.1, residual, prenorm': what is not as in a plain problem; empty for one."""
+        known = list(OPTIONS)
+        own = sorted(self.options, key=lambda pair: known.index(pair[0]) if pair[0] in known else len(known))
+        return ", ".join(dict.fromkeys(option_words(*pair) for pair in own))
+
+    @property
+    def group(self):
+        """What --group was, where that is all that is not plain; else None."""
+        return self.options[0][1] if [name for name, _ in self.options] == ["group"] else None
 
 
-# The problem sets of the programs' --set.
-PROGRESSION = Problem("f32", 16 * 64, 2048)
-SWEEP = tuple(Problem("f16", 4096, 512 * i) for i in range(2, 32))
-LARGE = tuple(Problem("bf16", 131072, cols) for cols in (1024, 2048, 4096, 8192))
-WIDE = (Problem("bf16", 8192, 4096),
-        *(Problem(dtype, elements // cols, cols) for cols in (4096, 16384, 65536, 262144)
-          for dtype, elements in (("bf16", 2**28), ("f32", 2**27))))
-GROUPS = (PROGRESSION, Problem("bf16", 16384, 4096))  # each with --group 1, 2, 4, ... 512
+def option_words(name, value):
+    if name == "residual":
+        return "residual f32" if value == "f32" else "residual"
+    word = WORDS.get(name, name)
+    if isinstance(value, bool):
+        return word
+    return f"{word} {value:g}" if isinstance(value, float) else f"{word} {value}"
 
-NUMBERS = ("median_us", "p10_us", "p90_us", "samples", "cycles", "gbps", "roof_gbps",
-           "predicted_bytes", "parts_us", "parts_bytes", "max_abs_err", "rel_err")
+
+def problem_of(record):
+    """The Problem of a record, or of a row that book.py made of one."""
+    return Problem.of(record["dtype"], record["rows"], record["cols"], record.get("kind", "layer"),
+                      record.get("options"))
+
+
+def load_sets(path=PROBLEM_SETS):
+    """{name: Problems} of the programs' --set, and of what `make peers` measures.
+
+    A value that is a list stands for each of its values: a product, the last field's values next to
+    each other. Raises DataError where the file cannot be read or has a field that nobody knows.
+    """
+    try:
+        sets = json.loads(path.read_text(encoding="utf-8"))
+        return {name: tuple(problem for entry in own["problems"] for problem in expand(entry, name, path))
+                for name, own in sets.items()}
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise DataError(f"{path} holds no problem sets: {error!r}") from error
+
+
+def expand(entry, name, path):
+    """The Problems that one entry of a set stands for."""
+    unknown = [key for key in entry if key not in (*Problem._fields[:4], *OPTIONS)]
+    if unknown:
+        raise DataError(f"{path}: the set '{name}' has an unknown field '{unknown[0]}'; the fields are "
+                        f"{', '.join(('kind', 'dtype', 'rows', 'cols', *OPTIONS))}")
+    lists = [value if isinstance(value, list) else [value] for value in entry.values()]
+    for values in itertools.product(*lists):
+        one = dict(zip(entry, values))
+        shape = {key: one.pop(key) for key in Problem._fields[:4] if key in one}
+        yield Problem.of(**shape, options=one)
+
+
+SETS = load_sets()
+PROGRESSION, = SETS["progression"]
+SWEEP, LARGE, WIDE = SETS["sweep"], SETS["large"], SETS["wide"]
+GROUPS = tuple(dict.fromkeys(problem.shape for problem in SETS["groups"]))  # each with --group 1, 2, 4, …
+
+# --- Records ---
+
+NUMBERS = ("median_us", "p10_us", "p90_us", "samples", "cycles", "operator_bytes", "predicted_bytes", "roof_us",
+           "roof_bytes", "parts_us", "parts_bytes")
+ERRORS = ("max_abs_err", "rel_err")  # null where nothing could be compared
 TRAINING_NUMBERS = ("entropy", "distance", "noise", "step_us", "graph_us", "peak_bytes")
 AGREES = 3  # times torch's own noise: so far from torch's losses others agree with them
 MODEL = ("width", "layers", "batch", "context")  # of a model in training
@@ -88,32 +188,46 @@ MODEL = ("width", "layers", "batch", "context")  # of a model in training
 @dataclass
 class Measurements:
     path: Path
-    runs: list  # the header of each run
-    records: list  # the newest record of each problem, with its run's header fields
-    skipped: int  # lines that could not be read
+    records: list = field(default_factory=list)  # the newest of each identity
+    skipped: int = 0  # lines that could not be read, or are of another schema
 
-    def find(self, name, dtype, rows, cols, kind="layer", affine=True, direction=None, variant=""):
-        """The record of a chapter on one problem, or None. A peer is found by its provider's name
-        and the direction, which a chapter's id tells anyway."""
-        for record in self.records:
-            if direction in (None, record.get("direction")) and (
-                    identity(record)[1:] == (name, kind, dtype, rows, cols, affine, variant)):
-                return record
-        return None
+    def find(self, name, problem, direction=None, l2="cold", host="hidden"):
+        """The newest record of a chapter on one problem, or None. A peer is found by its provider's
+        name and the direction, which a chapter's id tells anyway."""
+        found = [record for record in self.records
+                 if name_of(record) == name and direction in (None, record["direction"])
+                 and problem_of(record) == problem and condition(record) == (l2, host)]
+        return found[-1] if found else None
+
+    def only(self, l2="cold", host="hidden"):
+        """The same without the records that must not stand beside these: of a warm L2, or with the
+        host's time in them."""
+        return replace(self, records=[record for record in self.records
+                                      if condition(record) == (l2, host)])
+
+
+def name_of(record):
+    return record.get("chapter") or record["provider"]
+
+
+def condition(record):
+    """Under which a time was taken; times of two conditions never stand side by side."""
+    return record["l2"], record.get("host", "hidden")
 
 
 def identity(record):
-    """What a later record must share with an earlier one to replace it."""
-    return (record.get("direction"), record.get("chapter") or record["provider"],
-            record.get("kind", "layer"), record["dtype"], record["rows"], record["cols"],
-            record.get("affine", True), record.get("variant", ""))
+    """What a later record must share with an earlier one to replace it. The clock is no part of it;
+    of the peers the run is, for only what one run measured is held against each other."""
+    return (record["direction"], name_of(record), problem_of(record), condition(record),
+            record.get("run") if "provider" in record else None)
 
 
 def load(path, backend=None):
     """Reads a file of measurements, of one backend ("cuda" or "cpu") only if one is named.
 
-    Skips lines that are no record, such as the last of an interrupted run, and counts them on
-    stderr. Raises MissingData, MixedBackends, or DataError where the file cannot be read.
+    Skips lines that are no record, such as the last of an interrupted run, and lines of another
+    schema, and counts them on stderr. Raises MissingData, MixedBackends, or DataError where the file
+    cannot be read.
     """
     return read(Path(path), parse, identity, backend, f"make bench JSON={path}")
 
@@ -129,31 +243,47 @@ def load_training(path, backend=None):
 
 
 def read(path, parse, identity, backend, command):
-    """Of entries with the same identity the last; `command` writes such a file."""
-    runs, newest, skipped = [], {}, 0
+    """Of records with the same identity the last; `command` writes such a file."""
     try:
-        lines = read_lines(path)
+        found, skipped = read_records(path, parse)
     except MissingData as error:
         raise MissingData(f"{error}; `{command}` measures it") from None
-    for line in lines:
-        entry = parse(line)
-        if entry is None:
-            skipped += 1
-        elif is_header(entry):
-            runs.append(entry)
-        else:
-            record = {**(runs[-1] if runs else {}), **entry}
-            if backend is None or record.get("backend", backend) == backend:
-                newest[identity(record)] = record
-    if skipped:
-        print(f"{path}: skipped {skipped} {'line' if skipped == 1 else 'lines'} that could not be "
-              "read as a record (cut short?)", file=sys.stderr)
+    newest = {}
+    for record in found:
+        if backend is None or record.get("backend", backend) == backend:
+            newest[identity(record)] = record
     records = list(newest.values())
     if len({record.get("backend") == "cpu" for record in records}) > 1:
         raise MixedBackends(
             f"{path} holds emulated times (backend cpu) and a GPU's; the two must not stand side by "
             'side. Load one of them with backend="cuda" or backend="cpu"')
-    return Measurements(path, runs, records, skipped)
+    return Measurements(path, records, skipped)
+
+
+def read_records(path, parse, what="record"):
+    """(the records of a file, how many lines are none); says on stderr which lines it skips.
+
+    `parse` makes a record of an object of this schema, or None.
+    """
+    records, broken, foreign = [], 0, Counter()
+    for line in read_lines(path):
+        entry = parse_object(line)
+        if entry is not None and entry.get("schema") != SCHEMA:
+            foreign[f"schema {json.dumps(entry['schema'])}" if "schema" in entry else "no schema"] += 1
+            continue
+        record = entry and parse(entry)
+        if record:
+            records.append(record)
+        else:
+            broken += 1
+    if foreign:
+        counts = " and ".join(f"{lines} {'record' if lines == 1 else 'records'} of {schema}"
+                              for schema, lines in foreign.items())
+        print(f"{path}: skipped {counts}: this reads schema {SCHEMA}", file=sys.stderr)
+    if broken:
+        print(f"{path}: skipped {broken} {'line' if broken == 1 else 'lines'} that could not be "
+              f"read as a {what} (cut short?)", file=sys.stderr)
+    return records, broken + foreign.total()
 
 
 def read_lines(path):
@@ -167,10 +297,6 @@ def read_lines(path):
     return [line for line in text.split("\n") if line.strip()]
 
 
-def is_header(entry):
-    return "device" in entry and "chapter" not in entry and "provider" not in entry
-
-
 def parse_object(line):
     try:
         entry = json.loads(line)
@@ -179,29 +305,45 @@ def parse_object(line):
     return entry if isinstance(entry, dict) else None
 
 
-def parse(line):
-    """The header or the record that a line holds, or None."""
-    entry = parse_object(line)
-    if entry is None or is_header(entry):
-        return entry
-    named = isinstance(entry.get("chapter") or entry.get("provider"), str)
-    shaped = isinstance(entry.get("dtype"), str) and all(
-        type(entry.get(size)) is int for size in ("rows", "cols"))
-    numeric = all(type(entry[key]) in (int, float) for key in NUMBERS if key in entry)
-    return entry if named and shaped and numeric else None
+def parse(entry):
+    """The record, flat, that an object holds, or None."""
+    problem = entry.get("problem")
+    named = isinstance(entry.get("chapter") or entry.get("provider"), str) and isinstance(
+        entry.get("direction"), str)
+    shaped = (isinstance(problem, dict) and all(isinstance(problem.get(key), str) for key in ("kind", "dtype"))
+              and all(type(problem.get(size)) is int for size in ("rows", "cols"))
+              and isinstance(problem.get("options", {}), dict)
+              and all(isinstance(value, (bool, int, float, str)) for value in problem.get("options", {}).values()))
+    numeric = (all(type(entry[key]) in (int, float) for key in NUMBERS if key in entry)
+               and all(type(entry[key]) in (int, float, type(None)) for key in ERRORS if key in entry))
+    whole = all(there not in entry or needed in entry  # no time without what it is held against
+                for there, needed in (("median_us", "operator_bytes"), ("roof_us", "roof_bytes")))
+    if not (named and shaped and numeric and whole and entry.get("l2", "") in ("cold", "warm", None)):
+        return None
+    return {**{key: value for key, value in entry.items() if key != "problem"}, **problem}
 
 
-def parse_training(line):
+def parse_training(entry):
     """The same for a file of gpt_training.py."""
-    entry = parse_object(line)
-    if entry is None or is_header(entry):
-        return entry
     losses = entry.get("losses")
     named = all(isinstance(entry.get(key), str) for key in ("training", "order", "kind", "dtype"))
     shaped = all(type(entry.get(size)) is int for size in MODEL) and isinstance(losses, list) and losses
     numeric = shaped and all(type(value) in (int, float, type(None)) for value in
                              [*losses, *(entry.get(key) for key in TRAINING_NUMBERS)])
     return entry if named and numeric else None
+
+
+def gbps(record):
+    """1e9 bytes per second of the bytes that the operator must move."""
+    return record["operator_bytes"] / record["median_us"] / 1e3
+
+
+def roof_gbps(record):
+    """The same of the copy or triad; None where it was not measured."""
+    return record["roof_bytes"] / record["roof_us"] / 1e3 if record.get("roof_us") else None
+
+
+# --- Numbers for a reader ---
 
 
 def number(value, digits=4):

@@ -46,6 +46,13 @@ class Inputs:
     rstd: torch.Tensor
     y: torch.Tensor | None = None  # the reference's, rounded, where a backward pass starts from it
     eps: float = EPS
+    seed: int = 1  # of these tensors
+
+    def matrices(self, direction):
+        """What a pass takes of M × N elements."""
+        if direction == "forward":
+            return [self.x]
+        return [self.dy, self.x if self.y is None else self.y]
 
     def copy(self):
         """The same values in other memory."""
@@ -71,7 +78,7 @@ def make_inputs(kind, problem, device="cuda", seed=1):
     weight = random(problem.cols).mul_(0.1).clamp_(-0.5, 0.5).add_(1)
     bias = random(problem.cols).mul_(0.1) if kind == "layer" else None
     inputs = Inputs(kind, problem.dtype, x, weight, bias, random(problem.rows, problem.cols),
-                    torch.empty(problem.rows, device=device), torch.empty(problem.rows, device=device))
+                    torch.empty(problem.rows, device=device), torch.empty(problem.rows, device=device), seed=seed)
     for rows in chunks(*x.shape):
         inputs.rstd[rows] = statistics(inputs, rows)[1][:, 0].float()
         inputs.mean[rows] = x[rows].double().mean(1).float()
@@ -81,7 +88,7 @@ def make_inputs(kind, problem, device="cuda", seed=1):
 class Provider(NamedTuple):
     name: str
     load: Callable  # () -> prepare; raises ImportError
-    package: str  # whose version a run's header names
+    package: str  # whose version a record names
     how: str  # to get it
     kinds: tuple = ("layer", "rms")
     directions: tuple = ("forward", "backward")

@@ -8,24 +8,25 @@ A record is measurements.py's, with the provider in place of the chapter:
     chosen      of the dispatch: the chapter that it took
     passed      False: the result was wrong, so there is no time
     late        true: the host could not keep ahead of the device, so the time has some of its own
-    variant     "with launch" where it is meant to
-    run         when the run started; the records of a run were measured side by side
+    host        "hidden", or "counted" where the host's time is meant to be in it (--with-launch)
+    note        what is not alike in this provider's work
+    run         when the run started; only records of one run are held against each other
+    packages    {"torch": "2.11.0", …}: the versions
 """
 
 import math
 import re
 
-from measurements import MISSING, Problem, number
+from catalogue import load_catalogue
+from measurements import MISSING, SCHEMA, SETS, Problem, number, problem_of
 
 DIRECTIONS = ("forward", "backward")
 KINDS = ("layer", "rms")
-DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
-LIMITS = {"f32": 1e-5, "f16": 6e-4, "bf16": 4e-3}  # of the relative error in norm, as in common/harness/check.cpp
-WITH_LAUNCH = "with launch"
-
-SHAPES = (Problem("f32", 1024, 2048), Problem("f16", 4096, 1024), Problem("f16", 4096, 8192),
-          Problem("bf16", 8192, 4096), Problem("bf16", 131072, 1024), Problem("bf16", 131072, 4096),
-          Problem("bf16", 16384, 16384))
+TYPES = {entry["name"]: entry for entry in load_catalogue()["types"]}
+DTYPES = {name: entry["long_name"] for name, entry in TYPES.items()}
+LIMITS = {name: entry["relative_error_limit"] for name, entry in TYPES.items()}  # of the error in norm
+CLOCK = 2  # as measurements.py says: the number of flushes is drawn by lot, and inputs take turns
+SHAPES = SETS["peers"]
 
 FLUSH_BYTES = 256 << 20  # five times an H100's L2, twice a B200's
 MOST_COPIES = 32  # of the inputs; more would not help the smallest: they are launches
@@ -90,19 +91,19 @@ def affordable(seconds, each_us, most, least=5):
     return max(min(least, most), min(most, int(seconds * 1e6 / max(each_us, 1e-3))))
 
 
-def copies(problem):
+def copies(x_bytes):
     """How many copies of the inputs take turns, so that 256 MB of x come between two uses of one.
 
     A flush alone does not make x cold: a line that was loaded with evict_last, as the kernels of
     torch.compile do with what they read twice, stays in L2 while 256 MB of other lines come and go.
     Tensors of less than 1.6 MB may all stay, and so may weight and bias.
     """
-    return min(MOST_COPIES, -(-FLUSH_BYTES // problem.tensor_bytes))
+    return min(MOST_COPIES, -(-FLUSH_BYTES // x_bytes))
 
 
-def moved_bytes(direction, problem):
-    """The bytes that any implementation must move: forward 2·M·N elements, backward 3·M·N."""
-    return problem.tensor_bytes * (2 if direction == "forward" else 3)
+def bytes_of(*tensors):
+    """What these tensors occupy."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def rounded(value, digits):
@@ -113,17 +114,19 @@ def rounded(value, digits):
 # --- Records ---
 
 
-def make_record(provider, direction, kind, problem, samples=(), roof_us=None, **more):
-    """One line of the file. Without samples: a provider whose result was wrong."""
-    record = {"provider": provider, "direction": direction, "kind": kind, **problem._asdict()}
+def make_record(provider, direction, problem, made_by, samples=(), *, eps, seed, passed, host="hidden", **more):
+    """One line of the file. Without samples: a provider whose result was wrong. `made_by`: the run's
+    device, versions, date; `more`: bytes and roof, and what else there is to say: None, "" and False
+    are not said."""
+    record = {"schema": SCHEMA, "provider": provider, "direction": direction,
+              "problem": {"kind": problem.kind, "dtype": problem.dtype, "rows": problem.rows, "cols": problem.cols,
+                          "eps": eps, "seed": seed, "options": dict(problem.options)},
+              "set": "peers" if problem._replace(kind="layer") in SHAPES else None,
+              "l2": "cold", "clock": CLOCK, "host": host, **made_by, "passed": passed}
     if samples:
-        median, moved = quantile(samples, 0.5), moved_bytes(direction, problem)
-        record |= {"median_us": round(median, 2), "p10_us": round(quantile(samples, 0.1), 2),
-                   "p90_us": round(quantile(samples, 0.9), 2), "samples": len(samples),
-                   "gbps": rounded(moved / median / 1e3, 5)}
-        if roof_us:
-            record["roof_gbps"] = rounded(moved / roof_us / 1e3, 5)
-    return record | {key: value for key, value in more.items() if value not in (None, "", False) or key == "passed"}
+        record |= {"median_us": round(quantile(samples, 0.5), 2), "p10_us": round(quantile(samples, 0.1), 2),
+                   "p90_us": round(quantile(samples, 0.9), 2), "samples": len(samples)}
+    return record | {key: value for key, value in more.items() if value or isinstance(value, float)}
 
 
 # --- What is shown ---
@@ -156,16 +159,14 @@ def beside(records):
     """{(direction, kind, problem): {provider: record}}, in the order of the records."""
     problems = {}
     for record in records:
-        key = (record["direction"], record.get("kind", "layer"),
-               Problem(record["dtype"], record["rows"], record["cols"]))
-        problems.setdefault(key, {})[record["provider"]] = record
+        problem = problem_of(record["problem"])
+        problems.setdefault((record["direction"], problem.kind, problem), {})[record["provider"]] = record
     return problems
 
 
-def roof_of(records, direction, problem):
+def roof_of(records):
     """Microseconds of the roof, from any record that has it; None without."""
-    roof = next((record["roof_gbps"] for record in records if record.get("roof_gbps")), None)
-    return moved_bytes(direction, problem) / roof / 1e3 if roof else None
+    return next((record["roof_us"] for record in records if record.get("roof_us")), None)
 
 
 def aligned(rows):
@@ -188,7 +189,7 @@ def tables(records):
         head = ["problem, M × N", "roof", *others, "ours / best peer"]
         body = []
         for problem, found in own.items():
-            roof = roof_of(found.values(), direction, problem)
+            roof = roof_of(found.values())
             ours = best(record for name, record in found.items() if is_ours(name))
             theirs = best(record for name, record in found.items() if not is_ours(name))
             ratio = f"{ours['median_us'] / theirs['median_us']:.2f}" if ours and theirs else MISSING

@@ -13,19 +13,15 @@ import re
 import textwrap
 from math import log2, nan
 
-from book import KINDS, group_of
-from measurements import AGREES, NARROW_SPACE, Problem, count, number
+from book import KINDS, own_choice
+from measurements import AGREES, NARROW_SPACE, count, number, problem_of
+from style import STYLE
 
 # Okabe and Ito's blue and orange: told apart by colour-blind readers, and by their greys.
 COLOURS = {"fwd": "#0072B2", "bwd": "#E69F00"}
 OTHER = "#999999"  # another device, another measure
 DIRECTIONS = {"fwd": ("forward", "copy"), "bwd": ("backward", "triad")}
 MARKERS = "osD^vP*X<>phd"
-STYLE = {"svg.hashsalt": "progression", "font.size": 9.5, "font.family": "DejaVu Sans",
-         "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True,
-         "axes.titlesize": 10, "axes.titlelocation": "left", "axes.titleweight": "bold",
-         "grid.color": "#cccccc", "grid.linewidth": 0.7, "hatch.linewidth": 0.7,
-         "xaxis.labellocation": "right"}
 AXES = {"gbps": "GB/s of the operator's bytes",
         "of_roof": "% of the roof", "cycles": "SM cycles"}
 
@@ -73,10 +69,6 @@ def verdict(rows, sentence, problem=""):
 
 def time_label(rows):
     return "emulated µs, no GPU's" if rows[0]["emulated"] else "µs for one launch, cold L2"
-
-
-def problem_of(row):
-    return Problem(row["dtype"], row["rows"], row["cols"])
 
 
 def log_axis(axis):
@@ -388,10 +380,10 @@ def nearest_to_roof(rows):
 @drawing("measurements with --group")
 def groups(rows):
     """How many rows or partial sums a chapter takes together."""
-    rows = [row for row in rows if group_of(row) and row["of_roof"]]
+    rows = [row for row in rows if problem_of(row).group is not None and row["of_roof"]]
     if not rows:
         return None
-    problems = by(rows, problem_of)
+    problems = by(rows, lambda row: problem_of(row).shape)
     styles = chapter_styles(rows)
     best = max(rows, key=lambda row: row["of_roof"])
     title = (f"Nearest to the roof: {best['chapter']} with {best['variant']}, {best['of_roof']:.0f} % "
@@ -399,17 +391,17 @@ def groups(rows):
     figure, panels = new_figure(3.9 * len(problems) + 2.4, 3.9, verdict(rows, title),
                                 panels=(1, len(problems)), sharey="row")
     for axes, (problem, own) in zip(panels[0], problems.items()):
-        for chapter, line in by(sorted(own, key=lambda row: (row["chapter"], group_of(row))),
+        for chapter, line in by(sorted(own, key=lambda row: (row["chapter"], problem_of(row).group)),
                                  lambda row: row["chapter"]).items():
             values = [row["of_roof"] for row in line]
             low, high = spread_of(line, "of_roof")
             spread = [[value - end for value, end in zip(values, low)],
                       [end - value for value, end in zip(values, high)]]
-            axes.errorbar([group_of(row) for row in line], values, yerr=spread, markersize=5, linewidth=1.2,
+            axes.errorbar([problem_of(row).group for row in line], values, yerr=spread, markersize=5, linewidth=1.2,
                           capsize=2, label=f"{chapter}, {line[0]['group'] or 'group'}",
                           **styles[chapter])
         axes.set_xscale("log", base=2)
-        sizes = sorted({group_of(row) for row in own})
+        sizes = sorted({problem_of(row).group for row in own})
         axes.set_xticks(sizes, [str(size) for size in sizes])
         axes.set_title(str(problem))
         axes.set_xlabel("--group (log scale)")
@@ -526,19 +518,20 @@ def waits(rows):
 
 
 @drawing("GB/s of a GPU")
-def under_roof(rows, peers=()):
-    """GB/s of each chapter and each peer over the operator's bytes, under the roof."""
+def under_roof(rows, ours=(), peers=()):
+    """GB/s over the operator's bytes, under the roof: left each chapter, of `rows`; right the peers
+    and what was measured beside them, as book.contenders() returns both."""
     rows = [row for row in rows if row["gbps"]]
     if not rows:
         return None
     height, direction = 4.4, rows[0]["direction"]
     figure, ((left, right),) = new_figure(9.6, height, verdict(rows, nearest_to_roof(rows)), panels=(1, 2),
                                           sharey=True, sharex=True)
-    roof = sorted({row["operator_bytes"] / 1e6: row["roof_gbps"] for row in rows if row["roof_gbps"]}.items())
-    for axes in (left, right):
+    roof, its_roof = (roof_over_bytes(shown) for shown in (rows, ours))
+    for axes, line in ((left, roof), (right, its_roof)):
         axes.set_xscale("log")
-        if roof:
-            axes.plot(*zip(*roof), color="black", linewidth=2.0, zorder=1, label="the roof")
+        if line:
+            axes.plot(*zip(*line), color="black", linewidth=2.0, zorder=1, label="the roof")
         axes.set_xlabel("MB that the operator must move (log scale)")
         axes.grid(which="major")
     styles, ends = chapter_styles(rows), {}
@@ -548,15 +541,16 @@ def under_roof(rows, peers=()):
                   linewidth=0.9, markevery=max(1, len(own) // 8), **styles[chapter])
         ends[chapter] = max(ends.get(chapter, own[-1]), own[-1], key=lambda row: row["operator_bytes"])
     providers = by(peers, lambda row: row["provider"])
-    for provider, style in line_styles(sorted(providers)).items():
-        own = providers[provider]
-        right.plot([row["operator_bytes"] / 1e6 for row in own], [row["gbps"] for row in own], linestyle="none",
-                   markersize=6, markeredgecolor="black", markeredgewidth=0.5, label=provider, **style)
+    marks = [(provider, providers[provider], style) for provider, style in line_styles(sorted(providers)).items()]
+    choices = [own_choice(own) for own in by(ours, problem_of).values()]
+    for name, own, style in [*marks, ("ours", choices, {"color": "black", "marker": "_"})]:
+        if own:
+            right.plot([row["operator_bytes"] / 1e6 for row in own], [row["gbps"] for row in own], linestyle="none",
+                       markersize=6 if name != "ours" else 14, markeredgecolor="black",
+                       markeredgewidth=0.5 if name != "ours" else 1.6, label=name, **style)
     left.set_ylim(0)
     left.set_title(f"{DIRECTIONS[direction][0]}: chapters")
-    apart, everywhere = run_of(peers)
-    apart = apart if everywhere else ", some of another run" if apart else ""
-    right.set_title(f"peers{apart}" if peers else "peers: none measured")
+    right.set_title("peers and ours, in one run" if peers else "peers: none measured")
     left.set_ylabel(AXES["gbps"])
     log_axis(left.xaxis)
     names = [(row["gbps"], chapter, styles[chapter]["color"]) for chapter, row in ends.items()]
@@ -565,29 +559,14 @@ def under_roof(rows, peers=()):
     return figure
 
 
-def run_of(rows):
-    """(which other run the peers' rows are of, whether all of them are); empty where none is."""
-    runs = list(dict.fromkeys(row["run"] for row in rows if row["run"]))
-    everywhere = bool(runs) and all(row["run"] for row in rows)
-    return (runs[-1] if runs else ""), everywhere
+def roof_over_bytes(rows):
+    """[(MB that the operator must move, GB/s of the roof)]"""
+    return sorted({row["operator_bytes"] / 1e6: row["roof_gbps"] for row in rows if row["roof_gbps"]}.items())
 
 
-def against_peers(rows, peers):
-    """One row for each problem that both have: the fastest chapter's time over the fastest peer's."""
-    peers_of = by(peers, lambda row: (row["direction"], problem_of(row)))
-    found = []
-    for key, own in by(rows, lambda row: (row["direction"], problem_of(row))).items():
-        if key in peers_of:
-            ours = min(own, key=lambda row: row["median_us"])
-            theirs = min(peers_of[key], key=lambda row: row["median_us"])
-            found.append({**ours, "peer": theirs["provider"], "peer_us": theirs["median_us"], "run": theirs["run"],
-                          "ratio": ours["median_us"] / theirs["median_us"]})
-    return found
-
-
-@drawing("problem that a chapter and a peer share")
+@drawing("problem that one run has of ours and of a peer")
 def peers_map(ratios):
-    """Our time over the fastest peer's, rows × cols."""
+    """Our time over the fastest peer's, rows × cols: what book.against_peers() returns."""
     from matplotlib.colors import Normalize
 
     directions = by(ratios, lambda row: row["direction"])
@@ -596,9 +575,7 @@ def peers_map(ratios):
              for direction, own in directions.items()}
     spans = [f"{min(r['ratio'] for r in own):.2f} to {max(r['ratio'] for r in own):.2f} times {DIRECTIONS[d][0]}"
              for d, own in directions.items()]
-    title = verdict(ratios, f"The fastest chapter's time over the fastest peer's: {', '.join(spans)}")
-    apart, everywhere = run_of(ratios)
-    title += f"; peers{apart}" if everywhere else f"; * peers{apart}" if apart else ""
+    title = verdict(ratios, f"Our time over the fastest peer's: {', '.join(spans)}")
     total = sum(map(len, lines.values()))
     figure, panels = new_figure(8.8, 1.6 + 0.6 * total + 0.5 * len(lines), title, panels=(len(lines), 1),
                                 sharex=True, gridspec_kw={"height_ratios": [len(line) for line in lines.values()]})
@@ -608,16 +585,15 @@ def peers_map(ratios):
         for row in own:
             i, j = lines[direction].index((row["rows"], row["dtype"])), columns.index(row["cols"])
             cells[i][j] = log2(row["ratio"])
-            ratio = f"{row['ratio']:.2f}" + ("*" if row["run"] and not everywhere else "")
-            axes.annotate(f"{ratio}\n{row['chapter']}\n{row['peer']}", (j, i), ha="center", va="center", fontsize=7.5,
-                          linespacing=1.1, fontweight="bold" if row["ratio"] < 1 else "normal",
+            axes.annotate(f"{row['ratio']:.2f}\n{row['chapter']}\n{row['peer']}", (j, i), ha="center", va="center",
+                          fontsize=7.5, linespacing=1.1, fontweight="bold" if row["ratio"] < 1 else "normal",
                           color="white" if abs(cells[i][j]) > 0.55 * limit else "black")
         axes.imshow(cells, norm=Normalize(-limit, limit), cmap="PuOr_r", aspect="auto")
         axes.set_yticks(range(len(lines[direction])), [f"{dtype}, M = {rows}" for rows, dtype in lines[direction]])
         axes.set_xticks(range(len(columns)), [str(cols) for cols in columns])
         axes.tick_params(length=0)
         axes.set_title(DIRECTIONS[direction][0])
-    panels[-1, 0].set_xlabel("N, columns; below 1, in bold: the chapter is faster")
+    panels[-1, 0].set_xlabel("N, columns; below 1, in bold: ours is faster")
     return figure
 
 

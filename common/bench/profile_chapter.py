@@ -6,9 +6,10 @@
     python3 common/bench/profile_chapter.py build/cuda/bin/fwd06 -- --dtype f16 --rows 4096 --cols 8192
     python3 common/bench/profile_chapter.py --csv FILE        # what `ncu --csv --page raw` printed before
 
-Prints a table for each chapter and appends JSON records: a header line, then one record for each
-launch of a kernel, with Nsight Compute's own metric names. Nsight Compute empties the caches before
-each kernel, as the chapters' own timing does. Exit status 2: the request or the profiler was wrong.
+Prints a table for each chapter and appends JSON records, one for each launch of a kernel: its problem
+and what made it, as measurements.py says, Nsight Compute's metrics under its own names, and the `run`
+in which they were counted. Nsight Compute empties the caches before each kernel, as the chapters' own
+timing does. Exit status 2: the request or the profiler was wrong.
 
 (It is not called profile.py, because `import cProfile` would find that instead of Python's own.)
 """
@@ -16,7 +17,6 @@ each kernel, as the chapters' own timing does. Exit status 2: the request or the
 import argparse
 import csv
 import datetime
-import itertools
 import json
 import os
 import re
@@ -27,8 +27,9 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+import kernel_names
 import measurements
-from measurements import MISSING, DataError, Problem, count, number
+from measurements import MISSING, SCHEMA, DataError, count, number, problem_of
 
 
 class Metric(NamedTuple):
@@ -105,13 +106,10 @@ def parse_csv(text):
 def demangle(names):
     """Names as the source spells them. run_ncu asks for the linker's, since Nsight Compute's own
     reading of these leaves out some namespaces, and with them the chapter."""
-    if not any(name.startswith("_Z") for name in names):
-        return names
     try:
-        done = subprocess.run(["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True)
+        return kernel_names.demangle(names)
     except (OSError, subprocess.CalledProcessError) as error:
         raise DataError(f"c++filt, which comes with g++, cannot spell the kernels' names: {error}") from error
-    return done.stdout.splitlines()
 
 
 def parse_kernel(name, row):
@@ -124,10 +122,7 @@ def parse_kernel(name, row):
 
 def split_name(text):
     """'void fwd02::layer_norm_forward<float>(…)' -> ('fwd02', 'layer_norm_forward<float>')"""
-    text = text.replace("(anonymous namespace)::", "").replace("<unnamed>::", "")
-    opened = itertools.accumulate((c == "<") - (c == ">") for c in text)  # template arguments may hold a '('
-    end = next((i for i, (c, depth) in enumerate(zip(text, opened)) if c == "(" and depth == 0), None)
-    name, angle, template = text[:end].removeprefix("void ").partition("<")
+    name, angle, template = kernel_names.without_parameters(text).partition("<")
     *namespaces, name = name.strip().split("::")
     return (namespaces[0] if namespaces else ""), name + angle + template
 
@@ -174,12 +169,17 @@ def by_chapter(kernels):
     return owned
 
 
+MADE_BY = ("problem", "l2", "device", "driver", "cuda", "backend", "date", "commit", "run")
+DIRECTIONS = {"fwd": "forward", "bwd": "backward"}
+
+
 def make_records(kernels, results):
     """One record a launch. `results` holds the program's own records of the same run, or none."""
     for chapter, kernel in by_chapter(kernels):
         result = next((r for r in results if r["chapter"] == chapter), results[-1])
-        record = {"chapter": chapter, "kernel": kernel.name, "grid": kernel.grid, "block": kernel.block}
-        record.update((key, result[key]) for key in ("kind", "dtype", "rows", "cols", "affine"))
+        record = {"schema": SCHEMA, "chapter": chapter, "direction": DIRECTIONS[chapter[:3]],
+                  **{key: result[key] for key in MADE_BY if key in result},
+                  "kernel": kernel.name, "grid": kernel.grid, "block": kernel.block}
         if result["chapter"] == chapter and "predicted_bytes" in result:
             record["predicted_bytes"] = result["predicted_bytes"]
         yield {**record, "metrics": kernel.metrics}
@@ -189,26 +189,22 @@ def make_records(kernels, results):
 
 
 def load_profiles(path):
-    """{measurements.identity: [record, …]}: a chapter's launches in the newest run of its problem.
+    """{(chapter, Problem): [record, …]}: a chapter's launches in the newest run of its problem.
 
-    A line that cannot be read is skipped and counted on stderr. Raises MissingData and DataError.
+    Skips and counts lines as measurements.load does. Raises MissingData and DataError.
     """
-    profiles, run, header, skipped = {}, 0, {}, 0
-    for line in measurements.read_lines(Path(path)):
-        entry = measurements.parse(line)
-        if entry is None or not (measurements.is_header(entry) or isinstance(entry.get("metrics"), dict)):
-            skipped += 1
-        elif measurements.is_header(entry):
-            header, run = entry, run + 1
-        else:
-            launches = profiles.setdefault(measurements.identity(entry), (run, []))
-            if launches[0] != run:
-                launches = profiles[measurements.identity(entry)] = (run, [])
-            launches[1].append({**header, **entry})
-    if skipped:
-        print(f"{path}: skipped {skipped} {'line' if skipped == 1 else 'lines'} that could not be "
-              "read as a profile (cut short?)", file=sys.stderr)
-    return {key: launches for key, (_, launches) in profiles.items()}
+    profiles = {}
+    for record in measurements.read_records(Path(path), parse_profile, "profile")[0]:
+        launches = profiles.setdefault((record["chapter"], problem_of(record)), [])
+        if launches and launches[0].get("run") != record.get("run"):
+            launches.clear()
+        launches.append(record)
+    return profiles
+
+
+def parse_profile(entry):
+    record = measurements.parse(entry)
+    return record if record and "chapter" in record and isinstance(record.get("metrics"), dict) else None
 
 
 # --- The table ---
@@ -253,8 +249,7 @@ def profile_rows(launches, predicted_bytes=None):
 
 def print_page(launches):
     first = launches[0]
-    problem = Problem(first["dtype"], first["rows"], first["cols"])
-    print(f"\n{first['chapter']} · {first['kind']} {problem}")
+    print(f"\n{first['chapter']} · {first['problem']['kind']} {problem_of(first['problem'])}")
     rows = [["", *(launch["kernel"] for launch in launches), ""]]
     rows += profile_rows(launches, first.get("predicted_bytes"))
     widths = [max(map(len, column)) for column in zip(*rows)]
@@ -296,7 +291,16 @@ def run_ncu(program, arguments):
         if done.returncode != 0:
             last = "\n".join(line for line in done.stdout.splitlines()[-20:] if line[:1] not in ('"', "="))
             raise DataError(f"{program} ended with status {done.returncode}:\n{last}")
-        return done.stdout, measurements.load(own).records if own.exists() else []
+        return done.stdout, own_results(own)
+
+
+def own_results(path):
+    """The program's own records as they stand in its file: problem, bytes, and what made them."""
+    lines = [measurements.parse_object(line) for line in measurements.read_lines(path)] if path.exists() else []
+    results = [line for line in lines if line and line.get("schema") == SCHEMA]
+    if not results:
+        raise DataError(f"the program wrote no record of schema {SCHEMA}; `make run BACKEND=cuda` builds it anew")
+    return results
 
 
 def parse_problem(text):
@@ -305,17 +309,16 @@ def parse_problem(text):
         raise DataError(f"--problem '{text}' is no problem; write it as 'f32 1024x2048' or "
                         "'rms bf16 4096x8192'")
     kind, dtype, rows, cols = match.groups()
-    return {"chapter": None, "kind": kind or "layer", "dtype": dtype, "rows": int(rows),
-            "cols": int(cols), "affine": True}
+    problem = {"kind": kind or "layer", "dtype": dtype, "rows": int(rows), "cols": int(cols), "options": {}}
+    return {"chapter": None, "problem": problem, "l2": "cold"}
 
 
-def make_header(kernels, results):
-    keys = ("device", "driver", "cuda", "backend", "date", "commit")
-    header = {key: results[-1][key] for key in keys if key in results[-1]}
-    header.setdefault("device", kernels[-1].device or "unknown")
-    header.setdefault("backend", "cuda")
-    header.setdefault("date", datetime.datetime.now(datetime.timezone.utc).date().isoformat())
-    return header
+def complete(results, kernels):
+    """The results with what else a record says of its run."""
+    now = datetime.datetime.now(datetime.timezone.utc)
+    made_by = {"device": kernels[-1].device or "unknown", "backend": "cuda", "date": now.date().isoformat(),
+               "run": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")}
+    return [{**made_by, **result} for result in results]
 
 
 def profile(options, arguments):
@@ -325,17 +328,16 @@ def profile(options, arguments):
     else:
         text, results = run_ncu(options.program, arguments)
     kernels = parse_csv(text)
-    if len({(r["kind"], r["dtype"], r["rows"], r["cols"]) for r in results}) != 1:
+    if len({json.dumps(result["problem"], sort_keys=True) for result in results}) != 1:
         raise DataError("profile one problem at a time: a sweep's kernels cannot be told apart")
-    records = list(make_records(kernels, results))
+    records = list(make_records(kernels, complete(results, kernels)))
     if not records:
         raise DataError("none of the kernels that Nsight Compute saw is a chapter's")
-    header = make_header(kernels, results)
-    print(header["device"])
+    print(records[0]["device"])
     for chapter in dict.fromkeys(record["chapter"] for record in records):
         print_page([record for record in records if record["chapter"] == chapter])
     with open(options.json, "a", encoding="utf-8") as out:
-        out.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in [header, *records])
+        out.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in records)
     print(f"\n{len(records)} records appended to {options.json}")
 
 
@@ -345,7 +347,7 @@ def main(argv):
                                      epilog="What follows -- goes to the program.")
     parser.add_argument("program", nargs="?", help="build/cuda/bin/<chapter>, or .../chapters for all")
     parser.add_argument("--json", metavar="FILE", help="where the records go (default: %(default)s)",
-                        default=Path(__file__).resolve().parent / "data" / "local_profile.jsonl")
+                        default=measurements.ROOT / "notebooks/data/local_profile.jsonl")
     parser.add_argument("--csv", metavar="FILE", help="read what ncu printed before, run nothing")
     parser.add_argument("--problem", metavar="TEXT", default="f32 1024x2048",
                         help="what --csv was measured on (default: %(default)s)")

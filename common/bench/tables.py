@@ -13,6 +13,7 @@ A table stands between two markers, each alone on its line; nothing else is touc
     <!-- table: groups bwd05 -->           a chapter with --group 1, 2, 4, … on two problems
     <!-- table: peers -->                  our time beside those of others' kernels
     <!-- table: peers rms -->              the same for RMS norm
+    <!-- table: against layer -->          our time over the best peer's, in sentences; or rms
     <!-- table: training -->               a GPT's training with each norm, and its figure
     <!-- end table -->
 
@@ -25,6 +26,7 @@ Exit status 2, with a sentence: an unknown table, a marker that is not closed, d
 import argparse
 import difflib
 import functools
+import math
 import os
 import re
 import sys
@@ -33,8 +35,9 @@ from pathlib import Path
 import measurements
 import peers
 import plots
-from book import DIRECTIONS, KINDS, ROOT, group_of, open_book, operator_bytes, provenance
-from measurements import GROUPS, LARGE, MISSING, PROGRESSION, SWEEP, WIDE, DataError, count, number
+from book import DIRECTIONS, KINDS, is_right, open_book, provenance
+from measurements import (GROUPS, LARGE, MISSING, PROGRESSION, ROOT, SWEEP, WIDE, DataError, count, number, problem_of,
+                          roof_gbps)
 from profile_chapter import profile_rows
 
 FIGURES = Path("notebooks/figures")
@@ -75,7 +78,7 @@ def progression(book, file):
                    speed_up(before, record), count(record.get("cycles")) if record else MISSING,
                    gbps(record), of_roof(record), predicted_mb(book, chapter, PROGRESSION)]
             if direction == "bwd":
-                row.append(count((book.source.find(chapter.id, *PROGRESSION) or {}).get("cycles")))
+                row.append(count((book.source.find(chapter.id, PROGRESSION, l2=None) or {}).get("cycles")))
             rows.append(row)
             shown += [record] if record else []
             before = record
@@ -83,9 +86,9 @@ def progression(book, file):
             lines += [*markdown(headers, rows, left=(0, 1)), ""]
     lines += [f"{PROGRESSION} (M × N), layer norm with weight and bias. Speed-up is over the chapter "
               f"before. {caption(shown, with_speed=True)}"]
-    for run in book.source.runs:
-        if run.get("source"):
-            lines += ["", f"A100 cycles: {run['source']} ({run['device']})."]
+    for source, device in dict.fromkeys((r.get("source"), r.get("device")) for r in book.source.records):
+        if source:
+            lines += ["", f"A100 cycles: {source} ({device})."]
     return lines + failures(book, book.chapters.values(), [PROGRESSION])
 
 
@@ -106,14 +109,13 @@ def measured(book, chapter):
 def variants(book, chapter):
     """The problems that a fused chapter was measured on with some of its parts."""
     records = [record for record in book.measured.records
-               if record.get("chapter") == chapter.id and record.get("variant")
-               and not group_of(record) and record.get("passed", True) and "median_us" in record]
+               if record.get("chapter") == chapter.id and record["options"]
+               and problem_of(record).group is None and is_right(record)]
     if not records:
         return ["Not measured yet."]
     records.sort(key=lambda record: (record["dtype"], record["rows"], record["cols"]))
     headers = ["problem, M × N", "with", "median µs", "p10–p90", "GB/s", "% of roof", "predicted MB"]
-    rows = [[str(measurements.Problem(r["dtype"], r["rows"], r["cols"])), r["variant"], median(r),
-             spread(r), number(r["gbps"], 3), f"{100 * r['gbps'] / r['roof_gbps']:.1f}",
+    rows = [[str(problem_of(r)), problem_of(r).words, median(r), spread(r), gbps(r), of_roof(r),
              number(r["predicted_bytes"] / 1e6)] for r in records]
     text = "GB/s are of the bytes that the fused operator must move. "
     if any("parts_us" in r for r in records):
@@ -134,11 +136,12 @@ def parts(record):
 
 def groups(book, chapter):
     """The problems of --set groups, by the size that --group asks for."""
-    sizes = sorted({group_of(record) for record in book.measured.records
+    sizes = sorted({problem_of(record).group for record in book.measured.records
                     if record.get("chapter") == chapter.id} - {None})
-    found = {size: [book.find(chapter, problem, f"group {size}") for problem in GROUPS] for size in sizes}
+    asked = {size: [problem.with_options(group=size) for problem in GROUPS] for size in sizes}
+    found = {size: [book.find(chapter, problem) for problem in problems] for size, problems in asked.items()}
     shown = [record for records in found.values() for record in records if record]
-    failed = failures(book, [chapter], GROUPS, [f"group {size}" for size in sizes])
+    failed = failures(book, [chapter], [problem for problems in zip(*asked.values()) for problem in problems])
     if not shown:
         return ["Not measured yet.", *failed]
     headers = [chapter.group or "group", *(head for problem in GROUPS
@@ -161,22 +164,18 @@ def spread(record):
 
 
 def predicted_mb(book, chapter, problem):
-    record = book.measured.find(chapter.id, *problem) or {}
+    record = book.measured.find(chapter.id, problem) or {}
     return number(record["predicted_bytes"] / 1e6) if "predicted_bytes" in record else MISSING
 
 
-def bytes_per_ns(record):
-    return operator_bytes(record) / record["median_us"] / 1e3
-
-
 def gbps(record):
-    return number(bytes_per_ns(record), 3) if record else MISSING
+    return number(measurements.gbps(record), 3) if record else MISSING
 
 
 def of_roof(record):
-    if not record or not record.get("roof_gbps"):
+    if not record or not record.get("roof_us"):
         return MISSING
-    return f"{100 * bytes_per_ns(record) / record['roof_gbps']:.1f}"
+    return f"{100 * measurements.gbps(record) / roof_gbps(record):.1f}"
 
 
 def samples(record):
@@ -197,24 +196,24 @@ def caption(records, with_speed=False):
 
 
 def roof_speed(records):
-    roofs = sorted({round(record["roof_gbps"]) for record in records if record.get("roof_gbps")})
+    roofs = sorted({round(roof_gbps(record)) for record in records if record.get("roof_us")})
     return "–".join(count(roof) for roof in dict.fromkeys((roofs[0], roofs[-1]))) if roofs else MISSING
 
 
-def failures(book, chapters, problems, variants=("",)):
+def failures(book, chapters, problems):
     """A line that names what is not shown because its result was wrong."""
-    failed = [", ".join(filter(None, (f"{chapter.id} on {problem}", variant)))
-              for chapter in chapters for problem in problems for variant in variants
-              if not (book.measured.find(chapter.id, *problem, variant=variant) or {}).get("passed", True)]
+    failed = [", ".join(filter(None, (f"{chapter.id} on {problem}", problem.words)))
+              for chapter in chapters for problem in problems
+              if not (book.measured.find(chapter.id, problem) or {}).get("passed", True)]
     return ["", f"Without times, because the check failed: {'; '.join(failed)}."] if failed else []
 
 
 def profile(book, chapter):
-    launches = book.profiles.get((None, chapter.id, "layer", *PROGRESSION, True, ""))
+    launches = book.profiles.get((chapter.id, PROGRESSION))
     if not launches:
         return ["Not profiled yet."]
     predicted = launches[0].get("predicted_bytes") or (
-        book.measured.find(chapter.id, *PROGRESSION) or {}).get("predicted_bytes")
+        book.measured.find(chapter.id, PROGRESSION) or {}).get("predicted_bytes")
     headers = ["", *(f"`{launch['kernel']}`" for launch in launches), ""]
     lines = markdown(headers, profile_rows(launches, predicted), left=(0, len(headers) - 1))
     return [*lines, "", f"{PROGRESSION}. Nsight Compute, with the caches emptied before each kernel. "
@@ -226,45 +225,60 @@ def profile(book, chapter):
 
 def peers_table(book, kind):
     """Both directions on the problems of `make peers`: our time, the roof, and each peer's time."""
-    lines, beside = [], []
+    lines, timed = [], []
     for direction, name in DIRECTIONS.items():
-        ours, theirs = (plots.by(rows, plots.problem_of) for rows in book.contenders(direction, kind, everyone=True))
-        problems = [problem for problem in peers.SHAPES if problem in ours and problem in theirs]
-        shown = sorted((row for problem in problems for row in theirs[problem]), key=lambda row: row["run"] != "")
-        names = list(dict.fromkeys(row["provider"] for row in shown))
-        rows = [peers_line(problem, ours[problem], {row["provider"]: row for row in theirs[problem]}, names)
-                for problem in problems]
-        beside += [row for problem in problems for row in ours[problem]]
+        ours, theirs = (plots.by(rows, problem_of) for rows in book.contenders(direction, kind))
+        pairs = shown_pairs(book, direction, kind)
+        names = list(dict.fromkeys(row["provider"] for pair in pairs for row in theirs[problem_of(pair)]))
+        rows = [peers_line(pair, theirs[problem_of(pair)], names) for pair in pairs]
+        timed += [row for pair in pairs for row in ours[problem_of(pair)]]
         headers = [f"{name}, M × N", "roof", "ours", "by", *names, "ours / best peer"]
         if rows:
             lines += [*markdown(headers, rows, left=(0, 3)), ""]
     if not lines:
         return ["Not measured yet."]
-    star = "* of another run than ours. " if any(re.search(r"\d\* \|", line) for line in lines) else ""
     affine = "weight and bias" if kind == "layer" else "weight"
-    timed = [row for row in beside if "commit" in row] or book.measured.records
     return [*lines, f"Microseconds, {KINDS[kind]} with {affine}, cold L2; the fastest in bold. Ours is what the "
             "dispatch chooses, or the fastest chapter where the dispatch was not measured. The roof: forward "
-            f"{ROOFS['fwd']}, backward {ROOFS['bwd']}. {star}{book.about_peers(kind)} {provenance(timed)}."]
+            f"{ROOFS['fwd']}, backward {ROOFS['bwd']}. {book.about_peers(kind)} {provenance(timed)}."]
 
 
-def peers_line(problem, ours, theirs, names):
-    own = next((row for row in ours if row.get("provider") == "dispatch"), None)
-    own = own or min(ours, key=lambda row: row["median_us"])
-    rivals = [row for row in theirs.values() if row["run"] == ""] or list(theirs.values())
-    best = min(rivals, key=lambda row: row["median_us"])
-    fastest = min(own["median_us"], best["median_us"])
+def shown_pairs(book, direction, kind):
+    """The rows of book.against_peers() on the problems of `make peers`, in their order."""
+    of_problem = {problem_of(row): row for row in book.against_peers(direction, kind)}
+    shapes = [shape._replace(kind=kind) for shape in peers.SHAPES]
+    return [of_problem[problem] for problem in shapes if problem in of_problem]
 
-    def cell(row):
-        if row is None:
-            return MISSING
-        star = "*" if len(rivals) < len(theirs) and row.get("run") else ""
-        time = number(row["median_us"]) + star
-        return f"**{time}**" if row["median_us"] == fastest and not star else time
 
-    return [str(problem), number(own["roof_us"]), cell(own), own["chapter"],
-            *(cell(theirs.get(name)) for name in names),
-            f"{own['median_us'] / best['median_us']:.2f}{'*' if best['run'] else ''}"]
+def peers_line(pair, theirs, names):
+    least = min(pair["median_us"], pair["peer_us"])
+    times = {row["provider"]: row["median_us"] for row in theirs}
+
+    def cell(time):
+        return f"**{number(time)}**" if time == least else number(time)
+
+    return [str(problem_of(pair)), number(pair["roof_us"]), cell(pair["median_us"]), pair["chapter"],
+            *(cell(times.get(name)) for name in names), f"{pair['ratio']:.2f}"]
+
+
+def against(book, kind):
+    """The same in a sentence for each direction."""
+    lines = []
+    for direction, name in DIRECTIONS.items():
+        pairs = shown_pairs(book, direction, kind)
+        if pairs:
+            ratios = [pair["ratio"] for pair in pairs]
+            roofs = [pair["roof_us"] / pair["peer_us"] for pair in pairs if pair["roof_us"]]
+            lines.append(
+                f"- {name.capitalize()}, {KINDS[kind]}: ours are the fastest at "
+                f"{sum(ratio < 1 for ratio in ratios)} of {len(ratios)} problems. Our time over the best peer's is "
+                f"{min(ratios):.2f} to {max(ratios):.2f}, {geometric_mean(ratios):.2f} in the geometric mean"
+                + (f"; the roof's own would be {geometric_mean(roofs):.2f}." if roofs else "."))
+    return lines or ["Not measured yet."]
+
+
+def geometric_mean(ratios):
+    return math.exp(sum(map(math.log, ratios)) / len(ratios))
 
 
 # --- Training ---
@@ -340,11 +354,14 @@ def make_table(book, file, request, where):
         return progression(book, file)
     if table == "peers" and identifier in ("", "rms"):
         return peers_table(book, identifier or "layer")
+    if table == "against" and identifier in KINDS:
+        return against(book, identifier)
     if request == "training":
         return training(book, file)
     makers = {"measured": measured, "profile": profile, "variants": variants, "groups": groups}
     if table not in makers:
-        raise MarkerError(f"{where}: there is no table '{request}'; choose from progression, peers, peers rms, training, "
+        raise MarkerError(f"{where}: there is no table '{request}'; choose from progression, peers, peers rms, "
+                          "against layer, against rms, training, "
                           + ", ".join(f"{maker} <chapter>" for maker in makers))
     if identifier not in book.chapters:
         raise MarkerError(f"{where}: the table '{request}' names no chapter; the chapters are "
@@ -388,11 +405,10 @@ def figures(book):
     """[(path, what it shows, how it is drawn)]: plain rows, so that a check need not draw them."""
     chapters = [row for direction in DIRECTIONS for row in book.rows(direction, [PROGRESSION])]
     sweep = [row for direction in DIRECTIONS for row in book.rows(direction, SWEEP)]
-    peers = [row for direction in DIRECTIONS for row in
-             plots.against_peers(*book.contenders(direction))]
+    beside = [row for direction in DIRECTIONS for row in book.against_peers(direction)]
     return [(FIGURES / "progression.svg", chapters, plots.progression),
             (FIGURES / "sweep.svg", sweep, functools.partial(plots.over_columns, value="gbps")),
-            (FIGURES / "peers.svg", peers, plots.peers_map),
+            (FIGURES / "peers.svg", beside, plots.peers_map),
             (FIGURES / "training.svg", book.training_rows(), plots.training)]
 
 

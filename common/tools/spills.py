@@ -2,19 +2,22 @@
 """spills.py BUILD_DIRECTORY: no kernel that the dispatch picks for aligned rows keeps a register in
 memory.
 
-Reads what ptxas said while `make compile-cuda` compiled the chapters of the table in
-common/library/dispatch.cpp. A kernel has a stack frame where its registers did not suffice (a spill), or
+Reads what ptxas said while `make compile-cuda` compiled the chapters that notebooks/data/chapters.json
+says the dispatch chooses from. A kernel has a stack frame where its registers did not suffice (a spill), or
 where an array has an index that is not known; either goes through local memory in each turn. The
 architecture of the measurements behind the table is judged, the others are shown.
 """
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bench"))
+from catalogue import dispatched, load_catalogue  # noqa: E402
+from kernel_names import demangle, without_parameters  # noqa: E402
+from measurements import DataError  # noqa: E402
+
 JUDGED = "sm_90"
 
 # Which of a chapter's kernels serve rows that start at no 16-byte boundary: they go element by
@@ -53,28 +56,6 @@ class Kernel(NamedTuple):
     stack_bytes: int
 
 
-def chapters_of_the_table(source):
-    """The ids that common/library/dispatch.cpp names, each once."""
-    return list(dict.fromkeys(re.findall(r'\.chapter = "(\w+)"', source)))
-
-
-def demangle(names):
-    """Kernels' names as the source spells them."""
-    plain = subprocess.run(["c++filt"], input="\n".join(names), capture_output=True, text=True,
-                           check=True).stdout.splitlines()
-    return [without_parameters(name.removeprefix("void ")) for name in plain]
-
-
-def without_parameters(name):
-    """Up to the first '(' outside of <…>."""
-    depth = 0
-    for i, character in enumerate(name):
-        depth += {"<": 1, ">": -1}.get(character, 0)
-        if character == "(" and depth == 0:
-            return name[:i]
-    return name
-
-
 def read_report(text):
     """The Kernels of one object's report."""
     found = re.findall(
@@ -84,7 +65,7 @@ def read_report(text):
         r".*Used (\d+) registers", text)
     if len(found) != text.count("Compiling entry function"):
         raise ValueError("a report of ptxas that this script cannot read")
-    names = demangle([name for name, *_ in found])
+    names = map(without_parameters, demangle([name for name, *_ in found]))
     return [Kernel(architecture, name, int(registers), int(stack_bytes))
             for name, (_, architecture, stack_bytes, registers) in zip(names, found)]
 
@@ -112,7 +93,10 @@ def judge(chapter, kernels):
 
 
 def main(directory):
-    chapters = chapters_of_the_table((ROOT / "common/library/dispatch.cpp").read_text(encoding="utf-8"))
+    try:
+        chapters = dispatched(load_catalogue())
+    except DataError as error:
+        sys.exit(f"spills: {error}")
     good, needed = bool(chapters), set()
     for chapter in chapters:
         reports = list(Path(directory).glob(f"CMakeFiles/{chapter}_kernel.dir/**/*.ptxas"))

@@ -13,6 +13,7 @@ import functools
 import os
 import shlex
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -20,6 +21,9 @@ import numpy as np
 from . import variance
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "common/bench"))
+from style import STYLE  # noqa: E402
+
 BUILD = ROOT / "build" / "cpu"
 TEMPLATE = "fwd01"  # the chapter with whose commands a kernel of your own is built
 
@@ -139,16 +143,13 @@ MAP = "cividis"  # dark to bright, so that greys keep its order
 
 
 def use_style():
-    """The look of every figure from here on."""
+    """The look of every figure from here on: that of the measurements' figures, and what these lack."""
     import matplotlib
 
     matplotlib.rcParams.update({
-        "figure.dpi": 110, "figure.facecolor": "white", "figure.constrained_layout.use": True,
-        "font.size": 9.5, "font.family": "DejaVu Sans", "axes.spines.top": False,
-        "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True,
-        "grid.color": "#cccccc", "grid.linewidth": 0.7, "axes.titlesize": 10,
-        "axes.titlelocation": "left", "lines.markersize": 4.5, "lines.linewidth": 1.4,
-        "legend.frameon": False, "image.cmap": MAP})
+        **STYLE, "figure.dpi": 110, "figure.facecolor": "white", "figure.constrained_layout.use": True,
+        "axes.grid": True, "lines.markersize": 4.5, "lines.linewidth": 1.4, "legend.frameon": False,
+        "image.cmap": MAP})
 
 
 def draw_matrix(axes, matrix, low, high, texts=None):

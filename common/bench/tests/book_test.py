@@ -17,7 +17,7 @@ sys.dont_write_bytecode = True
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 import book  # noqa: E402
-from made_up import EMULATED, HEADER, jsonl, peer, profile, record, training  # noqa: E402
+from made_up import DEVICE, EMULATED, catalogue, jsonl, peer, profile, record, training  # noqa: E402
 from measurements import PROGRESSION, DataError, MissingData  # noqa: E402
 
 
@@ -29,10 +29,12 @@ class Choose(unittest.TestCase):
         self.addCleanup(directory.cleanup)
         self.root = Path(directory.name)
         for name in ("fwd01_one", "fwd02_two", "bwd01_one"):
-            self.write(f"chapters/{name}/kernel.cu", f'    .title = "{name}",\n')
+            self.write(f"chapters/{name}/kernel.cu", "")
+        self.write(book.CATALOGUE, catalogue(fwd01=("fwd01_one", "One"), fwd02=("fwd02_two", "Two"),
+                                             bwd01=("bwd01_one", "One back")))
         self.measured = [record("fwd01", 20.0), record("bwd01", 50.0)]
-        self.write(book.DATA, jsonl(HEADER, *self.measured))
-        self.write(book.SOURCE, jsonl({"device": "A100"}, record("bwd01", 80.0)))
+        self.write(book.DATA, jsonl(*self.measured))
+        self.write(book.SOURCE, jsonl(record("bwd01", 80.0, device="A100", l2=None) | {"l2": None}))
         self.addCleanup(os.environ.pop, book.VARIABLE, None)
         os.environ.pop(book.VARIABLE, None)
 
@@ -50,7 +52,7 @@ class Choose(unittest.TestCase):
 
     def test_the_committed_data_and_who_is_missing_in_them(self):
         chosen, err = self.choose()
-        self.assertEqual((chosen.device, err), (HEADER["device"], ""))
+        self.assertEqual((chosen.device, err), (DEVICE, ""))
         self.assertEqual([row["chapter"] for row in chosen.rows("fwd", [PROGRESSION])], ["fwd01"])
         self.assertEqual(chosen.missing("fwd"), ["fwd02"])
         self.assertIn("Data: notebooks/data/h100.jsonl, NVIDIA H100 80GB HBM3, driver 1", chosen.about())
@@ -64,17 +66,48 @@ class Choose(unittest.TestCase):
         self.assertAlmostEqual(row["gbps"], moved / 20e3)
         self.assertAlmostEqual(row["of_roof"], 100 * moved / 20e3 / 2000)
         self.assertAlmostEqual(row["roof_us"], moved / 2e6)
+        self.assertEqual((row["title"], row["variant"]), ("One", ""))
+
+    def test_a_chapter_that_the_list_lacks_is_named(self):
+        self.write("chapters/fwd10_new/kernel.cu", "")
+        chosen, err = self.choose()
+        self.assertEqual(err, "notebooks/data/chapters.json lacks fwd10; `make tables` writes it anew\n")
+        self.assertEqual(list(chosen.chapters), ["fwd01", "fwd02", "bwd01", "fwd10"])
+        self.assertEqual(chosen.chapters["fwd10"].title, "fwd10")
+        (self.root / book.CATALOGUE).unlink()
+        self.assertIn("lacks bwd01, fwd01, fwd02, fwd10; `make tables`", self.choose()[1])
+
+    def test_a_warm_time_stands_beside_no_cold_one(self):
+        warm = [record("fwd01", 1.0, l2="warm"), record("fwd02", 2.0, l2="warm")]
+        self.write(book.DATA, jsonl(*self.measured, *warm))
+        chosen, _ = self.choose()
+        self.assertEqual([row["median_us"] for row in chosen.rows("fwd", [PROGRESSION])], [20.0])
+        self.assertEqual(chosen.missing("fwd"), ["fwd02"])
+        self.assertIn("Left out: 2 records of a warm L2", chosen.about())
+        self.write(book.DATA, jsonl(*warm, *self.measured))
+        self.assertEqual([row["median_us"] for row in self.choose()[0].rows("fwd", [PROGRESSION])], [20.0])
+        self.write(book.DATA, jsonl(*warm))
+        self.assertEqual(self.choose()[0].rows("fwd", [PROGRESSION]), [])
+
+    def test_records_of_another_schema_are_named_skipped_and_counted(self):
+        old = {"chapter": "fwd02", "dtype": "f32", "rows": 1024, "cols": 2048, "median_us": 1.0}
+        self.write(book.DATA, jsonl(*self.measured, old, {**record("fwd02", 1.0), "schema": 3},
+                                    {**record("bwd01", 1.0), "schema": 3}))
+        chosen, err = self.choose()
+        self.assertIn("h100.jsonl: skipped 1 record of no schema and 2 records of schema 3: this reads schema 2\n",
+                      err)
+        self.assertEqual(chosen.missing("fwd"), ["fwd02"])
+        self.assertIn("Skipped in it: 3 lines that could not be read.", chosen.about())
 
     def test_the_readers_own_measurements_come_first(self):
-        own = {**HEADER, "device": "GPU"}
-        self.write(book.LOCAL, jsonl(EMULATED, record("fwd01", 9e4, backend="cpu"), own, record("fwd02", 7.0)))
+        self.write(book.LOCAL, jsonl(record("fwd01", 9e4, **EMULATED), record("fwd02", 7.0, device="GPU")))
         chosen, _ = self.choose()
         self.assertEqual((chosen.device, [row["median_us"] for row in chosen.rows("fwd", [PROGRESSION])]), ("GPU", [7.0]))
-        self.assertEqual(self.choose(book.DATA)[0].device, HEADER["device"])
+        self.assertEqual(self.choose(book.DATA)[0].device, DEVICE)
 
     def test_emulated_times_only_where_they_are_named(self):
-        self.write(book.LOCAL, jsonl(EMULATED, record("fwd01", 9e4, backend="cpu")))
-        self.write("notebooks/data/peers.jsonl", jsonl(EMULATED, peer("torch", "forward", 9.0)))
+        self.write(book.LOCAL, jsonl(record("fwd01", 9e4, **EMULATED)))
+        self.write("notebooks/data/peers.jsonl", jsonl(peer("torch", "forward", 9.0, **EMULATED)))
         chosen, err = self.choose()
         self.assertFalse(chosen.emulated)
         self.assertIn("local.jsonl holds no GPU's times", err)
@@ -83,10 +116,10 @@ class Choose(unittest.TestCase):
         self.assertIn("Emulated times", chosen.about())
         row, = chosen.rows("fwd", [PROGRESSION])
         self.assertEqual([row[key] for key in ("cycles", "gbps", "roof_gbps", "of_roof")], [None] * 4)
-        self.assertEqual((chosen.source_rows("bwd"), chosen.peer_rows("fwd"), chosen.profiles), ([], [], {}))
+        self.assertEqual((chosen.source_rows("bwd"), chosen.contenders("fwd")[1], chosen.profiles), ([], [], {}))
 
     def test_a_line_cut_short_is_skipped_counted_and_said(self):
-        self.write(book.DATA, jsonl(HEADER, *self.measured)[:-40])
+        self.write(book.DATA, jsonl(*self.measured)[:-40])
         chosen, err = self.choose()
         self.assertIn("skipped 1 line", err)
         self.assertIn("Skipped in it: 1 line that could not be read.", chosen.about())
@@ -98,82 +131,83 @@ class Choose(unittest.TestCase):
         self.write("notebooks/data/empty.jsonl", "")
         chosen, _ = self.choose("notebooks/data/empty.jsonl")
         self.assertIn("holds no measurement", chosen.about())
-        self.write("two.jsonl", jsonl(HEADER, *self.measured, {**HEADER, "device": "B"}, record("fwd02", 1.0)))
+        self.write("two.jsonl", jsonl(*self.measured, record("fwd02", 1.0, device="B")))
         with self.assertRaisesRegex(DataError, "times of B and NVIDIA H100 80GB HBM3"):
             self.choose("two.jsonl")
 
     def test_a_wrong_result_has_no_time(self):
-        self.write(book.DATA, jsonl(HEADER, record("fwd01", 20.0, passed=False)))
+        self.write(book.DATA, jsonl(record("fwd01", 20.0, passed=False)))
         self.assertEqual(self.choose()[0].rows("fwd", [PROGRESSION]), [])
 
     def test_profiles_and_peers_are_of_the_same_device(self):
-        self.write("notebooks/data/h100_profile.jsonl", jsonl(HEADER, profile("fwd01"), profile("fwd01")))
-        self.write("notebooks/data/peers_h100.jsonl", jsonl({**HEADER, "torch": "2.11"}, peer("torch", "forward", 9.0)))
+        self.write("notebooks/data/h100_profile.jsonl", jsonl(profile("fwd01"), profile("fwd01")))
+        self.write("notebooks/data/peers_h100.jsonl", jsonl(*self.OWN, self.TORCH))
         chosen, _ = self.choose()
         row, = chosen.profile_rows("fwd")
         self.assertEqual((row["read_bytes"], row["l2_bytes"]), (2 * 9 * 10**6, 2 * 32 * 1100000))
-        self.assertEqual([row["provider"] for row in chosen.peer_rows("fwd")], ["torch"])
-        self.assertIn("another run than the chapters, 2026-01-02, PyTorch 2.11", chosen.about_peers())
-        self.assertIn("another run", chosen.peer_rows("fwd")[0]["run"])
-        other = {**HEADER, "device": "GPU"}
-        self.write("notebooks/data/other.jsonl", jsonl(other, *self.measured))
-        self.write("notebooks/data/other_profile.jsonl", jsonl(HEADER, profile("fwd01")))
+        self.assertEqual([row["provider"] for row in chosen.contenders("fwd")[1]], ["torch"])
+        self.write("notebooks/data/other.jsonl", jsonl(record("fwd01", 20.0, device="GPU")))
+        self.write("notebooks/data/other_profile.jsonl", jsonl(profile("fwd01")))
         chosen, _ = self.choose("notebooks/data/other.jsonl")
-        self.assertEqual((chosen.profile_rows("fwd"), chosen.peer_rows("fwd")), ([], []))
+        self.assertEqual((chosen.profile_rows("fwd"), chosen.contenders("fwd")[1]), ([], []))
         self.assertIn("No peer was measured on this device (GPU).", chosen.about_peers())
 
-    def test_peers_in_the_file_itself_are_of_the_same_run(self):
-        self.write("both.jsonl", jsonl(HEADER, *self.measured, peer("torch", "backward", 9.0)))
-        chosen, _ = self.choose("both.jsonl")
-        self.assertEqual([row["run"] for row in chosen.peer_rows("bwd")], [""])
-        self.assertIn("with the chapters", chosen.about_peers())
+    def test_peers_may_stand_in_the_file_itself(self):
+        self.write("both.jsonl", jsonl(*self.measured, *self.OWN, self.TORCH))
+        self.assertEqual([row["provider"] for row in self.choose("both.jsonl")[0].contenders("fwd")[1]], ["torch"])
 
-    def contend(self, *entries, chosen=None):
-        """[(who, µs, run)] of ours and of the peers, forward, where these are the peers' file."""
+    def contend(self, *entries):
+        """[(who, µs)] of ours and of the peers, forward, where these are the peers' file; and the book."""
         self.write("notebooks/data/peers_h100.jsonl", jsonl(*entries))
-        chosen, _ = self.choose(chosen)
+        chosen, _ = self.choose()
         ours, peers = chosen.contenders("fwd")
         return ([(row["chapter"], row["median_us"]) for row in ours],
-                [(row["provider"], row["median_us"], bool(row["run"])) for row in peers], chosen)
+                [(row["provider"], row["median_us"]) for row in peers], chosen)
 
-    RUN = {**HEADER, "run": "2026-01-03T10:00:00Z", "date": "2026-01-03", "torch": "2.11", "quack-kernels": "0.6"}
     OWN = [peer("dispatch", "forward", 8.0, chosen="fwd02"), peer("fwd01", "forward", 21.0)]
+    TORCH = peer("torch", "forward", 9.0, packages={"torch": "2.11", "quack-kernels": "0.6"})
 
     def test_kernels_measured_beside_the_peers_are_held_against_them(self):
-        ours, peers, chosen = self.contend(self.RUN, *self.OWN, peer("torch", "forward", 9.0))
-        self.assertEqual(ours, [("fwd02", 8.0), ("fwd01", 21.0)])
-        self.assertEqual(peers, [("torch", 9.0, False)])
-        self.assertEqual(chosen.about_peers(), "The peers were measured beside our kernels, in one run, 2026-01-03, "
+        ours, peers, chosen = self.contend(*self.OWN, self.TORCH)
+        self.assertEqual((ours, peers), ([("fwd02", 8.0), ("fwd01", 21.0)], [("torch", 9.0)]))
+        self.assertEqual(chosen.about_peers(), "The peers were measured beside our kernels, in one run, 2026-01-02, "
                                                "PyTorch 2.11, QuACK 0.6.")
-        self.assertEqual(chosen.contenders("fwd")[0][0]["title"], "fwd02_two")
+        pair, = chosen.against_peers("fwd")
+        self.assertEqual((pair["title"], pair["peer"], pair["ratio"]), ("Two", "torch", 8 / 9))
 
-    def test_a_run_with_both_goes_before_newer_peers_and_older_ones_alone(self):
-        other = {"rows": 8, "cols": 8}
-        ours, peers, chosen = self.contend(HEADER, peer("apex", "forward", 5.0), peer("torch", "forward", 7.0, **other),
-                                           self.RUN, *self.OWN, peer("torch", "forward", 9.0),
-                                           {**self.RUN, "run": "2026-01-04"}, peer("liger", "forward", 6.0))
+    def test_ours_is_what_the_dispatch_chooses_or_the_fastest_chapter_without_it(self):
+        faster = peer("fwd01", "forward", 7.0)
+        for own, chapter in (([self.OWN[0], faster], "fwd02"), ([faster, peer("fwd02", "forward", 8.0)], "fwd01")):
+            pair, = self.contend(*own, self.TORCH)[2].against_peers("fwd")
+            self.assertEqual(pair["chapter"], chapter)
+
+    def test_a_problem_is_shown_only_where_one_run_has_both(self):
+        later, other = {"run": "2026-01-04T00:00:00Z", "date": "2026-01-04"}, {"rows": 8, "cols": 8}
+        ours, peers, chosen = self.contend(
+            peer("torch", "forward", 7.0, problem=other), peer("dispatch", "forward", 6.0, problem=other, **later),
+            peer("liger", "forward", 9.5), *self.OWN, self.TORCH, peer("torch", "forward", 5.0, **later))
         self.assertEqual(ours, [("fwd02", 8.0), ("fwd01", 21.0)])
-        self.assertEqual(peers, [("torch", 9.0, False), ("torch", 7.0, True)])
-        self.assertEqual({(row["provider"], row["median_us"], bool(row["run"]))
-                          for row in chosen.contenders("fwd", everyone=True)[1]},
-                         {("torch", 9.0, False), ("liger", 6.0, True), ("apex", 5.0, True), ("torch", 7.0, True)})
-        self.assertIn("What that run lacks was measured in another run than the chapters, 2026-01-02",
-                      chosen.about_peers())
+        self.assertEqual(peers, [("liger", 9.5), ("torch", 9.0)])
+        self.assertNotIn("2026-01-04", chosen.about_peers())
+        ours, peers, _ = self.contend(*self.OWN, self.TORCH, peer("dispatch", "forward", 7.5, chosen="fwd01", **later),
+                                      peer("torch", "forward", 8.5, **later))
+        self.assertEqual((ours, peers), ([("fwd01", 7.5)], [("torch", 8.5)]))
 
-    def test_wrong_peers_and_times_with_the_launch_are_left_out(self):
-        ours, peers, _ = self.contend(self.RUN, *self.OWN, peer("torch", "forward", 9.0),
-                                      peer("torch", "forward", 30.0, variant="with launch"),
+    def test_wrong_peers_warm_ones_and_times_with_the_host_s_are_left_out(self):
+        ours, peers, _ = self.contend(*self.OWN, self.TORCH, peer("torch", "forward", 30.0, host="counted"),
+                                      peer("liger", "forward", 2.0, l2="warm"),
                                       peer("quack", "forward", 1.0, passed=False))
-        self.assertEqual((len(ours), peers), (2, [("torch", 9.0, False)]))
+        self.assertEqual((len(ours), peers), (2, [("torch", 9.0)]))
 
-    def test_without_our_kernels_the_chapters_own_times_stand_beside_the_peers(self):
-        ours, peers, _ = self.contend(self.RUN, peer("torch", "forward", 9.0))
-        self.assertEqual((ours, peers), ([("fwd01", 20.0)], [("torch", 9.0, True)]))
+    def test_without_our_kernels_beside_them_no_peer_is_shown(self):
+        ours, peers, chosen = self.contend(self.TORCH)
+        self.assertEqual((ours, peers, chosen.against_peers("fwd")), ([], [], []))
+        self.assertIn("No run has peers and our kernels", chosen.about_peers())
 
     def test_the_reader_s_own_peers_count_in_notebooks_and_not_in_tables(self):
-        self.write(book.LOCAL_PEERS, jsonl(self.RUN, *self.OWN, peer("torch", "forward", 9.0)))
-        self.assertEqual(len(self.choose()[0].peer_rows("fwd")), 1)
-        self.assertEqual(book.open_book(self.root).peer_rows("fwd"), [])
+        self.write(book.LOCAL_PEERS, jsonl(*self.OWN, self.TORCH))
+        self.assertEqual(len(self.choose()[0].contenders("fwd")[1]), 1)
+        self.assertEqual(book.open_book(self.root).contenders("fwd")[1], [])
 
     def train(self, name, *entries):
         """(the book with this file of gpt_training.py, what was said on stderr)"""
@@ -186,7 +220,8 @@ class Choose(unittest.TestCase):
         self.assertRegex(chosen.about_training(), "^notebooks/data/training_h100.jsonl holds no training")
 
     def test_training_rows(self):
-        runs = [{**HEADER, "run": "1", "torch": "2.11"}, *training("bf16"), *training("f32")]
+        told = {"packages": {"torch": "2.11"}}
+        runs = [*training("bf16", **told), *training("f32", **told)]
         chosen, err = self.train(book.TRAINING, *runs)
         rows = chosen.training_rows()
         self.assertEqual([row["norm"] for row in rows[:6]],
@@ -199,36 +234,36 @@ class Choose(unittest.TestCase):
                                                   "driver 1, CUDA 13.0, PyTorch 2.11, 2026-01-02, commit c.")
 
     def test_of_two_trainings_the_newest_whole_one_counts(self):
-        first, second, third = ({**HEADER, "run": str(i)} for i in range(3))
-        runs = [first, *training("bf16", step_us=1.0), second, *training("bf16", step_us=2.0), third]
-        for cut, step in (([], 2.0), (training("bf16", step_us=3.0)[:3], 2.0), (training("bf16", step_us=3.0), 3.0)):
+        def run(number):
+            return training("bf16", step_us=float(number), run=str(number))
+
+        for cut, step in (([], 2.0), (run(3)[:3], 2.0), (run(3), 3.0)):
+            runs = [*run(1), *run(2)]
             rows = self.train(book.TRAINING, *runs, *cut)[0].training_rows()
             self.assertEqual(([row["step_us"] for row in rows]), [step] * 6)
 
     def test_trainings_of_another_model_or_device_stand_apart(self):
         for other in ({"width": 64}, {"device": "GPU"}, {"steps": 20}):
-            runs = [{**HEADER, "run": "1"}, *training("bf16"), {**HEADER, "run": "2"}, *training("f32", **other)]
-            if "device" in other:
-                runs = [*runs[:7], {**runs[7], **other}, *training("f32")]
+            runs = [*training("bf16", run="1"), *training("f32", run="2", **other)]
             self.assertEqual({row["dtype"] for row in self.train(book.TRAINING, *runs)[0].training_rows()}, {"f32"})
 
     def test_the_reader_s_own_training_comes_first_if_it_is_a_gpu_s(self):
-        self.write(book.TRAINING, jsonl(HEADER, *training("bf16")))
-        chosen, _ = self.train(book.LOCAL_TRAINING, {**HEADER, "device": "GPU"}, *training("bf16"))
+        self.write(book.TRAINING, jsonl(*training("bf16")))
+        chosen, _ = self.train(book.LOCAL_TRAINING, *training("bf16", device="GPU"))
         self.assertEqual({row["device"] for row in chosen.training_rows()}, {"GPU"})
-        self.assertEqual({row["device"] for row in book.open_book(self.root).training_rows()}, {HEADER["device"]})
-        for entries in ((EMULATED, *training("bf16")), (HEADER, *training("bf16")[:3]), ()):
+        self.assertEqual({row["device"] for row in book.open_book(self.root).training_rows()}, {DEVICE})
+        for entries in (training("bf16", **EMULATED), training("bf16")[:3], ()):
             chosen, err = self.train(book.LOCAL_TRAINING, *entries)
-            self.assertEqual({row["device"] for row in chosen.training_rows()}, {HEADER["device"]})
+            self.assertEqual({row["device"] for row in chosen.training_rows()}, {DEVICE})
             self.assertIn("local_training.jsonl holds no whole training on a GPU", err)
-        self.write(book.LOCAL, jsonl(EMULATED, record("fwd01", 9e4, backend="cpu")))
+        self.write(book.LOCAL, jsonl(record("fwd01", 9e4, **EMULATED)))
         chosen, _ = self.choose(book.LOCAL)
         self.assertEqual((chosen.training_rows(), chosen.about_training()),
                          ([], "A model trains on a GPU; none stands beside emulated times."))
 
     def test_a_training_cut_short_is_skipped_counted_and_said(self):
-        broken = ['{"training": "torch"}\n', "[]\n", json.dumps({**training("f32")[0], "losses": ["low"]}) + "\n"]
-        whole = jsonl(HEADER, *training("bf16"))
+        broken = ['{"schema": 2, "training": "torch"}\n', "[]\n", json.dumps({**training("f32")[0], "losses": ["low"]}) + "\n"]
+        whole = jsonl(*training("bf16"))
         self.write(book.TRAINING, whole[:-40] + "\n" + "".join(broken))
         chosen, err = self.choose()
         self.assertEqual([row["norm"] for row in chosen.training_rows()][3:], ["torch.compile", "ours"])

@@ -5,50 +5,59 @@ import math
 import random
 
 DEVICE = "NVIDIA H100 80GB HBM3"
-HEADER = {"device": DEVICE, "driver": "1", "cuda": "13.0", "backend": "cuda", "date": "2026-01-02", "commit": "c"}
+MADE_BY = {"device": DEVICE, "driver": "1", "cuda": "13.0", "backend": "cuda", "date": "2026-01-02", "commit": "c"}
 EMULATED = {"device": "a CPU", "backend": "cpu", "date": "2026-01-02", "commit": "c"}
 PROGRESSION = {"dtype": "f32", "rows": 1024, "cols": 2048}
 SWEEP = [{"dtype": "f16", "rows": 4096, "cols": 512 * i} for i in (2, 3, 4, 8, 16, 31)]
 LARGE = [{"dtype": "bf16", "rows": 131072, "cols": cols} for cols in (1024, 2048, 4096)]
+RUN = "2026-01-02T10:00:00Z"
 
 
-def record(chapter, median, **fields):
-    """One record; a record of the cpu backend has neither cycles nor GB/s."""
-    backward = chapter.startswith("bwd")
-    made = {"chapter": chapter, "direction": "backward" if backward else "forward", "kind": "layer", **PROGRESSION,
-            "affine": True, "backend": "cuda", "passed": True, "median_us": median, "p10_us": 0.97 * median,
-            "p90_us": 1.04 * median, "samples": 31, **fields}
-    moved = made["rows"] * made["cols"] * (4 if made["dtype"] == "f32" else 2) * (3 if backward else 2)
-    made["predicted_bytes"] = moved + 8 * made["cols"]
-    if made["backend"] == "cuda":
-        made = {"cycles": int(1800 * median), "gbps": moved / median / 1e3, "roof_gbps": 2000.0, **made}
-    return made
+def record(name, median, direction=None, problem=(), options=(), roof=2000.0, **fields):
+    """One line of a chapter (or, with a direction, of a provider) that needs `median` µs; the roof has
+    `roof` GB/s. One of the cpu backend has neither cycles nor a roof. None takes a field away."""
+    backward = name.startswith("bwd") or direction == "backward"
+    asked = {"kind": "layer", **PROGRESSION, "eps": 1e-5, "seed": 1, "options": dict(options), **dict(problem)}
+    moved = asked["rows"] * asked["cols"] * (4 if asked["dtype"] == "f32" else 2) * (3 if backward else 2)
+    own = {"provider": name, "run": RUN} if direction else {
+        "chapter": name, "predicted_bytes": moved + 8 * asked["cols"], "cycles": int(1800 * median)}
+    made = {"schema": 2, **own, "direction": "backward" if backward else "forward", "problem": asked, "l2": "cold",
+            "clock": 2, **MADE_BY, "passed": True, "median_us": median, "p10_us": 0.97 * median,
+            "p90_us": 1.04 * median, "samples": 31, "operator_bytes": moved, "roof_us": moved / roof / 1e3,
+            "roof_bytes": moved, **fields}
+    if made["backend"] == "cpu":
+        made |= {"cycles": None, "roof_us": None, "roof_bytes": None}
+    return {key: value for key, value in made.items() if value is not None}
 
 
-def records(chapters, backend="cuda"):
+def records(chapters, **fields):
     """Each chapter on a few problems, a third faster than the chapter before it; the last is fused."""
     made = []
     for place, chapter in enumerate(chapters):
         for problem in [PROGRESSION, *SWEEP, *LARGE]:
             time = problem["rows"] * problem["cols"] / 1e6 * (800 if place == 0 else 40 * 0.75**place)
-            made.append(record(chapter, round(time, 2), backend=backend, **problem))
+            made.append(record(chapter, round(time, 2), problem=problem, **fields))
         if place > 1:
-            made += [record(chapter, 30.0 + size, backend=backend, variant=f"group {size}") for size in (1, 16, 512)]
-    fused = {"variant": "dropout 0.1, residual, prenorm", "parts_us": 1500.0, "parts_bytes": 2 * 10**9}
-    return made + [record(chapters[-1], 1000.0, backend=backend, **LARGE[0], **fused)]
+            made += [record(chapter, 30.0 + size, options={"group": size}, **fields) for size in (1, 16, 512)]
+    options = {"dropout": 0.1, "residual": "same", "prenorm": True}
+    return made + [record(chapters[-1], 1000.0, problem=LARGE[0], options=options, parts_us=1500.0,
+                          parts_bytes=2 * 10**9, **fields)]
 
 
-def profile(chapter):
+def profile(chapter, **fields):
     metrics = {"dram__bytes_read.sum": 9 * 10**6, "dram__bytes_write.sum": 10**5, "gpu__time_duration.sum": 9000,
                "lts__t_sectors_op_read.sum": 10**6, "lts__t_sectors_op_write.sum": 10**5,
                "smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio": 21.5,
                "smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio": 1.5}
-    return {"chapter": chapter, "kernel": "k", "kind": "layer", **PROGRESSION, "affine": True,
-            "predicted_bytes": 16801792, "metrics": metrics}
+    problem = {"kind": "layer", **PROGRESSION, "options": {}}
+    return {"schema": 2, "chapter": chapter, "direction": "backward" if chapter.startswith("bwd") else "forward",
+            "problem": problem, "l2": "cold", **MADE_BY, "run": RUN, "kernel": "k", "predicted_bytes": 16801792,
+            "metrics": metrics, **fields}
 
 
 def peer(provider, direction, median, **fields):
-    return {"provider": provider, "direction": direction, "kind": "layer", **PROGRESSION, "median_us": median, **fields}
+    """A line of compare_peers.py."""
+    return record(provider, median, direction, **fields)
 
 
 def training(dtype, steps=60, norms=("torch.compile", "chapters", "chapters-memory-efficient"), **fields):
@@ -64,12 +73,19 @@ def training(dtype, steps=60, norms=("torch.compile", "chapters", "chapters-memo
         torch = torch or losses
         distance = (sum((a - b) ** 2 for a, b in zip(losses, torch)) / steps) ** 0.5
         told = {} if norm == "torch" else {"noise": noise, "agrees": True}
-        made.append({"training": norm, "order": order, "dtype": dtype, "kind": "layer", "width": 768, "layers": 6,
-                     "batch": 16, "context": 512, "entropy": 1.8017, "distance": float(f"{distance:.3g}"), **told,
+        made.append({"schema": 2, **MADE_BY, "run": RUN, "training": norm, "order": order, "dtype": dtype,
+                     "kind": "layer", "width": 768, "layers": 6, "batch": 16, "context": 512, "entropy": 1.8017, "distance": float(f"{distance:.3g}"), **told,
                      "losses": losses, "step_us": 41234.0 - 1000 * seed,
                      "graph_us": 40123.0 - 900 * seed, "peak_bytes": 6_543_210_000 - 10**8 * seed,
                      **fields})
     return made
+
+
+def catalogue(**chapters):
+    """The text of chapters.json with these: id=(directory, title) or id=(directory, title, group)."""
+    listed = [{"id": identifier, "directory": f"chapters/{directory}", "title": title, "group": "".join(group)}
+              for identifier, (directory, title, *group) in chapters.items()]
+    return json.dumps({"version": "0", "chapters": listed, "types": [], "dispatch": []})
 
 
 def jsonl(*entries):

@@ -21,7 +21,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 import compare_peers  # noqa: E402
 import measurements  # noqa: E402
 import peers  # noqa: E402
-from made_up import HEADER  # noqa: E402
+from made_up import MADE_BY  # noqa: E402
 from measurements import Problem  # noqa: E402
 
 SMALL, WIDE = Problem("bf16", 8, 1024), Problem("f32", 4, 2048)
@@ -31,8 +31,9 @@ def provider(name, kinds=("layer", "rms"), directions=peers.DIRECTIONS):
     return SimpleNamespace(name=name, kinds=kinds, directions=directions, how=f"pip install {name}")
 
 
-def record(name, direction, problem, *samples, **more):
-    return peers.make_record(name, direction, "layer", problem, samples, roof_us=10.0, passed=bool(samples), **more)
+def record(name, direction, problem, *samples, made_by=MADE_BY, **more):
+    return peers.make_record(name, direction, problem, made_by, samples, eps=1e-5, seed=1, passed=bool(samples),
+                             operator_bytes=400, roof_us=10.0, roof_bytes=300, **more)
 
 
 class Requests(unittest.TestCase):
@@ -46,8 +47,7 @@ class Requests(unittest.TestCase):
                 peers.parse_shapes(text)
 
     def test_small_tensors_take_turns_and_large_ones_need_not(self):
-        copies = {shape: peers.copies(Problem("bf16", *shape)) for shape in ((8, 1024), (4096, 8192), (131072, 1024))}
-        self.assertEqual(list(copies.values()), [32, 4, 1])
+        self.assertEqual([peers.copies(size) for size in (16 << 10, 64 << 20, 256 << 20)], [32, 4, 1])
 
     def test_names(self):
         known = ["torch", "liger"]
@@ -95,13 +95,17 @@ class Statistics(unittest.TestCase):
 
 
 class Records(unittest.TestCase):
-    def test_a_record_has_times_and_speeds(self):
-        made = record("torch", "backward", SMALL, 3.0, 1.0, 2.0, rel_err=1e-3, late=False, variant="", note=None)
-        moved = 3 * 8 * 1024 * 2
+    def test_a_record_says_what_was_asked_what_made_it_and_what_came_out(self):
+        made = record("torch", "backward", SMALL, 3.0, 1.0, 2.0, rel_err=1e-3, late=False, chosen=None, note="")
         self.assertEqual(made, {
-            "provider": "torch", "direction": "backward", "kind": "layer", "dtype": "bf16", "rows": 8, "cols": 1024,
-            "median_us": 2.0, "p10_us": 1.2, "p90_us": 2.8, "samples": 3, "gbps": peers.rounded(moved / 2e3, 5),
-            "roof_gbps": peers.rounded(moved / 10e3, 5), "passed": True, "rel_err": 1e-3})
+            "schema": 2, "provider": "torch", "direction": "backward",
+            "problem": {"kind": "layer", "dtype": "bf16", "rows": 8, "cols": 1024, "eps": 1e-5, "seed": 1, "options": {}},
+            "set": None, "l2": "cold", "clock": 2, "host": "hidden", **MADE_BY, "passed": True,
+            "median_us": 2.0, "p10_us": 1.2, "p90_us": 2.8, "samples": 3, "rel_err": 1e-3,
+            "operator_bytes": 400, "roof_us": 10.0, "roof_bytes": 300})
+        rms = peers.SHAPES[0]._replace(kind="rms")
+        made = record("torch", "forward", rms, 1.0, host="counted")
+        self.assertEqual((made["set"], made["host"], made["problem"]["kind"]), ("peers", "counted", "rms"))
 
     def test_a_wrong_result_has_no_time(self):
         made = record("torch", "forward", SMALL, rel_err=peers.rounded(float("nan"), 3))
@@ -112,22 +116,16 @@ class Records(unittest.TestCase):
         with tempfile.TemporaryDirectory() as directory:
             path = Path(directory) / "new" / "peers.jsonl"
             for run in ("one", "two"):
-                journal = compare_peers.Journal(path, {**HEADER, "run": run})
-                journal.add(record("torch", "forward", SMALL, 5.0))
-                journal.add(record("dispatch", "forward", SMALL, 4.0, chosen="fwd06"))
+                journal, made_by = compare_peers.Journal(path), {**MADE_BY, "run": run}
+                journal.add(record("torch", "forward", SMALL, 5.0, made_by=made_by))
+                journal.add(record("dispatch", "forward", SMALL, 4.0, chosen="fwd06", made_by=made_by))
                 self.assertEqual(json.loads(path.read_text().splitlines()[-1])["chosen"], "fwd06")
                 with path.open("a") as file:
                     file.write('{"provider": "li')  # the run was killed there
             with contextlib.redirect_stderr(io.StringIO()):
                 found = measurements.load(path)
-            self.assertEqual((len(found.runs), len(found.records), found.skipped), (2, 2, 2))
-            self.assertEqual(found.find("torch", *SMALL, direction="forward")["run"], "two")
-
-    def test_nothing_measured_leaves_no_header(self):
-        with tempfile.TemporaryDirectory() as directory:
-            path = Path(directory) / "peers.jsonl"
-            compare_peers.Journal(path, HEADER)
-            self.assertEqual(path.read_text(), "")
+            self.assertEqual((len(found.records), found.skipped), (4, 2))
+            self.assertEqual(found.find("torch", SMALL, "forward")["run"], "two")
 
 
 class Plan(unittest.TestCase):
@@ -182,11 +180,34 @@ class Tables(unittest.TestCase):
         self.assertEqual(peers.tables([]), [])
 
 
+class Measuring(unittest.TestCase):
+    def test_bytes_are_counted_from_the_tensors_that_a_pass_takes_and_returns(self):
+        def tensor(rows, cols, size):
+            return SimpleNamespace(numel=lambda: rows * cols, element_size=lambda: size)
+
+        x, dy, dx = tensor(8, 1024, 2), tensor(8, 1024, 2), tensor(8, 1024, 4)
+        inputs = SimpleNamespace(matrices=lambda direction: [dy, x], eps=1e-6, seed=7)
+        clock = SimpleNamespace(median=lambda run, count: 5.0, samples=lambda run, count: ([5.0] * count, True))
+        stub = SimpleNamespace(roof=lambda *_: SimpleNamespace(us=4.0, bytes=99), synchronize=lambda: None,
+                               check=lambda *_: SimpleNamespace(passed=True, rel_err=0.0, why=""))
+        options = SimpleNamespace(kind="rms", samples=3, with_launch=True)
+        with tempfile.TemporaryDirectory() as directory, mock.patch.dict(sys.modules, peer_clock=stub):
+            journal = compare_peers.Journal(Path(directory) / "a")
+            prepares = {"torch": lambda direction, one: lambda: (dx,)}
+            comparison = compare_peers.Comparison(options, prepares, journal, MADE_BY, clock, clock)
+            comparison.inputs = [inputs, inputs]
+            comparison.measure(SMALL, "backward", SimpleNamespace(name="torch", from_y=False, note=""))
+            found = measurements.load(journal.path).find("torch", SMALL._replace(kind="rms"), "backward", host="counted")
+        self.assertEqual((found["operator_bytes"], found["roof_bytes"], found["roof_us"]), (8 * 1024 * 8, 99, 4.0))
+        self.assertEqual((found["eps"], found["seed"], found["rel_err"], found["late"]), (1e-6, 7, 0.0, True))
+        self.assertNotIn("note", found)
+
+
 class Interruption(unittest.TestCase):
     def comparison(self, directory, budget=100.0):
         options = SimpleNamespace(kind="layer", budget=budget, with_launch=False, samples=3, json=Path(directory) / "a")
         clock = SimpleNamespace(warm_up=lambda: None)
-        return compare_peers.Comparison(options, {}, compare_peers.Journal(options.json, HEADER), clock, clock)
+        return compare_peers.Comparison(options, {}, compare_peers.Journal(options.json), MADE_BY, clock, clock)
 
     def test_what_was_measured_is_kept_and_shown(self):
         with tempfile.TemporaryDirectory() as directory:

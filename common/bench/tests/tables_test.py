@@ -19,24 +19,16 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 import book  # noqa: E402
+import catalogue as catalogues  # noqa: E402
 import measurements  # noqa: E402
 import plots  # noqa: E402
 import profile_chapter  # noqa: E402
 import tables  # noqa: E402
-from made_up import DEVICE, peer, training  # noqa: E402
+from made_up import catalogue, peer, record, training  # noqa: E402
 from measurements import PROGRESSION  # noqa: E402
 
 MEASURED = HERE / "measured.jsonl"  # two runs of seven chapters
 NCU = HERE / "ncu.csv"  # fwd01 and bwd02, cut to the columns that are read
-
-HEADER = {"device": "GPU", "driver": "1", "cuda": "13.0", "backend": "cuda", "date": "2026-01-01", "commit": "c"}
-
-
-def record(chapter="fwd01", **fields):
-    return {"chapter": chapter, "kind": "layer", "dtype": "f32", "rows": 1024, "cols": 2048, "affine": True,
-            "backend": "cuda", "passed": True, "predicted_bytes": 16801792, "median_us": 20.0, "p10_us": 19.0,
-            "p90_us": 21.0, "samples": 31, "cut_short": False, "cycles": 40000, "roof_gbps": 1600.0, **fields}
-
 
 def jsonl(*entries):
     return "".join(json.dumps(entry) + "\n" for entry in entries)
@@ -69,24 +61,60 @@ class Loader(InDirectory):
 
     def test_a_later_run_replaces_an_earlier_one(self):
         results = measurements.load(MEASURED)
-        self.assertEqual((len(results.runs), len(results.records), results.skipped), (2, 7, 0))
-        found = results.find("fwd01", *PROGRESSION)
+        self.assertEqual((len(results.records), results.skipped), (7, 0))
+        found = results.find("fwd01", PROGRESSION)
         self.assertEqual(found["median_us"], 1332.19)
         self.assertEqual((found["driver"], found["date"]), ("580.159.04", "2026-11-21"))
-        self.assertIsNone(results.find("fwd01", "f16", 1024, 2048))
-        self.assertIsNone(results.find("fwd01", *PROGRESSION, kind="rms"))
+        for other in (PROGRESSION._replace(dtype="f16"), PROGRESSION._replace(kind="rms"),
+                      PROGRESSION.with_options(group=4)):
+            self.assertIsNone(results.find("fwd01", other))
 
-    def test_each_record_keeps_the_header_of_its_own_run(self):
-        text = jsonl(HEADER, record("fwd01"), record("fwd02"), {**HEADER, "commit": "d"}, record("fwd02"))
-        results, _, _ = self.load(text)
-        self.assertEqual([r["commit"] for r in results.records], ["c", "d"])
+    def test_each_record_says_what_made_it(self):
+        results, _, _ = self.load(jsonl(record("fwd01", 1.0), record("fwd02", 2.0), record("fwd02", 3.0, commit="d")))
+        self.assertEqual([(r["commit"], r["median_us"]) for r in results.records], [("c", 1.0), ("d", 3.0)])
 
     def test_skips_and_counts_what_is_no_record(self):
-        broken = ['{"chapter":"fwd01","rows":10', "[1, 2]", '{"chapter":"fwd01"}',
-                  json.dumps(record(median_us="fast"))]
-        results, _, err = self.load(jsonl(HEADER, record()) + "\n".join(broken))
-        self.assertEqual((len(results.records), results.skipped), (1, 4))
-        self.assertIn("skipped 4 lines", err)
+        whole = record("fwd01", 1.0)
+        broken = ['{"schema":2,"chapter":"fwd01","problem":', "[1, 2]", '{"schema":2,"chapter":"fwd01"}',
+                  *(json.dumps({**whole, **wrong}) for wrong in (
+                      {"median_us": "fast"}, {"l2": "tepid"}, {"problem": {**whole["problem"], "rows": "10"}},
+                      {"problem": {**whole["problem"], "options": {"dropout": []}}})),
+                  jsonl({key: value for key, value in whole.items() if key != "operator_bytes"})]
+        results, _, err = self.load(jsonl(whole) + "\n".join(broken))
+        self.assertEqual((len(results.records), results.skipped), (1, 8))
+        self.assertIn("skipped 8 lines that could not be read as a record", err)
+
+    def test_a_record_of_another_schema_is_named_skipped_and_counted(self):
+        header = {"device": "GPU", "date": "2026-01-01"}
+        results, _, err = self.load(jsonl(header, *({**record("fwd01", 1.0), "schema": schema} for schema in (1, 1, 3)),
+                                          record("fwd02", 2.0)))
+        self.assertEqual(([r["chapter"] for r in results.records], results.skipped), (["fwd02"], 4))
+        self.assertIn("data.jsonl: skipped 1 record of no schema and 2 records of schema 1 and 1 record of schema 3: "
+                      "this reads schema 2\n", err)
+
+    def test_a_warm_record_and_one_with_the_host_s_time_replace_and_stand_in_for_no_other(self):
+        cold, warm = record("fwd01", 9.0), record("fwd01", 1.0, l2="warm")
+        counted = record("torch", 30.0, "forward", host="counted")
+        for entries in ((cold, warm), (warm, cold)):
+            results, _, _ = self.load(jsonl(*entries, counted))
+            self.assertEqual(results.find("fwd01", PROGRESSION)["median_us"], 9.0)
+            self.assertEqual(results.find("fwd01", PROGRESSION, l2="warm")["median_us"], 1.0)
+            self.assertIsNone(results.find("torch", PROGRESSION, "forward"))
+            self.assertEqual([r["median_us"] for r in results.only().records], [9.0])
+        self.assertIsNone(self.load(jsonl(warm))[0].find("fwd01", PROGRESSION))
+
+    def test_the_newest_clock_counts(self):
+        results, _, _ = self.load(jsonl(record("fwd01", 9.0, clock=2), record("fwd01", 8.0, clock=1)))
+        self.assertEqual([(r["median_us"], r["clock"]) for r in results.records], [(8.0, 1)])
+
+    def test_options_are_part_of_the_problem(self):
+        options = {"dropout": 0.10000000149011612, "residual": "f32", "second_input": True, "second_affine": True,
+                   "group": 0, "later": 3}
+        results, _, _ = self.load(jsonl(record("fwd07", 9.0, options=options), record("fwd07", 8.0)))
+        asked = PROGRESSION.with_options(dropout=0.1, residual="f32", second_input=True, second_affine=True, later=3)
+        self.assertEqual(results.find("fwd07", asked)["median_us"], 9.0)
+        self.assertEqual(asked.words, "dropout 0.1, parallel, residual f32, later 3")
+        self.assertEqual(results.find("fwd07", PROGRESSION)["median_us"], 8.0)
 
     def test_a_missing_file_has_its_own_error(self):
         with self.assertRaisesRegex(measurements.MissingData, "nowhere.jsonl is not there yet"):
@@ -95,21 +123,70 @@ class Loader(InDirectory):
             measurements.load(self.root)
 
     def test_does_not_mix_emulated_times_with_a_gpus(self):
-        text = jsonl(HEADER, record("fwd01"), {**HEADER, "backend": "cpu"}, record("fwd02", backend="cpu"))
+        text = jsonl(record("fwd01", 1.0), record("fwd02", 1.0, backend="cpu"))
         with self.assertRaisesRegex(measurements.MixedBackends, "emulated"):
             self.load(text)
         results, _, _ = self.load(text, backend="cpu")
         self.assertEqual([r["chapter"] for r in results.records], ["fwd02"])
 
     def test_reads_peers_too(self):
-        peer = {"provider": "torch", "direction": "forward", "dtype": "f32", "rows": 1, "cols": 2, "median_us": 3}
-        results, _, err = self.load(jsonl(HEADER, peer, {**peer, "direction": "backward"}))
-        self.assertEqual((len(results.records), err), (2, ""))
-        self.assertEqual(results.find("torch", "f32", 1, 2, direction="backward")["direction"], "backward")
+        results, _, err = self.load(jsonl(peer("torch", "forward", 3.0), peer("torch", "backward", 4.0),
+                                          peer("torch", "forward", 2.0, run="later")))
+        self.assertEqual((len(results.records), err), (3, ""))
+        self.assertEqual(results.find("torch", PROGRESSION, "backward")["median_us"], 4.0)
+        self.assertEqual(results.find("torch", PROGRESSION, "forward")["median_us"], 2.0)
 
     def test_the_sources_figures(self):
         source = measurements.load(ROOT / "notebooks/data/source_a100.jsonl")
-        self.assertEqual(source.find("bwd04", *PROGRESSION)["cycles"], 98369)
+        self.assertEqual(source.find("bwd04", PROGRESSION, l2=None)["cycles"], 98369)
+
+
+class Sets(InDirectory):
+    def sets(self, text):
+        return measurements.load_sets(self.write("problem_sets.json", text))
+
+    def test_a_list_stands_for_each_of_its_values(self):
+        found = self.sets('{"two": {"about": "x", "problems": [{"dtype": "f16", "rows": 4, "cols": [1, 2], '
+                          '"dropout": [0.0, 0.1]}, {"kind": "rms", "dtype": "f32", "rows": 1, "cols": 1}]}}')
+        self.assertEqual([(problem.cols, problem.kind, problem.words) for problem in found["two"]],
+                         [(1, "layer", ""), (1, "layer", "dropout 0.1"), (2, "layer", ""), (2, "layer", "dropout 0.1"),
+                          (1, "rms", "")])
+
+    def test_an_unknown_field_is_named_with_its_set_and_its_file(self):
+        with self.assertRaisesRegex(measurements.DataError,
+                                    r"problem_sets.json: the set 'odd' has an unknown field 'colour'; the fields are"):
+            self.sets('{"odd": {"about": "x", "problems": [{"dtype": "f32", "rows": 1, "cols": 1, "colour": 2}]}}')
+
+    def test_what_is_no_set_is_a_sentence(self):
+        for text in ("", "[]", '{"a": {}}', '{"a": {"problems": [{"rows": 1}]}}', '{"a": {"problems": [7]}}'):
+            with self.assertRaisesRegex(measurements.DataError, "problem_sets.json holds no problem sets"):
+                self.sets(text)
+        with self.assertRaisesRegex(measurements.DataError, "cannot read"):
+            measurements.load_sets(self.root / "nowhere.json")
+
+    def test_this_repository_s(self):
+        sizes = {name: len(problems) for name, problems in measurements.SETS.items()}
+        self.assertEqual(sizes, {"progression": 1, "sweep": 30, "large": 4, "wide": 9, "groups": 20, "fused": 8,
+                                 "peers": 7})
+        self.assertEqual([problem.cols for problem in measurements.SWEEP], [512 * i for i in range(2, 32)])
+        for problem in measurements.WIDE[1:]:
+            self.assertEqual(problem.rows * problem.cols, {"f32": 1 << 27, "bf16": 1 << 28}[problem.dtype])
+
+
+class Catalogue(InDirectory):
+    def test_what_is_no_list_is_a_sentence(self):
+        with self.assertRaisesRegex(measurements.MissingData, "chapters.json is not there yet; `make tables`"):
+            catalogues.load_catalogue(self.root)
+        for text, why in (("{", "cannot read"), ("[]", "no list of chapters"), ('{"chapters": []}', "no list of types")):
+            self.write(catalogues.CATALOGUE, text)
+            with self.assertRaisesRegex(measurements.DataError, why):
+                catalogues.load_catalogue(self.root)
+
+    def test_each_chapter_of_this_repository_s_has_its_directory_and_the_dispatch_names_no_other(self):
+        found = catalogues.load_catalogue()
+        for chapter in found["chapters"]:  # a newer directory may wait for `make tables`
+            self.assertTrue((ROOT / chapter["directory"] / "kernel.cu").exists(), chapter["directory"])
+        self.assertLessEqual(set(catalogues.dispatched(found)), {chapter["id"] for chapter in found["chapters"]})
 
 
 class Numbers(unittest.TestCase):
@@ -127,9 +204,9 @@ class Tables(InDirectory):
 
     def setUp(self):
         super().setUp()
-        for name, title in (("fwd01_thread_per_row", "One thread per row"), ("bwd01_thread_per_row", "Atomics"),
-                            ("bwd02_warp_per_row", "One warp per row"), ("fwd99_future", "Not measured")):
-            self.write(f"chapters/{name}/kernel.cu", f'// x\n    .title = "{title}",\n')
+        for name in ("fwd01_thread_per_row", "bwd01_thread_per_row", "bwd02_warp_per_row", "fwd99_future"):
+            self.write(f"chapters/{name}/kernel.cu", "")
+        self.list_chapters()
         self.write("README.md", "# Title\n\n<!-- table: progression -->\n<!-- end table -->\n\nEnd.\n")
         self.write(self.NOTES, "<!-- table: measured bwd02 -->\n<!-- end table -->\n"
                                "<!-- table: profile bwd02 -->\n<!-- end table -->\n")
@@ -138,12 +215,14 @@ class Tables(InDirectory):
         self.addCleanup(setattr, plots, "write_figure", plots.write_figure)
         plots.write_figure = lambda draw, rows, path: self.write(path, f"data {plots.digest(rows)}")
 
+    def list_chapters(self, group=""):
+        self.write(catalogues.CATALOGUE, catalogue(
+            fwd01=("fwd01_thread_per_row", "One thread per row"), fwd99=("fwd99_future", "Not measured"),
+            bwd01=("bwd01_thread_per_row", "Atomics"), bwd02=("bwd02_warp_per_row", "One warp per row", group)))
+
     def add_records(self, *records):
-        """Appends records to the data, as of their device."""
-        lines = self.data.read_text(encoding="utf-8").splitlines()
-        header = json.loads(lines[0])
-        self.data.write_text("\n".join(lines) + "\n" + jsonl(header, *({**r, "device": header["device"]}
-                                                                       for r in records)), encoding="utf-8")
+        """Appends records to the data, which are of their device."""
+        self.data.write_text(self.data.read_text(encoding="utf-8") + jsonl(*records), encoding="utf-8")
 
     def run_tables(self, *arguments):
         return silently(tables.main, list(arguments), self.root)
@@ -166,57 +245,60 @@ class Tables(InDirectory):
         self.assertIn("at 1 644 GB/s; backward a triad", text)
 
     def test_measured_shows_what_is_missing_and_what_was_cut_short(self):
-        cut = record("bwd02", dtype="f16", rows=4096, cols=8192, cut_short=True)
-        failed = record("bwd02", dtype="f16", rows=4096, cols=4096, passed=False)
-        self.add_records(cut, failed)
+        cut, failed = ({"dtype": "f16", "rows": 4096, "cols": cols} for cols in (8192, 4096))
+        self.add_records(record("bwd02", 200.0, problem=cut, cut_short=True),
+                         record("bwd02", 20.0, problem=failed, passed=False))
         self.run_tables()
         text = self.text(self.NOTES)
         self.assertIn("| f32, 1024 × 2048 | 45.28 | 43.84–46.59 | 556 | 30.2 | 25.19 | 31 |", text)
-        self.assertIn("| f16, 4096 × 8192 | 20.00 | 19.00–21.00 | 10 066 | 629.1 | 16.80 | 31 † |", text)
-        self.assertIn("| f16, 4096 × 4096 | – | – | – | – | 16.80 | – |", text)
+        self.assertIn("| f16, 4096 × 8192 | 200.0 | 194.0–208.0 | 1 007 | 50.3 | 201.4 | 31 † |", text)
+        self.assertIn("| f16, 4096 × 4096 | – | – | – | – | 100.7 | – |", text)
         self.assertIn("| bf16, 131072 × 8192 | – | – | – | – | – | – |", text)
         self.assertIn("† cut short", text)
         self.assertIn("Without times, because the check failed: bwd02 on f16, 4096 × 4096.", text)
 
     def test_variants_stand_beside_their_parts(self):
         request = "<!-- table: variants bwd02 -->\n<!-- end table -->\n"
-        own = dict(variant="dropout 0.1, residual", gbps=800.0, device="NVIDIA H100 80GB HBM3")
+        options = {"dropout": 0.1, "residual": "same"}
         for fields, header, line in (
-            ({}, "| % of roof | predicted MB |", "| 50.0 | 16.80 |"),
-            ({"parts_us": 35.0, "parts_bytes": 33603584}, "| predicted MB | parts µs | parts / fused | predicted |",
-             "| 50.0 | 16.80 | 35.00 | × 1.75 | × 2.00 |"),
+            ({}, "| % of roof | predicted MB |", "| 62.9 | 25.18 |"),
+            ({"parts_us": 35.0, "parts_bytes": 50364416}, "| predicted MB | parts µs | parts / fused | predicted |",
+             "| 62.9 | 25.18 | 35.00 | × 1.75 | × 2.00 |"),
         ):
             self.write(self.NOTES, request)
-            self.data.write_text(jsonl(HEADER, record("bwd02", **own, **fields)), encoding="utf-8")
+            self.data.write_text(jsonl(record("bwd02", 20.0, options=options, **fields)), encoding="utf-8")
             self.assertEqual(self.run_tables()[0], 0)
             text = self.text(self.NOTES)
             self.assertIn(header + "\n", text)
-            self.assertIn("| f32, 1024 × 2048 | dropout 0.1, residual | 20.00 | 19.00–21.00 | 800 " + line + "\n", text)
+            self.assertIn("| f32, 1024 × 2048 | dropout 0.1, residual | 20.00 | 19.40–20.80 | 1 258 " + line + "\n",
+                          text)
             self.assertEqual("Parts:" in text, bool(fields))
 
     def test_groups_are_rows_and_their_problems_columns(self):
-        self.write("chapters/bwd02_warp_per_row/kernel.cu",
-                   '    .title = "One warp per row",\n    .group = "rows a block",\n')
+        self.list_chapters(group="rows a block")
         self.write(self.NOTES, "<!-- table: groups bwd02 -->\n<!-- end table -->\n"
                                "<!-- table: variants bwd02 -->\n<!-- end table -->\n")
         self.run_tables()
         self.assertEqual(self.text(self.NOTES).count("Not measured yet."), 2)
-        large = {"dtype": "bf16", "rows": 16384, "cols": 4096, "gbps": 700.0}
-        self.add_records(record("bwd02", variant="group 16"), record("bwd02", variant="group 2", median_us=40.0),
-                         record("bwd02", variant="group 2", **large), record("bwd01", variant="group 4"),
-                         record("bwd02", variant="group 128", passed=False),
-                         record("bwd02", variant="group 8, mixed", **large))
+        large = {"dtype": "bf16", "rows": 16384, "cols": 4096}
+        self.add_records(*(record(chapter, median, problem=problem, options=options, roof=2500.0, **fields)
+                           for chapter, median, problem, options, fields in (
+                               ("bwd02", 20.0, {}, {"group": 16}, {}), ("bwd02", 40.0, {}, {"group": 2}, {}),
+                               ("bwd02", 300.0, large, {"group": 2}, {}), ("bwd01", 20.0, {}, {"group": 4}, {}),
+                               ("bwd02", 20.0, {}, {"group": 128}, {"passed": False}),
+                               ("bwd02", 20.0, {}, {"group": 2}, {"l2": "warm"}),
+                               ("bwd02", 20.0, large, {"group": 8, "mixed": True}, {}))))
         self.run_tables()
         text = self.text(self.NOTES)
         self.assertIn("| rows a block | f32, 1024 × 2048: median µs | % of roof | "
                       "bf16, 16384 × 4096: median µs | % of roof |\n| --: | --: | --: | --: | --: |\n"
-                      "| 2 | 40.00 | 39.3 | 20.00 | 1258.3 |\n"
-                      "| 16 | 20.00 | 78.6 | – | – |\n"
+                      "| 2 | 40.00 | 25.2 | 300.0 | 53.7 |\n"
+                      "| 16 | 20.00 | 50.3 | – | – |\n"
                       "\nTimes are the median", text)
         self.assertIn("likewise cold: backward a triad", text)
         self.assertIn("check failed: bwd02 on f32, 1024 × 2048, group 128.", text)
         variants = text.split("table: variants")[1]
-        self.assertIn("| bf16, 16384 × 4096 | group 8, mixed | 20.00 |", variants)
+        self.assertIn("| bf16, 16384 × 4096 | mixed, group 8 | 20.00 |", variants)
         self.assertEqual(variants.count("group "), 1)
 
     def test_profile_stands_beside_the_prediction(self):
@@ -267,49 +349,52 @@ class Tables(InDirectory):
         self.assertEqual(self.run_tables("--check")[0], 0)
 
     def test_emulated_times_and_two_devices_are_no_table(self):
-        for entries, why in (((record(backend="cpu"),), "emulated"),
-                             ((record(device="A"), record("fwd02", device="B")), "one device")):
-            self.data.write_text(jsonl(HEADER, *entries), encoding="utf-8")
+        for entries, why in (((record("fwd01", 1.0, backend="cpu"),), "emulated"),
+                             ((record("fwd01", 1.0, device="A"), record("fwd02", 1.0, device="B")), "one device")):
+            self.data.write_text(jsonl(*entries), encoding="utf-8")
             status, _, err = self.run_tables()
             self.assertEqual(status, 2)
             self.assertIn(why, err)
 
     def peers(self, *entries):
         """The table of peers, where these are the peers' file."""
-        header = {"device": DEVICE, "date": "2026-01-03", "torch": "2.11", "run": "2026-01-03"}
-        self.write("notebooks/data/peers_h100.jsonl", jsonl(header, *entries))
-        self.write("README.md", "<!-- table: peers -->\n<!-- end table -->\n")
+        self.write("notebooks/data/peers_h100.jsonl", jsonl(*entries))
+        self.write("README.md", "<!-- table: peers -->\n<!-- end table -->\n<!-- table: against layer -->\n"
+                                "<!-- end table -->\n")
         self.assertEqual(self.run_tables()[0], 0)
         return self.text()
 
     def test_peers_of_the_same_run(self):
-        text = self.peers(peer("torch", "forward", 30.0), peer("liger", "forward", 20.0),
-                          peer("dispatch", "forward", 16.0, chosen="fwd01", roof_gbps=1000.0),
-                          peer("fwd01", "forward", 15.0))
+        told = {"packages": {"torch": "2.11"}}
+        text = self.peers(peer("torch", "forward", 30.0, **told), peer("liger", "forward", 20.0, **told),
+                          peer("dispatch", "forward", 16.0, chosen="fwd01", roof=1000.0), peer("fwd01", "forward", 15.0),
+                          peer("dispatch", "backward", 16.0, chosen="bwd01"))
         self.assertIn("| forward, M × N | roof | ours | by | torch | liger | ours / best peer |", text)
         self.assertIn("| f32, 1024 × 2048 | 16.78 | **16.00** | fwd01 | 30.00 | 20.00 | 0.80 |", text)
-        self.assertIn("beside our kernels, in one run, 2026-01-03, PyTorch 2.11. ", text)
-        self.assertNotIn("* of another run than ours", text)
-        self.assertNotIn("backward, M", text)
+        self.assertIn("beside our kernels, in one run, 2026-01-02, PyTorch 2.11. ", text)
+        self.assertIn("- Forward, layer norm: ours are the fastest at 1 of 1 problems. Our time over the best peer's is "
+                      "0.80 to 0.80, 0.80 in the geometric mean; the roof's own would be 0.84.\n", text)
+        self.assertNotIn("ackward, ", text)
 
-    def test_peers_of_another_run_are_marked(self):
-        text = self.peers(peer("torch", "backward", 30.0))
-        self.assertIn("| torch | ours / best peer |", text)
-        self.assertRegex(text, r"bwd02 \| \*\*30.00\*\* \| \d+.\d\d\* \|")
-        self.assertIn("* of another run than ours. The peers were measured in another run", text)
+    def test_peers_of_another_run_than_ours_are_not_shown(self):
+        text = self.peers(peer("torch", "backward", 30.0), peer("dispatch", "backward", 20.0, run="later"))
+        self.assertEqual(text.count("Not measured yet."), 2)
+        self.assertNotIn("30.00", text)
 
     def test_no_peers(self):
-        self.assertIn("Not measured yet.", self.peers(peer("torch", "forward", 9.0, rows=7)))
+        own, other = peer("dispatch", "forward", 8.0, chosen="fwd01"), {"rows": 7}
+        self.assertIn("Not measured yet.", self.peers(own, peer("torch", "forward", 9.0, problem=other)))
 
     def train(self, *entries):
         """The table of training, where these are the records of its file."""
-        self.write("notebooks/data/training_h100.jsonl", jsonl({**HEADER, "torch": "2.11", "run": "1"}, *entries))
+        self.write("notebooks/data/training_h100.jsonl", jsonl(*entries))
         self.write("README.md", "<!-- table: training -->\n<!-- end table -->\n")
         self.assertEqual(self.run_tables()[0], 0)
         return self.text()
 
     def test_training(self):
-        text = self.train(*training("bf16"), *training("f32", kind="rms", norms=["chapters"]))
+        told = {"packages": {"torch": "2.11"}}
+        text = self.train(*training("bf16", **told), *training("f32", kind="rms", norms=["chapters"], **told))
         self.assertIn("| type | norm | last loss | from torch | torch's noise | step, ms | in a graph, ms | peak, MB |", text)
         self.assertRegex(text, r"\n\| bf16 \| torch \| 1\.92\d\d \| – \| 3\.0e-3 \| 41\.23 \| 40\.12 \| 6 543 \|\n"
                                r"\| bf16 \| torch.compile \| 1\.9\d\d\d \| \d\.\de-3 \| 3\.0e-3 \| 38\.23 \| 37\.42 \| 6 243 \|\n"
@@ -317,7 +402,7 @@ class Tables(InDirectory):
                                r"\| f32, RMS norm \| torch \| .*\n\| f32, RMS norm \| ours \| .* \| 2\.0e-5 \| .*\n\n")
         self.assertIn("60 steps of 16 × 512 symbols, 6 layers of width 768. Last loss", text)
         self.assertIn("is 1.802.", text)
-        self.assertIn("GPU, driver 1, CUDA 13.0, PyTorch 2.11, 2026-01-01, commit c.\n\n![", text)
+        self.assertIn("HBM3, driver 1, CUDA 13.0, PyTorch 2.11, 2026-01-02, commit c.\n\n![", text)
         self.assertNotIn("These do not", text)
         self.assertTrue((self.root / tables.FIGURES / "training.svg").exists())
         self.assertEqual(self.run_tables("--check"), (0, "", ""))
@@ -328,7 +413,7 @@ class Tables(InDirectory):
         text = self.train(*runs)
         self.assertIn("| bf16 | ours, memory-efficient | – | – | 3.0e-3 |", text)
         self.assertIn("These do not: ours, memory-efficient, bf16.", text)
-        self.assertIn("Not measured yet.", self.train({**HEADER, "backend": "cpu"}, *runs))
+        self.assertIn("Not measured yet.", self.train(*({**run, "backend": "cpu"} for run in runs)))
 
     def test_no_training(self):
         self.write("README.md", "<!-- table: training -->\n<!-- end table -->\n")
@@ -410,11 +495,12 @@ class Profile(InDirectory):
             self.assertEqual(status, 0)
             self.assertIn("· rms f16, 8 × 16", out)
         with path.open("a", encoding="utf-8") as file:
-            file.write('{"chapter":"bwd01","ker')
+            file.write('{"schema":1,"chapter":"bwd01"}\n{"chapter":"bwd01","ker')
         profiles, _, err = silently(profile_chapter.load_profiles, path)
-        self.assertEqual({key[1]: [r["kernel"] for r in launches] for key, launches in profiles.items()},
+        self.assertEqual({key[0]: [r["kernel"] for r in launches] for key, launches in profiles.items()},
                          {"bwd01": ["d<int>"], "fwd01": ["c<int>"]})
         self.assertIn("skipped 1 line", err)
+        self.assertIn("skipped 1 record of schema 1: this reads schema 2", err)
 
     def sentence(self, *arguments):
         status, _, err = silently(profile_chapter.main, [*arguments, "--json", str(self.root / "x.jsonl")])
@@ -453,8 +539,8 @@ class Profile(InDirectory):
     def test_runs_the_program_under_ncu(self):
         # A pretended ncu: runs the program that follows its options, then prints a table.
         self.write("table", csv_of("void bwd02::layer_norm_backward<__half>(int)"))
-        own = jsonl(HEADER, record("bwd02", dtype="f16", rows=4, cols=8, predicted_bytes=200))
-        self.write("own", own)
+        problem = {"dtype": "f16", "rows": 4, "cols": 8}
+        self.write("own", jsonl(record("bwd02", 20.0, problem=problem, predicted_bytes=200)))
         program = self.program("bwd02", f'echo "$@" > {self.root}/arguments\ncat {self.root}/own > "$4"\n')
         self.program("ncu", 'while [ "${1##*/}" != bwd02 ]; do shift; done\n"$@" || exit\n'
                             f"cat {self.root}/table\n")
@@ -464,9 +550,11 @@ class Profile(InDirectory):
         self.assertEqual((status, err), (0, ""))
         self.assertRegex((self.root / "arguments").read_text(), r"^--samples 0 --json \S+ --dtype f16\n$")
         self.assertIn("layer_norm_backward<__half>", out)
-        header, line = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-        self.assertEqual(header["commit"], "c")
-        self.assertEqual((line["dtype"], line["rows"], line["cols"], line["predicted_bytes"]), ("f16", 4, 8, 200))
+        line, = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+        self.assertEqual((line["schema"], line["commit"], line["direction"], line["l2"], line["predicted_bytes"]),
+                         (2, "c", "backward", "cold", 200))
+        self.assertEqual(line["problem"], {"kind": "layer", **problem, "eps": 1e-5, "seed": 1, "options": {}})
+        self.assertEqual(silently(profile_chapter.load_profiles, path)[2], "")
 
         self.program("bwd02", "echo bwd02 takes no f16 >&2; exit 2\n")
         self.assertIn("bwd02 takes no f16", self.sentence(program))

@@ -5,7 +5,8 @@ Usage: dispatch_test.py LIBRARY [DATA]          LIBRARY: the CPU backend's libln
                                                 file than h100.jsonl, of any Hopper GPU.
 
 A line of the table in common/library/dispatch.cpp starts from what --table shows: where another chapter than
-the choice is the fastest, and by how much.
+the choice is the fastest, and by how much. The choices must be those of notebooks/data/chapters.json, which
+other scripts read.
 """
 
 import sys
@@ -15,57 +16,51 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT / "common/python/layernorm_chapters"), str(ROOT / "common/bench")]
 from library import DTYPES, KINDS, BackwardArgs, ForwardArgs, Library, Problem  # noqa: E402
-from measurements import load  # noqa: E402
+from catalogue import REMEDY, dispatched, load_catalogue  # noqa: E402
+from measurements import Problem as Shape  # noqa: E402
+from measurements import load, problem_of  # noqa: E402
 from peers import DTYPES as DTYPE_NAMES  # noqa: E402
 
 TOLERANCE = 0.03
-VARIANTS = ("", "mixed")  # without a fusion, and with the groups that a chapter chooses itself
+OPTIONS = {"affine", "mixed"}  # without a fusion, and with the groups that a chapter chooses itself
 ALIGNED = 1 << 20  # an address for a plan, which reads nothing there
 
 
-class Shape(NamedTuple):
+class Pass(NamedTuple):
     direction: str
     from_y: bool
-    kind: str
-    dtype: str
-    variant: str
-    affine: bool
-    rows: int
-    cols: int
+    shape: Shape
 
     def __str__(self):
-        words = [self.direction, "from y" * self.from_y, self.kind, self.dtype, self.variant,
-                 "" if self.affine else "no weight or bias", f"{self.rows} x {self.cols}"]
+        words = [self.direction, "from y" * self.from_y, self.shape.kind, str(self.shape), self.shape.words]
         return " ".join(word for word in words if word)
 
 
-def shapes(records, from_y):
-    """{Shape: {chapter: microseconds}}, of the plain passes among the records; from_y: the ids of
+def passes(records, from_y):
+    """{Pass: {chapter: microseconds}}, of the plain passes among the records; from_y: the ids of
     the chapters that start from y, which compete with no other."""
     found = {}
     for record in records:
-        if record.get("backend") != "cuda" or record.get("variant", "") not in VARIANTS:
-            continue
-        shape = Shape(record["direction"], record["chapter"] in from_y, record.get("kind", "layer"),
-                      record["dtype"], record.get("variant", ""), record.get("affine", True),
-                      record["rows"], record["cols"])
-        found.setdefault(shape, {})[record["chapter"]] = record["median_us"]
+        if record.get("backend") == "cuda" and set(record["options"]) <= OPTIONS and "median_us" in record:
+            one = Pass(record["direction"], record["chapter"] in from_y, problem_of(record))
+            found.setdefault(one, {})[record["chapter"]] = record["median_us"]
     return found
 
 
-def choice(library, shape):
-    """The id of the chapter that the dispatch gives to aligned tensors of this shape."""
+def choice(library, one):
+    """The id of the chapter that the dispatch gives to aligned tensors of this pass."""
+    shape, options = one.shape, dict(one.shape.options)
     dtype = DTYPES[DTYPE_NAMES[shape.dtype]]
-    problem = Problem(KINDS[shape.kind], dtype, DTYPES["float32"] if shape.variant else dtype, 1e-5,
-                      shape.rows, shape.cols)
-    weight = ALIGNED if shape.affine else None
+    parameters = DTYPES["float32"] if options.get("mixed") else dtype
+    problem = Problem(KINDS[shape.kind], dtype, parameters, 1e-5, shape.rows, shape.cols)
+    weight = ALIGNED if options.get("affine", True) else None
     bias = weight if shape.kind == "layer" else None
-    if shape.direction == "forward":
+    if one.direction == "forward":
         args = ForwardArgs(problem=problem, x=ALIGNED, weight=weight, bias=bias, y=ALIGNED,
                            mean=ALIGNED, rstd=ALIGNED)
     else:
-        args = BackwardArgs(problem=problem, dy=ALIGNED, x=None if shape.from_y else ALIGNED,
-                            y=ALIGNED if shape.from_y else None, weight=weight, bias=bias,
+        args = BackwardArgs(problem=problem, dy=ALIGNED, x=None if one.from_y else ALIGNED,
+                            y=ALIGNED if one.from_y else None, weight=weight, bias=bias,
                             mean=ALIGNED, rstd=ALIGNED, dx=ALIGNED)
     return library.plan(args).chapter.decode()
 
@@ -81,12 +76,12 @@ def judge(times, chosen):
     return ""
 
 
-def row(shape, times, chosen):
+def row(one, times, chosen):
     others = sorted((us, chapter) for chapter, us in times.items() if chapter != chosen)
     shown = [f"{chapter} {us:.2f} us" + (f" ({us / times[chosen]:.2f})" if chosen in times else "")
              for us, chapter in others[:3]]
     us = f"{times[chosen]:.2f} us" if chosen in times else "not measured"
-    return f"{str(shape):40} {chosen} {us:12}  then {', '.join(shown) or 'nothing'}"
+    return f"{str(one):40} {chosen} {us:12}  then {', '.join(shown) or 'nothing'}"
 
 
 def test_the_judge():
@@ -94,12 +89,12 @@ def test_the_judge():
     assert not judge(times, "fwd01") and not judge(times, "fwd02")
     assert judge(times, "fwd03") == "fwd03 is chosen, and needs 10.40 us; fwd01 needs 10.00"
     assert judge(times, "fwd04") == "fwd04 is chosen, and not measured there"
-    record = {"chapter": "bwd07", "direction": "backward", "dtype": "f32", "rows": 1, "cols": 2,
-              "median_us": 3.0, "backend": "cuda"}
-    grouped = {**record, "variant": "group 2"}
+    record = {"chapter": "bwd07", "direction": "backward", "kind": "layer", "dtype": "f32", "rows": 1, "cols": 2,
+              "options": {}, "median_us": 3.0, "backend": "cuda"}
+    grouped = {**record, "options": {"group": 2}}
     emulated = {**record, "backend": "cpu"}
-    (shape, measured), = shapes([record, grouped, emulated], {"bwd07"}).items()
-    assert shape.from_y and measured == {"bwd07": 3.0}
+    (one, measured), = passes([record, grouped, emulated], {"bwd07"}).items()
+    assert one.from_y and measured == {"bwd07": 3.0}
 
 
 def main(path, data=ROOT / "notebooks/data/h100.jsonl", *, table=False):
@@ -107,15 +102,19 @@ def main(path, data=ROOT / "notebooks/data/h100.jsonl", *, table=False):
     library = Library(Path(path).resolve())
     if library.backend != "cpu":
         sys.exit(f"{path} asks the GPU that is here; the table is for an H100")
-    from_y = {chapter.id for chapter in library.chapters() if chapter.from_y}
-    measured = shapes(load(data).records, from_y)
+    catalogue = load_catalogue()
+    from_y = {chapter["id"] for chapter in catalogue["chapters"] if chapter["from_y"]}
+    named = dispatched(catalogue)
+    measured = passes(load(data).only().records, from_y)
     wrong = []
-    for shape, times in sorted(measured.items()):
-        chosen = choice(library, shape)
+    for one, times in sorted(measured.items()):
+        chosen = choice(library, one)
         if table:
-            print(row(shape, times, chosen))
+            print(row(one, times, chosen))
         if problem := judge(times, chosen):
-            wrong.append(f"{shape}: {problem}")
+            wrong.append(f"{one}: {problem}")
+        if chosen not in named:
+            wrong.append(f"{one}: {chosen} is chosen, which chapters.json does not name; {REMEDY}")
     print("\n".join([*wrong, f"{len(measured)} shapes, {len(wrong)} with a slow choice"]))
     return 1 if wrong or not measured else 0
 

@@ -1,6 +1,6 @@
 """Tests of the check for spills, on made-up reports of ptxas.
 
-    python3 -m unittest discover -s common/setup/tests
+    python3 -m unittest discover -s common/tools/tests
 """
 
 import contextlib
@@ -68,7 +68,7 @@ class Spills(unittest.TestCase):
         self.assertFalse(self.check("fwd06", entry(ALIGNED, "sm_80"))[1])
 
     def test_every_chapter_of_the_table_must_have_a_report(self):
-        chapters = spills.chapters_of_the_table((spills.ROOT / "common/library/dispatch.cpp").read_text())
+        chapters = spills.dispatched(spills.load_catalogue())
         self.assertTrue(chapters)
         with tempfile.TemporaryDirectory() as directory, contextlib.redirect_stdout(io.StringIO()):
             with self.assertRaisesRegex(SystemExit, "no report of"):
