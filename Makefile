@@ -54,6 +54,9 @@ test:
 	for backend in $$backends; do $(setup)/build.sh $$backend all && $(tools)/test.sh $$backend || exit; done
 
 tables:
+	@backend=$$($(setup)/backend.sh cpu) && $(setup)/setup.sh $$backend && $(setup)/build.sh $$backend chapters && \
+	build/$$backend/bin/chapters --list --json >build/chapters.json && \
+	cmp -s build/chapters.json notebooks/data/chapters.json || cp build/chapters.json notebooks/data/chapters.json
 	@$(setup)/python.sh common/bench/tables.py
 
 notebooks:

@@ -164,7 +164,7 @@ CommandLine parse_command_line(int argc, char** argv) {
     if (option.name == "rows" || option.name == "cols" || option.name == "dtype")
       shape.push_back(added);
   }
-  app.add_flag("--parallel", parallel, "--second-input and --second-affine")
+  app.add_flag("--parallel", parallel, "both of them: --second-input and --second-affine")
       ->group("Fused chapters");
   std::vector<std::string> set_names;
   for (const ProblemSet& set : parse_problem_sets(built_in_problem_sets(), "problem_sets.json", {}))
@@ -200,7 +200,7 @@ CommandLine parse_command_line(int argc, char** argv) {
       ->group("Output");
   app.add_flag("--list", line.list,
                "list the chapters of this program and stop; with --json, all that is to be known of "
-               "them, the types and the sets, as JSON")
+               "them, the types and the dispatch, as JSON")
       ->group("Output");
 
   // --list --json has no file.

@@ -24,7 +24,7 @@ Json of(const Chapter& chapter) {
   LNC_TYPE_PAIRS(LNC_TYPES)
 #undef LNC_TYPES
   return {{"id", chapter.id},
-          {"directory", chapter.directory},
+          {"directory", "chapters/" + std::string(chapter.directory)},
           {"title", chapter.title},
           {"teaches", chapter.teaches},
           {"source", chapter.source},
@@ -44,9 +44,9 @@ Json of(const Chapter& chapter) {
 Json of(const Choice& choice) {
   Json line{{"chapter", choice.chapter},
             {"because", choice.because},
-            {"direction", name(choice.direction)},
-            {"from_y", choice.from_y},
-            {"needs_aligned", choice.needs_aligned}};
+            {"direction", name(choice.direction)}};
+  if (choice.from_y) line["from_y"] = true;
+  if (choice.needs_aligned) line["needs_aligned"] = true;
   if (choice.kind) line["kind"] = name(*choice.kind);
   if (choice.dtype) line["dtype"] = name(*choice.dtype);
   const auto add = [&](const char* key, auto value, auto open) {
@@ -88,7 +88,7 @@ std::string list_as_json() {
   LNC_ELEMENT_TYPES(LNC_TYPE)
 #undef LNC_TYPE
   for (const Choice& choice : choices()) list["dispatch"].push_back(of(choice));
-  return list.dump(1);
+  return list.dump(2);
 }
 
 }  // namespace lnc

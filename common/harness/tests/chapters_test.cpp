@@ -136,7 +136,7 @@ void for_each_variant(const Chapter& chapter, std::int64_t rows, std::int64_t co
         }
 }
 
-struct Shape {
+struct Size {
   std::int64_t rows, cols;
 };
 
@@ -153,8 +153,8 @@ TEST_CASE("at least one chapter of each direction is registered") {
 TEST_CASE("every chapter is right in every dtype, on shapes that fit no tile") {
   for (const Chapter& chapter : chapters())
     for (const auto [rows, cols] :
-         {Shape{1, 1}, Shape{1, 2}, Shape{1, 5000}, Shape{1000, 1}, Shape{1000, 2}, Shape{3, 31},
-          Shape{5, 32}, Shape{4, 33}, Shape{3, 1023}, Shape{37, 1025}, Shape{257, 2048}})
+         {Size{1, 1}, Size{1, 2}, Size{1, 5000}, Size{1000, 1}, Size{1000, 2}, Size{3, 31},
+          Size{5, 32}, Size{4, 33}, Size{3, 1023}, Size{37, 1025}, Size{257, 2048}})
       for_each_variant(chapter, rows, cols,
                        [&](const Problem& problem) { check_problem(chapter, problem); });
 }
@@ -472,8 +472,8 @@ TEST_CASE("a chapter that groups rows, or splits them, is right over many rows o
 TEST_CASE("a chapter that groups rows is right at many widths, several rows for each block") {
   for (const Chapter& chapter : chapters())
     for (const auto [rows, cols] :
-         {Shape{90, 96}, Shape{90, 512}, Shape{2200, 40}, Shape{300, 5000}, Shape{150, 8200},
-          Shape{150, 9001}, Shape{45, 17000}, Shape{45, 33001}, Shape{9, 40000}, Shape{3, 120000}})
+         {Size{90, 96}, Size{90, 512}, Size{2200, 40}, Size{300, 5000}, Size{150, 8200},
+          Size{150, 9001}, Size{45, 17000}, Size{45, 33001}, Size{9, 40000}, Size{3, 120000}})
       for (const DType dtype : {DType::F32, DType::BF16}) {
         Problem problem;
         problem.dtype = dtype;
