@@ -21,10 +21,11 @@ constexpr int kMultiprocessors = kH100.multiprocessors;
 /// The columns of one thread, kThreads apart: their sums over the rows so far, and the row at hand.
 template <int kThreads, int kCount>
 struct ThreadColumns {
-  int64_t first;                           // column
-  int left;                                // from there to the row's end, as far as it matters
-  float dw[kCount] = {}, db[kCount] = {};  // [2]
-  float xhat[kCount], wdy[kCount], rstd;   // [3]
+  int64_t first;          // column
+  int left;               // from there to the row's end, as far as it matters
+  float dw[kCount] = {};  // [2] the sums, over the group's rows
+  float db[kCount] = {};
+  float xhat[kCount], wdy[kCount], rstd;  // [3] of the row at hand
 
   __device__ ThreadColumns(int64_t first, int64_t cols)
       : first(first), left(static_cast<int>(min(cols - first, int64_t{kThreads} * kCount))) {}
@@ -58,15 +59,19 @@ struct ThreadColumns {
   template <typename T>
   __device__ void store_dx(T* dx_row, float c1, float c2) const {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i)
-      if (has(i)) dx_row[first + i * kThreads] = from_float<T>(rstd * (wdy[i] - c2 - xhat[i] * c1));
+    for (int i = 0; i < kCount; ++i) {
+      if (!has(i)) continue;
+      const float dx = rstd * (wdy[i] - c2 - xhat[i] * c1);
+      dx_row[first + i * kThreads] = from_float<T>(dx);
+    }
   }
   __device__ void add_to(const GradientSums& sums) const {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {  // [6]
       const int64_t col = first + i * kThreads;
-      if (has(i)) atomicAdd(&sums.dweight[col], dw[i]);
-      if (has(i) && sums.dbias != nullptr) atomicAdd(&sums.dbias[col], db[i]);
+      if (!has(i)) continue;
+      atomicAdd(&sums.dweight[col], dw[i]);
+      if (sums.dbias != nullptr) atomicAdd(&sums.dbias[col], db[i]);
     }
   }
 };
@@ -80,7 +85,8 @@ __global__ void __launch_bounds__(kThreads, kThreadsPerMultiprocessor / kThreads
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
   ThreadColumns<kThreads, kColumns> columns(threadIdx.x, a.cols);
   for (int64_t row = first; row < end; ++row) {
-    float c1 = 0.0f, c2 = 0.0f;
+    float c1 = 0.0f;
+    float c2 = 0.0f;
     columns.take_in(a, row);
     columns.add_row_sums(c1, c2);
     c1 = block_sum<kThreads>(c1) * inverse_cols;
@@ -106,7 +112,8 @@ __global__ void __launch_bounds__(kWideThreads)
   const int rows = static_cast<int>(min(group, a.rows - first));
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
   for (int r = 0; r < rows; ++r) {
-    float c1 = 0.0f, c2 = 0.0f;
+    float c1 = 0.0f;
+    float c2 = 0.0f;
     for (int64_t col = threadIdx.x; col < a.cols; col += kSlice) {
       Columns columns(col, a.cols);
       columns.take_in(a, first + r);
@@ -114,8 +121,10 @@ __global__ void __launch_bounds__(kWideThreads)
     }
     c1 = block_sum<kWideThreads>(c1) * inverse_cols;
     c2 = a.kind == Kind::Layer ? block_sum<kWideThreads>(c2) * inverse_cols : 0.0f;
-    if (threadIdx.x == 0) c1_of[r] = c1;
-    if (threadIdx.x == 0) c2_of[r] = c2;
+    if (threadIdx.x == 0) {
+      c1_of[r] = c1;
+      c2_of[r] = c2;
+    }
   }
   __syncthreads();  // [7]
   for (int64_t col = threadIdx.x; col < a.cols; col += kSlice) {
@@ -153,18 +162,19 @@ bool run_if_it_fits(const BackwardArgs<T, W>& a, const GradientSums& sums) {
 }
 
 template <typename T, typename W>
-bool run_wide(const BackwardArgs<T, W>& a, const GradientSums& sums) {
+void run_wide(const BackwardArgs<T, W>& a, const GradientSums& sums) {
   const int64_t group = wide_group(a.rows, a.cols, sizeof(T), a.group);
   launch(layer_norm_backward_wide<T, W>, {blocks_for(a.rows, group), kWideThreads, 0, a.stream}, a,
          sums, group);
-  return true;
 }
 
 template <typename T, typename W>
 void run(const BackwardArgs<T, W>& a) {
   const GradientSums sums = zero_gradient_sums(a);
-  run_if_it_fits<64>(a, sums) || run_if_it_fits<128>(a, sums) || run_if_it_fits<256>(a, sums) ||
-      run_if_it_fits<512>(a, sums) || run_if_it_fits<1024>(a, sums) || run_wide(a, sums);
+  const bool fits = run_if_it_fits<64>(a, sums) || run_if_it_fits<128>(a, sums) ||
+                    run_if_it_fits<256>(a, sums) || run_if_it_fits<512>(a, sums) ||
+                    run_if_it_fits<1024>(a, sums);
+  if (!fits) run_wide(a, sums);
   round_gradients(a, sums);
 }
 

@@ -49,7 +49,8 @@ __global__ void __launch_bounds__(kThreads) input_gradient(BackwardArgs<T, W> a)
 #pragma unroll 4
   for (int64_t col = threadIdx.x; col < a.cols; col += kThreads) {  // [2]
     const float xhat = (to_float(__ldg(x + col)) - mean) * rstd;
-    dx[col] = from_float<T>(rstd * (weight(col) * to_float(__ldg(dy + col)) - c2 - xhat * c1));
+    const float wdy = weight(col) * to_float(__ldg(dy + col));
+    dx[col] = from_float<T>(rstd * (wdy - c2 - xhat * c1));
   }
 }
 
@@ -69,16 +70,19 @@ constexpr int kTileStride = kWarpSize + 1;              // [3] a padding of 1
 template <typename T, typename W>
 __global__ void __launch_bounds__(kThreads)
     partial_gradients(BackwardArgs<T, W> a, Partials partials, int64_t rows_per_part) {
-  __shared__ float dw_tile[kTileRows * kTileStride], db_tile[kTileRows * kTileStride];
+  __shared__ float dw_tile[kTileRows * kTileStride];
+  __shared__ float db_tile[kTileRows * kTileStride];
   const int tile_row = threadIdx.x / kLanesPerRow;  // [4]
   const int tile_col = threadIdx.x % kLanesPerRow * kLaneColumns;
   const int64_t start_col = int64_t{blockIdx.x} * kWarpSize;
   const int64_t first = blockIdx.y * rows_per_part;
   const int64_t end = min(first + rows_per_part, a.rows);
 
-  float dw[kLaneColumns] = {}, db[kLaneColumns] = {};  // [5]
+  float dw[kLaneColumns] = {};  // [5]
+  float db[kLaneColumns] = {};
   for (int64_t row = first + tile_row; row < end; row += kTileRows) {
-    const float mean = mean_or_0(a, row), rstd = a.rstd[row];
+    const float mean = mean_or_0(a, row);
+    const float rstd = a.rstd[row];
     for (int k = 0; k < kLaneColumns; ++k) {
       const int64_t col = start_col + tile_col + k;
       const float dy = col < a.cols ? to_float(a.dy[row * a.cols + col]) : 0.0f;
@@ -100,7 +104,9 @@ __global__ void __launch_bounds__(kThreads)
   const float* tile = warp == 0 ? dw_tile : db_tile;
   float* out = warp == 0 ? partials.dweight : partials.dbias;
   float sum = 0.0f;
-  for (int row = 0; row < kTileRows; ++row) sum += tile[row * kTileStride + lane];
+  for (int row = 0; row < kTileRows; ++row) {
+    sum += tile[row * kTileStride + lane];
+  }
   out[blockIdx.y * a.cols + col] = sum;
 }
 
@@ -110,11 +116,13 @@ constexpr int kSumWarps = 8;  // 32 x 8 threads
 template <typename W>
 __global__ void __launch_bounds__(kSumWarps* kWarpSize)
     sum_partials(Partials partials, W* dweight, W* dbias, int64_t cols) {
-  __shared__ float dw_above[kSumWarps / 2][kWarpSize], db_above[kSumWarps / 2][kWarpSize];
+  __shared__ float dw_above[kSumWarps / 2][kWarpSize];
+  __shared__ float db_above[kSumWarps / 2][kWarpSize];
   const int warp = threadIdx.x / kWarpSize;
   const int lane = threadIdx.x % kWarpSize;
   const int64_t col = int64_t{blockIdx.x} * kWarpSize + lane;
-  float dw = 0.0f, db = 0.0f;
+  float dw = 0.0f;
+  float db = 0.0f;
   for (int part = warp; part < partials.count && col < cols; part += kSumWarps) {  // [7]
     dw += partials.dweight[part * cols + col];
     db += partials.dbias[part * cols + col];
@@ -141,8 +149,9 @@ struct Split {
   int64_t rows_per_part = 0;
   int64_t parts = 0;
 
-  Split(int64_t rows, int asked) {                     // [9]
-    constexpr int64_t kParts = 16, kMaxParts = 65535;  // Apex's, and gridDim.y's
+  Split(int64_t rows, int asked) {        // [9]
+    constexpr int64_t kParts = 16;        // Apex's
+    constexpr int64_t kMaxParts = 65535;  // gridDim.y's
     const int64_t wanted = asked > 0 ? std::min<int64_t>(asked, kMaxParts) : kParts;
     const int64_t steps = (rows + kTileRows - 1) / kTileRows;
     const int64_t steps_per_part = (steps + wanted - 1) / wanted;
@@ -181,8 +190,8 @@ const Registration registration{{
                              run<__nv_bfloat16, float>},
     .predicted_bytes = [](const Problem& p, const Gpu& gpu) -> std::int64_t {
       const bool still_in_l2 = 3 * p.tensor_bytes() <= gpu.l2_bytes;  // x, dy and dx
-      return predict_bytes(p, gpu, kThreads, 2, 2) + (still_in_l2 ? 0 : 2 * p.tensor_bytes()) +
-             partials_bytes(p);
+      const std::int64_t read_again = still_in_l2 ? 0 : 2 * p.tensor_bytes();
+      return predict_bytes(p, gpu, kThreads, 2, 2) + read_again + partials_bytes(p);
     },
     .workspace_bytes = partials_bytes,
 }};

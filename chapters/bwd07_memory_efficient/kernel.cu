@@ -64,19 +64,22 @@ __global__ void __launch_bounds__(kThreads, kThreadsPerMultiprocessor / kThreads
                         const float2* wide_sums) {
   constexpr int kVectors = kVectorElements<T> / kLanes;         // [4]
   __shared__ float inverse_weight[kVectors][kLanes][kThreads];  // [5]
-  const int64_t group = blockIdx.x % groups, slice = blockIdx.x / groups;
+  const int64_t group = blockIdx.x % groups;
+  const int64_t slice = blockIdx.x / groups;
   const auto column = [=](int i) {
     return ((slice * kVectors + i) * kThreads + threadIdx.x) * kLanes;
   };
   for (int i = 0; i < kVectors; ++i) {
     float weight[kLanes];
     to_floats(parameter_or<kLanes>(1.0f, a.weight, column(i), a.cols), weight);
-    for (int lane = 0; lane < kLanes; ++lane)
-      inverse_weight[i][lane][threadIdx.x] =
-          1.0f / clamp_by_magnitude(weight[lane], a.weight ? a.eps : 0.0f);
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const float least = a.weight != nullptr ? a.eps : 0.0f;
+      inverse_weight[i][lane][threadIdx.x] = 1.0f / clamp_by_magnitude(weight[lane], least);
+    }
   }
 
-  float weighted_dweight[kVectors][kLanes] = {}, dbias[kVectors][kLanes] = {};
+  float weighted_dweight[kVectors][kLanes] = {};
+  float dbias[kVectors][kLanes] = {};
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
   Packed<T, kLanes> y[kVectors], dy[kVectors];
   float next_rstd;
@@ -91,7 +94,7 @@ __global__ void __launch_bounds__(kThreads, kThreadsPerMultiprocessor / kThreads
   };
   load(group);
   int turn = 0;
-  for (int64_t row = group; row < a.rows; row += groups, turn ^= 1) {
+  for (int64_t row = group; row < a.rows; row += groups) {
     Terms<kLanes> t[kVectors];
     const float rstd = next_rstd;
     float2 c = make_float2(0.0f, 0.0f);
@@ -117,13 +120,15 @@ __global__ void __launch_bounds__(kThreads, kThreadsPerMultiprocessor / kThreads
       }
       if (column(i) < a.cols) store(a.dx, row * a.cols + column(i), dx);
     }
+    turn ^= 1;
   }
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     if (column(i) >= a.cols) continue;
     float dweight[kLanes];
-    for (int lane = 0; lane < kLanes; ++lane)
+    for (int lane = 0; lane < kLanes; ++lane) {
       dweight[lane] = weighted_dweight[i][lane] * inverse_weight[i][lane][threadIdx.x];  // [7]
+    }
     store(sums.dweight, group * a.cols + column(i), dweight);
     if (sums.dbias != nullptr) store(sums.dbias, group * a.cols + column(i), dbias[i]);
   }
@@ -136,15 +141,19 @@ __global__ void __launch_bounds__(kWideThreads) wide_row_sums(BackwardArgs<T, W>
   const int64_t start = blockIdx.x * a.cols;
   float2 c = make_float2(0.0f, 0.0f);
 #pragma unroll 4
-  for (int64_t col = threadIdx.x * kLanes; col < a.cols; col += kWideThreads * kLanes)
-    Terms<kLanes>(load_if<kLanes>(true, a.y, start + col), load_if<kLanes>(true, a.dy, start + col),
-                  a, col)
-        .add_to(c);
+  for (int64_t col = threadIdx.x * kLanes; col < a.cols; col += kWideThreads * kLanes) {
+    const auto y = load_if<kLanes>(true, a.y, start + col);
+    const auto dy = load_if<kLanes>(true, a.dy, start + col);
+    const Terms<kLanes> terms(y, dy, a, col);
+    terms.add_to(c);
+  }
   c = row_sums<kWideThreads, kWideThreads>(c, 0);
   if (threadIdx.x == 0) sums[blockIdx.x] = c;
 }
 
-constexpr int kMinThreads = 64, kMaxThreads = 1024, kSliceThreads = 256;
+constexpr int kMinThreads = 64;
+constexpr int kMaxThreads = 1024;
+constexpr int kSliceThreads = 256;
 
 /// How the work is cut: `slices` blocks of `threads` side by side on a row, and as many groups of
 /// rows as the GPU holds blocks at once.
@@ -158,16 +167,13 @@ struct Plan {
     if (threads * lanes < cols) threads = kSliceThreads;  // [8]
     slices = (cols - 1) / (threads * lanes) + 1;
     const int64_t places = int64_t{multiprocessors()} * kThreadsPerMultiprocessor / threads;
-    groups = std::min(rows, asked > 0 ? asked : std::max<int64_t>(places / slices, 1));
+    const int64_t at_once = std::max<int64_t>(places / slices, 1);
+    groups = std::min(rows, asked > 0 ? asked : at_once);
   }
 };
 
-/// Launches the kernels of the plan's block size, which it looks for from the smallest on.
 template <int kLanes, int kThreads, typename T, typename W>
-void run_plan(const BackwardArgs<T, W>& a, const Plan& plan) {
-  if constexpr (kThreads < kMaxThreads) {
-    if (kThreads < plan.threads) return run_plan<kLanes, kThreads * 2>(a, plan);
-  }
+void launch_plan(const BackwardArgs<T, W>& a, const Plan& plan) {
   const PartialSums sums = partial_sums(a, plan.groups);
   float2* wide_sums = nullptr;
   if (plan.slices > 1) {
@@ -179,6 +185,20 @@ void run_plan(const BackwardArgs<T, W>& a, const Plan& plan) {
          {blocks_for(plan.groups * plan.slices, 1), kThreads, 0, a.stream}, a,
          static_cast<unsigned>(plan.groups), sums, wide_sums);
   add_partial_sums(a, sums, plan.groups);
+}
+
+/// Looks for the plan's block size, from the smallest on.
+template <int kLanes, int kThreads, typename T, typename W>
+void run_plan(const BackwardArgs<T, W>& a, const Plan& plan) {
+  if (plan.threads == kThreads) {
+    launch_plan<kLanes, kThreads>(a, plan);
+  } else if constexpr (kThreads < kMaxThreads) {
+    run_plan<kLanes, kThreads * 2>(a, plan);
+  } else {
+    throw std::logic_error("bwd07 has no kernel for blocks of " + std::to_string(plan.threads) +
+                           " threads, which its plan for rows of " + std::to_string(a.cols) +
+                           " columns asks for");
+  }
 }
 
 template <typename T, typename W>
@@ -204,8 +224,9 @@ const Registration registration{{
                              run<__nv_bfloat16, float>},
     .predicted_bytes = [](const Problem& p, const Gpu& gpu) -> std::int64_t {
       const int walks = plan_of(p).slices > 1 ? 2 : 1;
-      return (2 * device_reads(walks, 2 * p.tensor_bytes(), gpu) + 1) * p.tensor_bytes() +
-             parameter_bytes(p) - 4 * p.rows;  // without mean
+      const std::int64_t reads = 2 * device_reads(walks, 2 * p.tensor_bytes(), gpu);
+      const std::int64_t mean_bytes = 4 * p.rows;  // which is not read
+      return (reads + 1) * p.tensor_bytes() + parameter_bytes(p) - mean_bytes;
     },
     .workspace_bytes = [](const Problem& p) -> std::int64_t {
       const Plan plan = plan_of(p);

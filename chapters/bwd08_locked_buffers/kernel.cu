@@ -24,8 +24,9 @@ enum LockState : int { kFreeAndEmpty, kFreeAndFull, kHeld };
 __device__ bool acquire(int* lock) {
   __shared__ int before;
   if (threadIdx.x == 0) {
-    do before = atomicExch(lock, kHeld);  // [1]
-    while (before == kHeld);
+    do {
+      before = atomicExch(lock, kHeld);  // [1]
+    } while (before == kHeld);
     __threadfence();  // [2]
   }
   __syncthreads();  // [3] no thread reads the buffer before thread 0 has the lock
@@ -54,9 +55,11 @@ template <typename T, typename W, int kThreads, int kVectors, int kLanes>
 __global__ void __launch_bounds__(kThreads)
     layer_norm_backward(BackwardArgs<T, W> a, PartialSums sums, int* locks, int buffers) {
   constexpr bool kWide = kVectors == 0;
-  const int64_t row = blockIdx.x, start = row * a.cols;
+  const int64_t row = blockIdx.x;
+  const int64_t start = row * a.cols;
   const bool layer = a.kind == Kind::Layer;
-  const float mean = layer ? a.mean[row] : 0.0f, rstd = a.rstd[row];
+  const float mean = layer ? a.mean[row] : 0.0f;
+  const float rstd = a.rstd[row];
 
   struct {
     Packed<T, kLanes> x, dy;
@@ -80,19 +83,23 @@ __global__ void __launch_bounds__(kThreads)
     }
   };
 #pragma unroll
-  for (int tile = 0; tile < kVectors; ++tile) load(tile);  // [6] all loads before the first use
+  for (int tile = 0; tile < kVectors; ++tile) {
+    load(tile);  // [6] all loads before the first use
+  }
 
   float2 c = make_float2(0.0f, 0.0f);
   walk([&](int64_t, const GradientTerms<kLanes>& t) { t.add_to(c); });
   c = row_sums<kThreads, kThreads>(c, 0);
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
-  const float c1 = c.x * inverse_cols, c2 = layer ? c.y * inverse_cols : 0.0f;
+  const float c1 = c.x * inverse_cols;
+  const float c2 = layer ? c.y * inverse_cols : 0.0f;
 
   const auto store_dx = [&](int64_t tile, const GradientTerms<kLanes>& t) {
     if (column(tile) >= a.cols) return;
     Vector<T, kLanes> dx;
-    for (int lane = 0; lane < kLanes; ++lane)
+    for (int lane = 0; lane < kLanes; ++lane) {
       dx.at[lane] = from_float<T>(rstd * (t.wdy[lane] - c2 - t.xhat[lane] * c1));
+    }
     *reinterpret_cast<Vector<T, kLanes>*>(a.dx + start + column(tile)) = dx;
   };
   if (!kWide) walk(store_dx);  // [7] before the lock: nobody should wait for it
@@ -113,10 +120,14 @@ __global__ void __launch_bounds__(kThreads)
     if (layer) part.dbias = load_past_l1<kLanes>(dbias + col);
   };
 #pragma unroll
-  for (int tile = 0; tile < kVectors; ++tile) fetch(tile);
+  for (int tile = 0; tile < kVectors; ++tile) {
+    fetch(tile);
+  }
   walk([&](int64_t tile, const GradientTerms<kLanes>& t) {
-    if (kWide) fetch(tile);
-    if (kWide) store_dx(tile, t);
+    if (kWide) {
+      fetch(tile);
+      store_dx(tile, t);
+    }
     if (column(tile) >= a.cols) return;
     auto& part = found[kWide ? 0 : tile];
     for (int lane = 0; lane < kLanes; ++lane) {
@@ -136,28 +147,39 @@ __global__ void free_locks(int* locks, int buffers) {
 
 /// The source's table, which --group overrides; never more buffers than rows.
 int64_t buffers_for(int64_t rows, int64_t cols, int group) {
-  const int64_t table = cols <= 1024 ? 256 : cols <= 4096 ? 128 : cols <= 8192 ? 96 : 64;
-  return std::min(rows, group > 0 ? group : table);
+  int64_t buffers = 64;
+  if (cols <= 8192) buffers = 96;
+  if (cols <= 4096) buffers = 128;
+  if (cols <= 1024) buffers = 256;
+  if (group > 0) buffers = group;
+  return std::min(rows, buffers);
+}
+
+/// kColumns of a row stay in registers; with 0, none do.
+template <int kThreads, int kColumns, int kLanes, typename T, typename W>
+void launch_rows(const BackwardArgs<T, W>& a, const PartialSums& sums, int* locks, int buffers) {
+  constexpr int kVectors = kColumns / kThreads / kLanes;
+  launch(layer_norm_backward<T, W, kThreads, kVectors, kLanes>,
+         {blocks_for(a.rows, 1), kThreads, 0, a.stream}, a, sums, locks, buffers);
 }
 
 template <int kThreads, int kColumns, int kLanes, typename T, typename W>
 bool run_if_it_fits(const BackwardArgs<T, W>& a, const PartialSums& sums, int* locks, int buffers) {
-  if (kColumns > 0 && a.cols > kColumns) return false;
-  launch(layer_norm_backward<T, W, kThreads, kColumns / kThreads / kLanes, kLanes>,
-         {blocks_for(a.rows, 1), kThreads, 0, a.stream}, a, sums, locks, buffers);
+  if (a.cols > kColumns) return false;
+  launch_rows<kThreads, kColumns, kLanes>(a, sums, locks, buffers);
   return true;
 }
 
 template <int kLanes, typename T, typename W>
 void run_rows(const BackwardArgs<T, W>& a, const PartialSums& sums, int* locks, int buffers) {
   constexpr int kWidest = 1024 * 32 / sizeof(T);  // [10]
-  run_if_it_fits<64, 512, kLanes>(a, sums, locks, buffers) ||
-      run_if_it_fits<128, 1024, kLanes>(a, sums, locks, buffers) ||
-      run_if_it_fits<256, 2048, kLanes>(a, sums, locks, buffers) ||
-      run_if_it_fits<512, 4096, kLanes>(a, sums, locks, buffers) ||
-      run_if_it_fits<1024, 8192, kLanes>(a, sums, locks, buffers) ||
-      run_if_it_fits<1024, kWidest, kLanes>(a, sums, locks, buffers) ||
-      run_if_it_fits<1024, 0, kLanes>(a, sums, locks, buffers);
+  const bool fits = run_if_it_fits<64, 512, kLanes>(a, sums, locks, buffers) ||
+                    run_if_it_fits<128, 1024, kLanes>(a, sums, locks, buffers) ||
+                    run_if_it_fits<256, 2048, kLanes>(a, sums, locks, buffers) ||
+                    run_if_it_fits<512, 4096, kLanes>(a, sums, locks, buffers) ||
+                    run_if_it_fits<1024, 8192, kLanes>(a, sums, locks, buffers) ||
+                    run_if_it_fits<1024, kWidest, kLanes>(a, sums, locks, buffers);
+  if (!fits) launch_rows<1024, 0, kLanes>(a, sums, locks, buffers);
 }
 
 template <typename T, typename W>

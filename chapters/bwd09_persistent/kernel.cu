@@ -17,7 +17,9 @@ namespace bwd09 {
 using namespace lnc;
 
 constexpr bool kConsecutive = true;  // [1] a block's rows: neighbours, or a grid apart
-constexpr int kMinThreads = 256, kMaxThreads = 512, kMaxPerThread = 32;  // [2]
+constexpr int kMinThreads = 256;     // [2] of a block
+constexpr int kMaxThreads = 512;
+constexpr int kMaxPerThread = 32;  // columns
 template <int kRowThreads>
 constexpr int kBlockThreads = kRowThreads < kMinThreads ? kMinThreads : kRowThreads;
 
@@ -28,8 +30,13 @@ __device__ void add_slots(Vector<float, kLanes>& value, int slot, int thread) {
   __syncthreads();
   of_slot[slot][thread] = value;
   __syncthreads();
-  for (int other = 1; slot == 0 && other < kSlots; ++other)
-    for (int lane = 0; lane < kLanes; ++lane) value.at[lane] += of_slot[other][thread].at[lane];
+  if (slot == 0) {
+    for (int other = 1; other < kSlots; ++other) {
+      for (int lane = 0; lane < kLanes; ++lane) {
+        value.at[lane] += of_slot[other][thread].at[lane];
+      }
+    }
+  }
 }
 
 /// How the work is cut: blocks · slices blocks, each for rows_per_block rows and one slice of the
@@ -44,10 +51,12 @@ template <typename T, typename W, int kRowThreads, int kVectors, int kLanes, boo
 __global__ void __launch_bounds__(kBlockThreads<kRowThreads>,
                                   kMaxThreads / kBlockThreads<kRowThreads>)
     layer_norm_backward(BackwardArgs<T, W> a, Plan plan, PartialSums sums, const float2* means) {
-  constexpr int kThreads = kBlockThreads<kRowThreads>, kSlots = kThreads / kRowThreads;
+  constexpr int kThreads = kBlockThreads<kRowThreads>;
+  constexpr int kSlots = kThreads / kRowThreads;
   constexpr int kColumns = kRowThreads * kVectors * kLanes;
   constexpr bool kKept = kVectors <= 2;  // [3] else x, dy and weight are read twice
-  const int slot = threadIdx.x / kRowThreads, thread = threadIdx.x % kRowThreads;
+  const int slot = threadIdx.x / kRowThreads;
+  const int thread = threadIdx.x % kRowThreads;
   const int64_t block = kSlices ? blockIdx.x / plan.slices : blockIdx.x;
   const int64_t slice = kSlices ? blockIdx.x % plan.slices * kColumns : 0;
   const auto cols = static_cast<int>(min(a.cols - slice, int64_t{kColumns}));
@@ -67,31 +76,44 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>,
     return load_if<kLanes>(there, tensor, slice + column(i), otherwise);
   };
   Packed<W, kLanes> weight[kVectors];
-  Vector<float, kLanes> dweight[kVectors] = {}, dbias[kVectors] = {};
-  for (int i = 0; kKept && i < kVectors; ++i) weight[i] = load_parameter(a.weight, i, 1.0f);
+  Vector<float, kLanes> dweight[kVectors] = {};
+  Vector<float, kLanes> dbias[kVectors] = {};
+  if constexpr (kKept) {
+    for (int i = 0; i < kVectors; ++i) {
+      weight[i] = load_parameter(a.weight, i, 1.0f);
+    }
+  }
 
   struct {
     Packed<T, kLanes> x[kVectors], dy[kVectors];
     float mean, rstd;
   } next, now;
   const auto load_next = [&](int64_t row) {
+    if constexpr (kKept) {
 #pragma unroll
-    for (int i = 0; kKept && i < kVectors; ++i) {
-      next.x[i] = load(a.x, row, i);
-      next.dy[i] = load(a.dy, row, i);
+      for (int i = 0; i < kVectors; ++i) {
+        next.x[i] = load(a.x, row, i);
+        next.dy[i] = load(a.dy, row, i);
+      }
     }
     next.mean = row < end && layer ? a.mean[row] : 0.0f;
     next.rstd = row < end ? a.rstd[row] : 0.0f;
   };
   load_next(first + slot);
-  for (int64_t step = first, turn = 0; step < end; step += stride, ++turn) {  // [5]
+  int64_t turn = 0;
+  for (int64_t step = first; step < end; step += stride) {  // [5]
     const int64_t row = step + slot;
     now = next;
     load_next(row + stride);  // [6]
     const auto terms = [&](int i) {
-      return kKept ? GradientTerms<kLanes>(now.x[i], now.dy[i], weight[i], now.mean, now.rstd)
-                   : GradientTerms<kLanes>(load(a.x, row, i), load(a.dy, row, i),
-                                           load_parameter(a.weight, i, 1.0f), now.mean, now.rstd);
+      if constexpr (kKept) {
+        return GradientTerms<kLanes>(now.x[i], now.dy[i], weight[i], now.mean, now.rstd);
+      } else {
+        const auto x = load(a.x, row, i);
+        const auto dy = load(a.dy, row, i);
+        const auto w = load_parameter(a.weight, i, 1.0f);
+        return GradientTerms<kLanes>(x, dy, w, now.mean, now.rstd);
+      }
     };
     float2 c = make_float2(0.0f, 0.0f);
 #pragma unroll
@@ -103,25 +125,35 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>,
         dbias[i].at[lane] += t.dy[lane];
       }
     }
-    if constexpr (!kSlices) c = row_sums<kThreads, kRowThreads>(c, turn % 2);  // [7]
-    c = kSlices ? means[row] : make_float2(c.x * inverse_cols, layer ? c.y * inverse_cols : 0.0f);
+    if constexpr (kSlices) {
+      c = means[row];
+    } else {
+      c = row_sums<kThreads, kRowThreads>(c, turn % 2);  // [7]
+      c.x *= inverse_cols;
+      c.y = layer ? c.y * inverse_cols : 0.0f;
+    }
+    const float c1 = c.x;
+    const float c2 = c.y;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       if (row >= end || column(i) >= cols) continue;
       const int64_t at = row * a.cols + slice + column(i);
       const auto t = terms(i);
       Vector<T, kLanes> out;
-      for (int lane = 0; lane < kLanes; ++lane)
-        out.at[lane] = from_float<T>(now.rstd * (t.wdy[lane] - c.y - t.xhat[lane] * c.x));
+      for (int lane = 0; lane < kLanes; ++lane) {
+        out.at[lane] = from_float<T>(now.rstd * (t.wdy[lane] - c2 - t.xhat[lane] * c1));
+      }
       *reinterpret_cast<Vector<T, kLanes>*>(a.dx + at) = out;
       if (a.y_again == nullptr) continue;  // [8]
       float w[kLanes], b[kLanes];
       to_floats(load_parameter(a.weight, i, 1.0f), w);
       to_floats(load_parameter(a.bias, i, 0.0f), b);
-      for (int lane = 0; lane < kLanes; ++lane)
+      for (int lane = 0; lane < kLanes; ++lane) {
         out.at[lane] = from_float<T>(t.xhat[lane] * w[lane] + b[lane]);
+      }
       *reinterpret_cast<Vector<T, kLanes>*>(a.y_again + at) = out;
     }
+    ++turn;
   }
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
@@ -138,37 +170,57 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>,
 
 Plan plan_for(int64_t rows, int64_t cols, int64_t element_bytes, int group) {
   const int64_t lanes = 16 / element_bytes;
-  Plan plan{kWarpSize, 2, 1, 0, 0};
-  while (lanes * plan.row_threads * plan.vectors < cols && plan.vectors * lanes <= kMaxPerThread)
-    (plan.row_threads < kMaxThreads ? plan.row_threads : plan.vectors) *= 2;
-  if (plan.vectors * lanes > kMaxPerThread)
-    plan = {kMinThreads, 2, (cols - 1) / (kMinThreads * 2 * lanes) + 1, 0, 0};
-  const int threads = std::max(plan.row_threads, kMinThreads), slots = threads / plan.row_threads;
-  const int64_t places = int64_t{multiprocessors()} * (group > 0 ? group : kMaxThreads / threads);
+  Plan plan{.row_threads = kWarpSize, .vectors = 2, .slices = 1, .rows_per_block = 0, .blocks = 0};
+  while (lanes * plan.row_threads * plan.vectors < cols && plan.vectors * lanes <= kMaxPerThread) {
+    if (plan.row_threads < kMaxThreads) {
+      plan.row_threads *= 2;
+    } else {
+      plan.vectors *= 2;
+    }
+  }
+  if (plan.vectors * lanes > kMaxPerThread) {
+    plan.row_threads = kMinThreads;
+    plan.vectors = 2;
+    plan.slices = (cols - 1) / (kMinThreads * plan.vectors * lanes) + 1;
+  }
+  const int threads = std::max(plan.row_threads, kMinThreads);
+  const int slots = threads / plan.row_threads;
+  const int blocks_each = group > 0 ? group : kMaxThreads / threads;  // a multiprocessor
+  const int64_t places = int64_t{multiprocessors()} * blocks_each;
   const int64_t blocks = std::max<int64_t>(places / plan.slices, 1);
   plan.rows_per_block = std::max<int64_t>(blocks_for(rows, blocks * slots), 1) * slots;
   plan.blocks = blocks_for(rows, plan.rows_per_block);
   return plan;
 }
 
-/// Launches the kernel of the plan's shape, which it looks for from the smallest on.
+template <int kLanes, int kRowThreads, int kVectors, typename T, typename W>
+void launch_plan(const BackwardArgs<T, W>& a, const Plan& plan, const PartialSums& sums) {
+  auto* means = reinterpret_cast<float2*>(sums.dweight + 2 * plan.blocks * a.cols);
+  auto kernel = layer_norm_backward<T, W, kRowThreads, kVectors, kLanes, false>;
+  if (plan.slices > 1) {  // [10]
+    constexpr bool kMaySlice = kRowThreads == kMinThreads;
+    kernel = layer_norm_backward<T, W, kRowThreads, kVectors, kLanes, kMaySlice>;
+    launch(row_means<T, W, kLanes>, {blocks_for(a.rows, 1), kMeansThreads, 0, a.stream}, a, means);
+  }
+  const unsigned blocks = blocks_for(plan.blocks * plan.slices, 1);
+  launch(kernel, {blocks, kBlockThreads<kRowThreads>, 0, a.stream}, a, plan, sums, means);
+}
+
+/// Looks for the plan's shape, from the smallest on. kVectors are of 16 bytes: with kLanes of 1 a
+/// thread has as many columns, in as many vectors.
 template <int kLanes, int kRowThreads, int kVectors, typename T, typename W>
 void run_plan(const BackwardArgs<T, W>& a, const Plan& plan, const PartialSums& sums) {
   if (plan.row_threads == kRowThreads && plan.vectors == kVectors) {
-    constexpr int kHere = kVectors * kVectorElements<T> / kLanes;
-    constexpr bool kMaySlice = kRowThreads == kMinThreads;
-    auto* means = reinterpret_cast<float2*>(sums.dweight + 2 * plan.blocks * a.cols);
-    if (plan.slices > 1)  // [10]
-      launch(row_means<T, W, kLanes>, {blocks_for(a.rows, 1), kMeansThreads, 0, a.stream}, a,
-             means);
-    launch(plan.slices > 1 ? layer_norm_backward<T, W, kRowThreads, kHere, kLanes, kMaySlice>
-                           : layer_norm_backward<T, W, kRowThreads, kHere, kLanes, false>,
-           {blocks_for(plan.blocks * plan.slices, 1), kBlockThreads<kRowThreads>, 0, a.stream}, a,
-           plan, sums, means);
+    launch_plan<kLanes, kRowThreads, kVectors * kVectorElements<T> / kLanes>(a, plan, sums);
   } else if constexpr (kRowThreads < kMaxThreads) {
     run_plan<kLanes, kRowThreads * 2, kVectors>(a, plan, sums);
   } else if constexpr (kVectors * kVectorElements<T> < kMaxPerThread) {
     run_plan<kLanes, kRowThreads, kVectors * 2>(a, plan, sums);
+  } else {
+    throw std::logic_error("bwd09 has no kernel for " + std::to_string(plan.row_threads) +
+                           " threads of " + std::to_string(plan.vectors) +
+                           " vectors a row, which its plan for " + std::to_string(a.cols) +
+                           " columns asks for");
   }
 }
 
@@ -177,10 +229,11 @@ void run(const BackwardArgs<T, W>& a) {
   const Plan plan = plan_for(a.rows, a.cols, sizeof(T), a.group);
   const PartialSums sums = partial_sums(a, plan.blocks);
   constexpr int kLanes = kVectorElements<T>;
-  if (a.cols % kLanes == 0 && at_16_bytes(a.x, a.dy, a.dx, a.weight, a.bias, a.y_again))
+  if (a.cols % kLanes == 0 && at_16_bytes(a.x, a.dy, a.dx, a.weight, a.bias, a.y_again)) {
     run_plan<kLanes, kWarpSize, 2>(a, plan, sums);
-  else
+  } else {
     run_plan<1, kWarpSize, 2>(a, plan, sums);  // [11]
+  }
   add_partial_sums(a, sums, plan.blocks);
 }
 
@@ -195,12 +248,14 @@ const Registration registration{{
                              run<__nv_bfloat16, float>},
     .predicted_bytes = [](const Problem& p, const Gpu& gpu) -> std::int64_t {
       const Plan plan = plan_for(p.rows, p.cols, p.element_bytes(), p.group);
-      const auto reads = 2 * device_reads(plan.slices > 1 ? 2 : 1, 2 * p.tensor_bytes(), gpu);
+      const int walks = plan.slices > 1 ? 2 : 1;
+      const auto reads = 2 * device_reads(walks, 2 * p.tensor_bytes(), gpu);
       return (reads + 1 + p.recompute_output) * p.tensor_bytes() + parameter_bytes(p);
     },
     .workspace_bytes = [](const Problem& p) -> std::int64_t {
       const Plan plan = plan_for(p.rows, p.cols, p.element_bytes(), p.group);
-      return partial_sums_bytes(p, plan.blocks) + (plan.slices > 1 ? 8 * p.rows : 0);
+      const std::int64_t means_bytes = plan.slices > 1 ? 8 * p.rows : 0;
+      return partial_sums_bytes(p, plan.blocks) + means_bytes;
     },
 }};
 

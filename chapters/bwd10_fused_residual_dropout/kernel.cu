@@ -15,7 +15,8 @@
 namespace bwd10 {
 using namespace lnc;
 
-constexpr int kMaxThreads = 512, kFloats = 16;  // [1] columns a thread, times pairs of weights
+constexpr int kMaxThreads = 512;
+constexpr int kFloats = 16;  // [1] columns a thread, times pairs of weights
 
 /// The sums of both values over a row that has the block to itself, in every thread: row_sums for a
 /// block whose size need not be known before the launch, a multiple of 32 and at most kMaxThreads.
@@ -47,9 +48,10 @@ struct Slice {
     sum = part_of(static_cast<const R*>(a.fused.residual_out));
     past_norm = part_of(static_cast<const R*>(a.fused.dresidual_out));
     for (int pair = 0; pair < kPairs; ++pair) {
-      const W* w = pair == 0 ? a.weight : a.fused.weight1;
-      weight[pair] = load_if<kLanes>(w != nullptr && col < a.cols, w, col, 1.0f);
-      dy[pair] = part_of(pair == 0 ? a.dy : a.fused.dy1);
+      const W* weights = pair == 0 ? a.weight : a.fused.weight1;
+      weight[pair] = load_if<kLanes>(weights != nullptr && col < a.cols, weights, col, 1.0f);
+      const T* gradients = pair == 0 ? a.dy : a.fused.dy1;
+      dy[pair] = part_of(gradients);
     }
     mean = a.mean == nullptr ? 0.0f : a.mean[row];
     rstd = a.rstd[row];
@@ -74,35 +76,44 @@ struct Branch {
   __device__ void store_gradient(T* tensor, int64_t start, int64_t col,
                                  const float (&gradient)[kLanes]) const {
     float values[kLanes];
-    for (int lane = 0; lane < kLanes; ++lane) values[lane] = scale * gradient[lane];
-    if (drops)
-      for (int lane = 0; lane < kLanes; ++lane)  // [3]
-        if (!(triton_uniform(seed, static_cast<uint32_t>(col) + lane) > p)) values[lane] = 0.0f;
+    for (int lane = 0; lane < kLanes; ++lane) {
+      values[lane] = scale * gradient[lane];
+    }
+    if (drops) {
+      for (int lane = 0; lane < kLanes; ++lane) {  // [3]
+        const float uniform = triton_uniform(seed, static_cast<uint32_t>(col) + lane);
+        if (!(uniform > p)) values[lane] = 0.0f;
+      }
+    }
     store(tensor, start + col, values);
   }
 };
 
 /// A block takes the rows group, group + groups, … and the columns of one tile. Where a tile is not
-/// the whole row, `row_sums` has what each row's c1 and c2 are means of; else it is null.
+/// the whole row, `wide_sums` has what each row's c1 and c2 are means of; else it is null.
 template <typename T, typename W, typename R, int kLanes, int kPairs>
 __global__ void __launch_bounds__(kMaxThreads)
-    fused_backward(BackwardArgs<T, W> a, int64_t groups, float* partials, const float2* row_sums) {
+    fused_backward(BackwardArgs<T, W> a, int64_t groups, float* partials, const float2* wide_sums) {
   constexpr int kVectors = kFloats / kPairs / kLanes;
   constexpr bool kAhead = kLanes > 1 && (kPairs == 2 || sizeof(R) == 2);  // [4]
   const FusedBackward<T, W>& f = a.fused;
-  const unsigned group = blockIdx.x % groups, tile = blockIdx.x / groups;
+  const unsigned group = blockIdx.x % groups;
+  const unsigned tile = blockIdx.x / groups;
   const auto column = [&](int i) {
     unsigned vector = i * blockDim.x + threadIdx.x;
     asm volatile("" : "+r"(vector));  // [5]
     return tile * int64_t{kMaxThreads * kFloats / kPairs} + vector * kLanes;
   };
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
-  float dweight[kPairs][kVectors][kLanes]{}, dbias[kPairs][kVectors][kLanes]{};
+  float dweight[kPairs][kVectors][kLanes]{};
+  float dbias[kPairs][kVectors][kLanes]{};
   Slice<T, W, R, kLanes, kPairs> slices[kVectors], now[kVectors];
-  for (int64_t row = group, parity = 0; row < a.rows; row += groups, parity ^= 1) {
+  int64_t parity = 0;
+  for (int64_t row = group; row < a.rows; row += groups) {
 #pragma unroll
-    for (int i = 0; i < kVectors; ++i)
+    for (int i = 0; i < kVectors; ++i) {
       if (!kAhead || row == group) slices[i].load(a, row, column(i));
+    }
     const Branch branch(f.rowscale, f.seeds, f.dropout, row);
     const Branch branch1(f.rowscale1, f.seeds1, f.dropout, row);
     float2 c = make_float2(0.0f, 0.0f);
@@ -121,45 +132,52 @@ __global__ void __launch_bounds__(kMaxThreads)
       now[i] = slices[i];  // [7]
       if (kAhead && row + groups < a.rows) slices[i].load(a, row + groups, column(i));
     }
-    c = row_sums == nullptr ? block_sums<kMaxThreads>(c, parity) : row_sums[row];
-    c = make_float2(c.x * inverse_cols, a.kind == Kind::Layer ? c.y * inverse_cols : 0.0f);
+    c = wide_sums == nullptr ? block_sums<kMaxThreads>(c, parity) : wide_sums[row];
+    const float c1 = c.x * inverse_cols;
+    const float c2 = a.kind == Kind::Layer ? c.y * inverse_cols : 0.0f;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      const int64_t col = column(i), start = row * a.cols;
+      const int64_t col = column(i);
+      const int64_t start = row * a.cols;
       if (col >= a.cols) continue;
       float gradient[kLanes], past_norm[kLanes];
       to_floats(now[i].sum, gradient);
       to_floats(now[i].past_norm, past_norm);
       for (int lane = 0; lane < kLanes; ++lane) {
         const float xhat = (gradient[lane] - now[i].mean) * now[i].rstd;
-        gradient[lane] = now[i].rstd * (wdy[i][lane] - c.y - xhat * c.x) + past_norm[lane];
+        gradient[lane] = now[i].rstd * (wdy[i][lane] - c2 - xhat * c1) + past_norm[lane];
       }
       if (f.dresidual != nullptr) store(static_cast<R*>(f.dresidual), start + col, gradient);
       if (f.dx1 != nullptr) branch1.store_gradient(f.dx1, start, col, gradient);
       branch.store_gradient(a.dx, start, col, gradient);  // [8]
     }
+    parity ^= 1;
   }
 #pragma unroll
-  for (int i = 0; i < kVectors; ++i)
-    for (int pair = 0; pair < kPairs && column(i) < a.cols; ++pair) {
+  for (int i = 0; i < kVectors; ++i) {
+    if (column(i) >= a.cols) continue;
+    for (int pair = 0; pair < kPairs; ++pair) {
       const int64_t at = (2 * pair * groups + group) * a.cols + column(i);
       store(partials, at, dweight[pair][i]);
       if (a.kind == Kind::Layer) store(partials, at + groups * a.cols, dbias[pair][i]);
     }
+  }
 }
 
 /// The sums of rows that are wider than a block's registers.
 template <typename T, typename W, typename R, int kLanes, int kPairs>
-__global__ void __launch_bounds__(kMaxThreads) sum_rows(BackwardArgs<T, W> a, float2* row_sums) {
+__global__ void __launch_bounds__(kMaxThreads) sum_rows(BackwardArgs<T, W> a, float2* wide_sums) {
   float2 c = make_float2(0.0f, 0.0f);
 #pragma unroll 2
   for (int64_t col = threadIdx.x * kLanes; col < a.cols; col += kMaxThreads * kLanes) {
     Slice<T, W, R, kLanes, kPairs> slice;
     slice.load(a, blockIdx.x, col);
-    for (int pair = 0; pair < kPairs; ++pair) slice.terms(pair).add_to(c);
+    for (int pair = 0; pair < kPairs; ++pair) {
+      slice.terms(pair).add_to(c);
+    }
   }
   c = block_sums<kMaxThreads>(c, 0);
-  if (threadIdx.x == 0) row_sums[blockIdx.x] = c;
+  if (threadIdx.x == 0) wide_sums[blockIdx.x] = c;
 }
 
 /// How the work is cut: `groups` of rows times `tiles` of columns, a block each.
@@ -182,17 +200,21 @@ void run_rows(BackwardArgs<T, W> a) {
   const Plan plan(a.rows, a.cols, kPairs, a.group);
   const int64_t size = plan.groups * a.cols;
   auto* const partials = static_cast<float*>(a.workspace);
-  auto* const row_sums = reinterpret_cast<float2*>(partials + 2 * kPairs * size);
-  if (plan.tiles > 1)
+  float2* wide_sums = nullptr;
+  if (plan.tiles > 1) {
+    wide_sums = reinterpret_cast<float2*>(partials + 2 * kPairs * size);
     launch(sum_rows<T, W, R, kLanes, kPairs>, {blocks_for(a.rows, 1), kMaxThreads, 0, a.stream}, a,
-           row_sums);
+           wide_sums);
+  }
   launch(fused_backward<T, W, R, kLanes, kPairs>,
          {blocks_for(plan.groups * plan.tiles, 1), plan.threads, 0, a.stream}, a, plan.groups,
-         partials, plan.tiles > 1 ? row_sums : nullptr);
+         partials, wide_sums);
   add_partial_sums(a, {partials, partials + size}, plan.groups);
-  a.dweight = a.fused.dweight1;
-  a.dbias = a.fused.dbias1;
-  if (kPairs == 2) add_partial_sums(a, {partials + 2 * size, partials + 3 * size}, plan.groups);
+  if constexpr (kPairs == 2) {
+    a.dweight = a.fused.dweight1;
+    a.dbias = a.fused.dbias1;
+    add_partial_sums(a, {partials + 2 * size, partials + 3 * size}, plan.groups);
+  }
 }
 
 template <typename T, typename W>
@@ -203,18 +225,29 @@ void run(const BackwardArgs<T, W>& a) {
       a.cols % kLanes == 0 && at_16_bytes(a.dy, a.x, a.weight, a.dx, f.dy1, f.residual_out,
                                           f.dresidual_out, f.weight1, f.dx1, f.dresidual);
   const auto run_as = [&]<typename R>(R) {
-    if (f.dweight1 == nullptr)
-      aligned ? run_rows<R, kLanes, 1>(a) : run_rows<R, 1, 1>(a);
-    else
-      aligned ? run_rows<R, kLanes, 2>(a) : run_rows<R, 1, 2>(a);
+    const bool two_pairs = f.dweight1 != nullptr;
+    if (aligned && two_pairs) {
+      run_rows<R, kLanes, 2>(a);
+    } else if (aligned) {
+      run_rows<R, kLanes, 1>(a);
+    } else if (two_pairs) {
+      run_rows<R, 1, 2>(a);
+    } else {
+      run_rows<R, 1, 1>(a);
+    }
   };
-  f.residual_is_float ? run_as(float{}) : run_as(T{});
+  if (f.residual_is_float) {
+    run_as(float{});
+  } else {
+    run_as(T{});
+  }
 }
 
 std::int64_t workspace_bytes(const Problem& p) {
-  const Plan plan(p.rows, p.cols, 1 + p.fusion.second_affine, p.group);
-  return (1 + p.fusion.second_affine) * partial_sums_bytes(p, plan.groups) +
-         (plan.tiles > 1) * p.rows * std::int64_t{sizeof(float2)};
+  const int pairs = 1 + p.fusion.second_affine;
+  const Plan plan(p.rows, p.cols, pairs, p.group);
+  const std::int64_t wide_sums_bytes = plan.tiles > 1 ? p.rows * std::int64_t{sizeof(float2)} : 0;
+  return pairs * partial_sums_bytes(p, plan.groups) + wide_sums_bytes;
 }
 
 const Registration registration{{
@@ -228,10 +261,13 @@ const Registration registration{{
                              run<__nv_bfloat16, float>},
     .predicted_bytes = [](const Problem& p, const Gpu& gpu) -> std::int64_t {
       const Fusion& f = p.fusion;
-      const int pairs = 1 + f.second_affine, walks = p.cols > kMaxThreads * kFloats / pairs ? 2 : 1;
+      const int pairs = 1 + f.second_affine;
+      const int inputs = 1 + f.second_input;
+      const int numbers_a_row = inputs * (f.rowscale + (f.dropout > 0.0f));  // scales and seeds
+      const int walks = p.cols > kMaxThreads * kFloats / pairs ? 2 : 1;
       const auto walked = p.rows * p.cols * p.residual_element_bytes() + pairs * p.tensor_bytes();
-      return backward_tensor_bytes(p) + (device_reads(walks, walked, gpu) - 1) * walked +
-             4 * p.rows * (1 + f.second_input) * (f.rowscale + (f.dropout > 0.0f)) +
+      const auto walked_again = (device_reads(walks, walked, gpu) - 1) * walked;
+      return backward_tensor_bytes(p) + walked_again + 4 * p.rows * numbers_a_row +
              pairs * parameter_bytes(p) + workspace_bytes(p);
     },
     .workspace_bytes = workspace_bytes,

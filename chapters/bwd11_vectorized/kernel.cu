@@ -16,7 +16,8 @@
 namespace bwd11 {
 using namespace lnc;
 
-constexpr int kFewColumns = 16, kManyColumns = 32;  // [1] of a thread
+constexpr int kFewColumns = 16;  // [1] of a thread
+constexpr int kManyColumns = 32;
 constexpr int kMaxWarps = 16;   // of a row; a multiprocessor has 128 registers for each thread
 constexpr int kBlockWarps = 8;  // [2] of a block, where a row has fewer
 constexpr int kSliceWarps = 8;  // of a slice of the columns, where a row does not fit in a block
@@ -32,7 +33,8 @@ struct Plan {
 };
 
 /// The sums of both values over a row, in each of its threads: row_sums for rows of `row_warps`
-/// warps each, side by side in a block of at most kMaxWarps. `team` is the number of this warp's row in the block.
+/// warps each, side by side in a block of at most kMaxWarps. `team` is the number of this warp's
+/// row in the block.
 template <int kMaxWarps>
 __device__ float2 team_sums(float2 values, int team, int row_warps, int parity) {
   values = warp_sum(values);
@@ -52,15 +54,19 @@ template <typename T, typename W, int kColumns, int kLanes>
 __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 1)
     layer_norm_backward(BackwardArgs<T, W> a, Plan plan, PartialSums sums, const float2* means) {
   constexpr bool kFew = kColumns <= kFewColumns;
-  constexpr int kVectors = kColumns / kLanes, kWarpColumns = kColumns * kWarpSize;
+  constexpr int kVectors = kColumns / kLanes;
+  constexpr int kWarpColumns = kColumns * kWarpSize;
   constexpr int kNext = kWarpSize * kLanes;  // from a thread's vector to its next
   constexpr int kWeightBytes = kFew ? 0 : kColumns * sizeof(W);
   constexpr int kMost = (kThreadBytes - kWeightBytes) / (2 * kLanes * int{sizeof(T)});
   constexpr int kWanted = kVectors + kAhead * kVectorElements<T> / kLanes;
   constexpr int kFit = kWanted < kMost ? kWanted : kMost;
-  constexpr int kDepth = kFit / kVectors > 1 ? kFit / kVectors * kVectors : kFit;  // of the ring
-  const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
-  const int team = kFew ? warp / plan.warps : 0, width = plan.warps * kWarpColumns;
+  constexpr int kWholeRows = kFit / kVectors * kVectors;
+  constexpr int kDepth = kWholeRows > kVectors ? kWholeRows : kFit;  // of the ring
+  const int lane = threadIdx.x % kWarpSize;
+  const int warp = threadIdx.x / kWarpSize;
+  const int team = kFew ? warp / plan.warps : 0;
+  const int width = plan.warps * kWarpColumns;
   const int block = kFew ? blockIdx.x / plan.slices : blockIdx.x;
   const int64_t slice = kFew ? int64_t{blockIdx.x % plan.slices} * width : 0;
   const auto cols = static_cast<int>(kFew ? min(a.cols - slice, int64_t{width}) : a.cols);
@@ -68,7 +74,8 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 1)
   const auto there = [rest = cols - column](int i) { return i * kNext < rest; };
   const int64_t first = kFew ? int64_t{block} * plan.rows + team : block;             // row
   const int turns = plan.turns - (first + (plan.turns - 1) * plan.stride >= a.rows);  // [6]
-  const bool layer = a.kind == Kind::Layer, sliced = kFew && means != nullptr;
+  const bool layer = a.kind == Kind::Layer;
+  const bool sliced = kFew && means != nullptr;
 
   auto* const shared = dynamic_shared<unsigned char>() + warp * kWarpSize * kThreadBytes;  // [7]
   W* const weights = reinterpret_cast<W*>(shared) + lane * kLanes;
@@ -77,36 +84,47 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 1)
   const auto request = [&](int turn, int i, int place) {
     const int64_t at = here + i / kVectors * plan.step + i % kVectors * kNext;
     const bool given = turn + i / kVectors < turns && there(i % kVectors);
-    for (int tensor = 0; given && tensor < 2; ++tensor) {
-      const T* const from = (tensor == 0 ? a.x : a.dy) + at;
-      T* const to = ring + (place * 2 + tensor) * kNext;
-      if constexpr (kLanes * sizeof(T) < 4)  // [15]
-        *to = *from;
-      else
-        __pipeline_memcpy_async(to, from, kLanes * sizeof(T));
+    if (given) {
+#pragma unroll 1  // unrolled, unaligned rows of more than 8192 floats spill
+      for (int tensor = 0; tensor < 2; ++tensor) {
+        const T* const from = (tensor == 0 ? a.x : a.dy) + at;
+        T* const to = ring + (place * 2 + tensor) * kNext;
+        if constexpr (kLanes * sizeof(T) < 4) {  // [8]
+          *to = *from;
+        } else {
+          __pipeline_memcpy_async(to, from, kLanes * sizeof(T));
+        }
+      }
     }
     __pipeline_commit();
   };
 #pragma unroll
-  for (int i = 0; i < kDepth; ++i) request(0, i, i);
+  for (int i = 0; i < kDepth; ++i) {
+    request(0, i, i);
+  }
 
   Packed<W, kLanes> weight[kVectors];
 #pragma unroll
-  for (int i = 0; i < kVectors; ++i) {  // [8]
+  for (int i = 0; i < kVectors; ++i) {  // [9]
     const bool given = a.weight != nullptr && there(i);
     weight[i] = load_if<kLanes>(given, a.weight, slice + column + i * kNext, 1.0f);
     if (!kFew) reinterpret_cast<Packed<W, kLanes>*>(weights)[i * kWarpSize] = weight[i];
   }
-  Vector<float, kLanes> dweight[kVectors] = {}, dbias[kVectors] = {};
+  Vector<float, kLanes> dweight[kVectors] = {};
+  Vector<float, kLanes> dbias[kVectors] = {};
   const auto statistics_of = [&](int turn) {  // mean, rstd, c1, c2
     if (turn >= turns) return make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     const int64_t row = first + turn * plan.stride;
     const float2 c = sliced ? means[row] : make_float2(0.0f, 0.0f);
-    return make_float4(layer ? a.mean[row] : 0.0f, a.rstd[row], c.x, c.y);
+    const float mean = layer ? a.mean[row] : 0.0f;
+    return make_float4(mean, a.rstd[row], c.x, c.y);
   };
   float4 next = statistics_of(0);
-  for (int turn = 0, place = 0; turn < (kFew ? plan.turns : turns); ++turn, here += plan.step) {
+  const int steps = kFew ? plan.turns : turns;
+  int place = 0;
+  for (int turn = 0; turn < steps; ++turn) {
     const float4 now = next;
+    const float rstd = now.y;
     const bool mine = !kFew || turn < turns;
     float2 c = make_float2(0.0f, 0.0f);
     Packed<T, kLanes> x[kVectors], dy[kVectors];
@@ -114,7 +132,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 1)
       const int sum = place + i;
       return kDepth % kVectors == 0 || sum < kDepth ? sum : sum - kDepth;
     };
-    const auto terms = [&](int i, bool again) {  // [9]
+    const auto terms = [&](int i, bool again) {  // [10]
       const bool given = mine && there(i);
       if (!kFew) asm volatile("" ::: "memory");
       if (!kFew || !again) {
@@ -122,9 +140,9 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 1)
         dy[i] = load_if<kLanes>(given, ring, place_of(i) * 2 * kNext + kNext);
       }
       const auto w = kFew ? weight[i] : load_if<kLanes>(given, weights, i * kNext);
-      return GradientTerms<kLanes>(x[i], dy[i], w, now.x, now.y);
+      return GradientTerms<kLanes>(x[i], dy[i], w, now.x, rstd);
     };
-    __pipeline_wait_prior(kDepth - kVectors);  // [10]
+    __pipeline_wait_prior(kDepth - kVectors);  // [11]
     asm volatile("" ::: "memory");
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
@@ -135,33 +153,43 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 1)
         dweight[i].at[k] += t.dy[k] * t.xhat[k];
         dbias[i].at[k] += t.dy[k];
       }
-      if (kFew) request(turn, i + kDepth, place_of(i));  // [11]
+      if (kFew) request(turn, i + kDepth, place_of(i));  // [12]
     }
     if (!sliced) c = team_sums<kMaxWarps>(c, team, plan.warps, turn % 2);
-    c = sliced ? make_float2(now.z, now.w)
-               : make_float2(c.x * plan.inverse_cols, layer ? c.y * plan.inverse_cols : 0.0f);
+    c.x *= plan.inverse_cols;
+    c.y = layer ? c.y * plan.inverse_cols : 0.0f;
+    const float c1 = sliced ? now.z : c.x;
+    const float c2 = sliced ? now.w : c.y;
     next = statistics_of(turn + 1);
     auto* const out = reinterpret_cast<Packed<T, kLanes>*>(a.dx) + uint64_t(here) / kLanes;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       const auto t = terms(i, true);
       float dx[kLanes];
-      for (int k = 0; k < kLanes; ++k) dx[k] = now.y * (t.wdy[k] - c.y - t.xhat[k] * c.x);
+      for (int k = 0; k < kLanes; ++k) {
+        dx[k] = rstd * (t.wdy[k] - c2 - t.xhat[k] * c1);
+      }
       if (mine && there(i)) out[i * kWarpSize] = from_floats<T>(dx);
       if (!kFew) request(turn, i + kDepth, place_of(i));
     }
     place = place + kVectors < kDepth ? place + kVectors : place + kVectors - kDepth;
+    here += plan.step;
   }
-  auto* const all = dynamic_shared<float>();  // [12]
+  auto* const all = dynamic_shared<float>();  // [13]
   const auto add_teams = [&](const Vector<float, kLanes>(&values)[kVectors], float* to) {
     __syncthreads();
 #pragma unroll
-    for (int i = 0; i < kVectors; ++i)
-      for (int k = 0; k < kLanes; ++k) all[team * width + column + i * kNext + k] = values[i].at[k];
+    for (int i = 0; i < kVectors; ++i) {
+      for (int k = 0; k < kLanes; ++k) {
+        all[team * width + column + i * kNext + k] = values[i].at[k];
+      }
+    }
     __syncthreads();
     for (int col = threadIdx.x; col < cols; col += blockDim.x) {
       float sum = all[col];
-      for (int other = 1; other < plan.rows; ++other) sum += all[other * width + col];
+      for (int other = 1; other < plan.rows; ++other) {
+        sum += all[other * width + col];
+      }
       to[int64_t{block} * a.cols + slice + col] = sum;
     }
   };
@@ -174,16 +202,17 @@ Plan plan_for(int64_t rows, int64_t cols, int group) {
   const auto warps = [=](int columns) { return ceil(cols, columns * kWarpSize); };
   const int room = std::min(max_shared_bytes() / (kThreadBytes * kWarpSize), kMaxWarps);
   Plan plan;
-  plan.columns =
-      warps(kFewColumns) > room && warps(kManyColumns) <= room ? kManyColumns : kFewColumns;
-  plan.warps = warps(plan.columns) <= room ? warps(plan.columns) : std::min(kSliceWarps, room);
-  plan.slices = ceil(warps(plan.columns), plan.warps);
-  plan.rows = std::max(std::min(kBlockWarps, room) / plan.warps, 1);
-  plan.rows = std::clamp(ceil(rows, multiprocessors()), 1, plan.rows);
+  const bool only_many_fit = warps(kFewColumns) > room && warps(kManyColumns) <= room;
+  plan.columns = only_many_fit ? kManyColumns : kFewColumns;
+  const int row_warps = warps(plan.columns);
+  plan.warps = row_warps <= room ? row_warps : std::min(kSliceWarps, room);
+  plan.slices = ceil(row_warps, plan.warps);
+  const int most_rows = std::max(std::min(kBlockWarps, room) / plan.warps, 1);
+  plan.rows = std::clamp(ceil(rows, multiprocessors()), 1, most_rows);
   const int places = group > 0 ? group : room / (plan.warps * plan.rows);
   const int64_t blocks = std::max(int64_t{multiprocessors()} * places / plan.slices, int64_t{1});
   plan.turns = std::max(ceil(rows, blocks * plan.rows), 1);
-  plan.blocks = ceil(rows, int64_t{plan.turns} * plan.rows);  // [13]
+  plan.blocks = ceil(rows, int64_t{plan.turns} * plan.rows);  // [14]
   plan.stride = int64_t{plan.blocks} * plan.rows;
   plan.step = plan.stride * cols;
   plan.inverse_cols = 1.0f / static_cast<float>(cols);
@@ -195,7 +224,7 @@ void run_plan(const BackwardArgs<T, W>& a, const Plan& plan, const PartialSums& 
   const int threads = plan.rows * plan.warps * kWarpSize;
   const std::size_t shared = threads * kThreadBytes;
   float2* means = nullptr;
-  if (plan.slices > 1) {  // [14]
+  if (plan.slices > 1) {  // [15]
     means = reinterpret_cast<float2*>(sums.dweight + int64_t{2} * plan.blocks * a.cols);
     launch(row_means<T, W, kLanes>, {blocks_for(a.rows, 1), kMeansThreads, 0, a.stream}, a, means);
   }
@@ -210,11 +239,16 @@ void run(const BackwardArgs<T, W>& a) {
   const PartialSums sums = partial_sums(a, plan.blocks);
   constexpr int kLanes = kVectorElements<T>;
   const bool aligned = a.cols % kLanes == 0 && at_16_bytes(a.x, a.dy, a.dx, a.weight);
-  if (plan.columns == kManyColumns)
-    (aligned ? run_plan<kManyColumns, kLanes, T, W> : run_plan<kManyColumns, 1, T, W>)(a, plan,
-                                                                                       sums);
-  else
-    (aligned ? run_plan<kFewColumns, kLanes, T, W> : run_plan<kFewColumns, 1, T, W>)(a, plan, sums);
+  const bool many = plan.columns == kManyColumns;
+  if (aligned && many) {
+    run_plan<kManyColumns, kLanes>(a, plan, sums);
+  } else if (aligned) {
+    run_plan<kFewColumns, kLanes>(a, plan, sums);
+  } else if (many) {
+    run_plan<kManyColumns, 1>(a, plan, sums);
+  } else {
+    run_plan<kFewColumns, 1>(a, plan, sums);
+  }
   add_partial_sums(a, sums, plan.blocks);
 }
 
@@ -228,12 +262,14 @@ const Registration registration{{
                              run<__nv_bfloat16, float>},
     .predicted_bytes = [](const Problem& p, const Gpu& gpu) -> std::int64_t {
       const Plan plan = plan_for(p.rows, p.cols, p.group);
-      const auto reads = 2 * device_reads(plan.slices > 1 ? 2 : 1, 2 * p.tensor_bytes(), gpu);
+      const int walks = plan.slices > 1 ? 2 : 1;
+      const auto reads = 2 * device_reads(walks, 2 * p.tensor_bytes(), gpu);
       return (reads + 1) * p.tensor_bytes() + parameter_bytes(p);
     },
     .workspace_bytes = [](const Problem& p) -> std::int64_t {
       const Plan plan = plan_for(p.rows, p.cols, p.group);
-      return partial_sums_bytes(p, plan.blocks) + (plan.slices > 1 ? 8 * p.rows : 0);
+      const std::int64_t means_bytes = plan.slices > 1 ? 8 * p.rows : 0;
+      return partial_sums_bytes(p, plan.blocks) + means_bytes;
     },
 }};
 

@@ -17,73 +17,95 @@
 namespace bwd12 {
 using namespace lnc;
 
-constexpr int kMinThreads = 256, kMaxThreads = 1024, kBlocks = 2;  // [1]
-constexpr int kColumns = 16, kFewColumns = 8, kFewFrom = 512;      // [2] of a thread
-constexpr int kMaxStages = 3, kSpareBytes = 10 << 10;              // [3] of a block's ring
-constexpr bool kEarlySum = true;                                   // [4]
-constexpr int kSumThreads = 512, kSumColumns = 16, kSumBatch = 9;  // [5]
-constexpr int64_t kSmallBytes = 12 << 20;                          // [14] of a tensor
+constexpr int kMinThreads = 256;  // [1] of a block
+constexpr int kMaxThreads = 1024;
+constexpr int kBlocks = 2;
+constexpr int kColumns = 16;  // [2] of a thread
+constexpr int kFewColumns = 8;
+constexpr int kFewFrom = 512;
+constexpr int kMaxStages = 3;  // [3] of a block's ring
+constexpr int kSpareBytes = 10 << 10;
+constexpr bool kEarlySum = true;  // [4]
+constexpr int kSumThreads = 512;  // [5]
+constexpr int kSumColumns = 16;
+constexpr int kSumBatch = 9;
+constexpr int64_t kSmallBytes = 12 << 20;  // [6] of a tensor
 template <int kRowThreads>
 constexpr int kBlockThreads = kRowThreads < kMinThreads ? kMinThreads : kMaxThreads;
 template <int kRowThreads>
 constexpr int kPlaces = kRowThreads < kMinThreads ? kBlocks : 1;  // of them on a multiprocessor
 
 /// A block takes kRows neighbouring rows at a time, then those gridDim.x · kRows further on. A slot
-/// holds these of x, then these of dy, each in slot_vectors vectors. `sums`: [blocks, 2, padded].
+/// holds these of x, then these of dy, each in slot_vectors vectors. `sums`: [blocks, 2, padded],
+/// or [blocks, 1, padded] for Kind::Rms, which has no dbias.
 template <typename T, typename W, int kRowThreads, int kVectors, bool kAligned>
 __global__ void __launch_bounds__(kBlockThreads<kRowThreads>, kPlaces<kRowThreads>)
     layer_norm_backward(BackwardArgs<T, W> a, int stages, int slot_vectors, int padded,
                         float inverse_cols, L2Policy policy, float* sums) {
-  constexpr int kThreads = kBlockThreads<kRowThreads>, kRows = kThreads / kRowThreads;
+  constexpr int kThreads = kBlockThreads<kRowThreads>;
+  constexpr int kRows = kThreads / kRowThreads;
   constexpr int kLanes = kVectorElements<T>;
-  constexpr bool kKept = kRows > 1 || kVectors * kLanes <= kFewColumns;  // [6]
+  constexpr bool kKept = kRows > 1 || kVectors * kLanes <= kFewColumns;  // [7]
   __shared__ Barrier full[kMaxStages];
-  const int in_slot = threadIdx.x / kRowThreads, thread = threadIdx.x % kRowThreads;
-  const BulkRows<T, kAligned> x_rows{a.x, a.rows, a.cols}, dy_rows{a.dy, a.rows, a.cols};
+  const int in_slot = threadIdx.x / kRowThreads;
+  const int thread = threadIdx.x % kRowThreads;
+  const BulkRows<T, kAligned> x_rows{a.x, a.rows, a.cols};
+  const BulkRows<T, kAligned> dy_rows{a.dy, a.rows, a.cols};
   const int dy_at = kRows * slot_vectors;
   Ring<T> ring{dynamic_shared<Packed<T, kLanes>>(), 2 * dy_at, stages, full};
   const int ahead = kKept ? stages : stages - 1;
-  const int64_t first_row = int64_t{blockIdx.x} * kRows, stride = int64_t{gridDim.x} * kRows;
+  const int64_t first_row = int64_t{blockIdx.x} * kRows;
+  const int64_t stride = int64_t{gridDim.x} * kRows;
   const auto request = [&](int64_t row, int stage) {
     if (row >= a.rows) return;
-    auto* const slot = ring.slot(stage);
-    const unsigned bytes = x_rows.load_rows(row, kRows, slot_vectors, slot, full[stage], policy);
-    full[stage].arrive_and_expect(bytes + dy_rows.load_rows(row, kRows, slot_vectors, slot + dy_at,
-                                                            full[stage], policy));  // [7]
+    Barrier& arrived = full[stage];
+    auto* const x_slot = ring.slot(stage);
+    auto* const dy_slot = x_slot + dy_at;
+    const unsigned x_bytes = x_rows.load_rows(row, kRows, slot_vectors, x_slot, arrived, policy);
+    const unsigned dy_bytes = dy_rows.load_rows(row, kRows, slot_vectors, dy_slot, arrived, policy);
+    arrived.arrive_and_expect(x_bytes + dy_bytes);  // [8]
   };
   const auto columns = [&](int i) {
     return Columns<T, kAligned>(nullptr, i * kRowThreads + thread, a.cols);
   };
 
-  if (threadIdx.x == 0)
+  if (threadIdx.x == 0) {
     ring.fill([&](int i) {
       if (i < ahead) request(first_row + i * stride, i);
     });
+  }
   if (kEarlySum) launch_dependents();
   const bool layer = a.kind == Kind::Layer;
   const auto mean_of = [&](int64_t row) { return row < a.rows && layer ? a.mean[row] : 0.0f; };
   const auto rstd_of = [&](int64_t row) { return row < a.rows ? a.rstd[row] : 0.0f; };
-  float next_mean = mean_of(first_row + in_slot), next_rstd = rstd_of(first_row + in_slot);  // [8]
+  float next_mean = mean_of(first_row + in_slot);  // [9]
+  float next_rstd = rstd_of(first_row + in_slot);
   Packed<W, kLanes> weight[kVectors];
-  Vector<float, kLanes> dweight[kVectors] = {}, dbias[kVectors] = {};
+  Vector<float, kLanes> dweight[kVectors] = {};
+  Vector<float, kLanes> dbias[kVectors] = {};
 #pragma unroll
-  for (int i = 0; i < kVectors; ++i) weight[i] = columns(i).load_or(1.0f, a.weight);
+  for (int i = 0; i < kVectors; ++i) {
+    weight[i] = columns(i).load_or(1.0f, a.weight);
+  }
   __syncthreads();
 
   int turn = 0;
-  for (int64_t first = first_row; first < a.rows; first += stride, turn ^= 1) {
+  for (int64_t first = first_row; first < a.rows; first += stride) {
     const int64_t row = first + in_slot;
-    const bool there = kRows == 1 || row < a.rows;  // [9]
-    const float mean = next_mean, rstd = next_rstd;
-    next_mean = mean_of(row + stride), next_rstd = rstd_of(row + stride);
-    const auto* const x = ring.wait() + in_slot * slot_vectors;
+    const bool there = kRows == 1 || row < a.rows;  // [10]
+    const float mean = next_mean;
+    const float rstd = next_rstd;
+    next_mean = mean_of(row + stride);
+    next_rstd = rstd_of(row + stride);
+    const auto* const x_slots = ring.wait() + in_slot * slot_vectors;
+    const auto* const dy_slots = x_slots + dy_at;
     const auto make_terms = [&](int i) {
       if (!kKept) weight[i] = columns(i).load_or(1.0f, a.weight);
       stay_packed(weight[i]);
       const int col = static_cast<int>(columns(i).first);
-      return GradientTerms<kLanes>(x_rows.take_columns(there, row, col, x),
-                                   dy_rows.take_columns(there, row, col, x + dy_at), weight[i],
-                                   mean, rstd);
+      const auto x = x_rows.take_columns(there, row, col, x_slots);
+      const auto dy = dy_rows.take_columns(there, row, col, dy_slots);
+      return GradientTerms<kLanes>(x, dy, weight[i], mean, rstd);
     };
     GradientTerms<kLanes> terms[kVectors];
     float2 c = make_float2(0.0f, 0.0f);
@@ -98,8 +120,10 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>, kPlaces<kRowThread
     }
     c = row_sums<kThreads, kRowThreads>(c, turn);
     if (kRowThreads == kWarpSize) __syncthreads();
-    if (threadIdx.x == 0)
-      request(first + ahead * stride, kKept ? ring.stage : ring.before());  // [10]
+    if (threadIdx.x == 0) {
+      const int free_stage = kKept ? ring.stage : ring.before();  // [11]
+      request(first + ahead * stride, free_stage);
+    }
     ring.advance();
     const float c1 = c.x * inverse_cols * rstd;
     const float c2 = layer ? c.y * inverse_cols * rstd : 0.0f;
@@ -107,84 +131,113 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>, kPlaces<kRowThread
     for (int i = 0; i < kVectors; ++i) {
       if constexpr (!kKept) terms[i] = make_terms(i);
       float dx[kLanes];
-      for (int lane = 0; lane < kLanes; ++lane)
+      for (int lane = 0; lane < kLanes; ++lane) {
         dx[lane] = rstd * terms[i].wdy[lane] - (terms[i].xhat[lane] * c1 + c2);
+      }
       if (there) columns(i).store(a.dx + row * a.cols, dx);
     }
+    turn ^= 1;
   }
 
-  float* const of_block = sums + blockIdx.x * int64_t{2} * padded;
-  float* const of_rows = kRows > 1 ? dynamic_shared<float>() : of_block;  // [11]
+  const int width = layer ? 2 * padded : padded;  // dweight, and dbias where there is one
+  float* const of_block = sums + blockIdx.x * int64_t{width};
+  float* const of_rows = kRows > 1 ? dynamic_shared<float>() : of_block;  // [12]
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     if (!columns(i).any()) continue;
-    float* const to = of_rows + in_slot * 2 * padded + columns(i).first;
+    float* const to = of_rows + in_slot * width + columns(i).first;
     *reinterpret_cast<Vector<float, kLanes>*>(to) = dweight[i];
-    *reinterpret_cast<Vector<float, kLanes>*>(to + padded) = dbias[i];
+    if (layer) *reinterpret_cast<Vector<float, kLanes>*>(to + padded) = dbias[i];
   }
   if (kRows == 1) return;
   __syncthreads();
-  for (int at = threadIdx.x * 4; at < 2 * padded; at += kThreads * 4) {
+  for (int at = threadIdx.x * 4; at < width; at += kThreads * 4) {
     Vector<float, 4> sum = {};
     for (int of_row = 0; of_row < kRows; ++of_row) {
-      const auto part = *reinterpret_cast<Vector<float, 4>*>(of_rows + of_row * 2 * padded + at);
-      for (int lane = 0; lane < 4; ++lane) sum.at[lane] += part.at[lane];
+      const auto part = *reinterpret_cast<Vector<float, 4>*>(of_rows + of_row * width + at);
+      for (int lane = 0; lane < 4; ++lane) {
+        sum.at[lane] += part.at[lane];
+      }
     }
     *reinterpret_cast<Vector<float, 4>*>(of_block + at) = sum;
   }
 }
 
 /// Adds up the blocks' sums: a block has kSumColumns of `width` columns, a thread some blocks' one.
+/// A column from `padded` on is one of dbias.
 template <typename W>
 __global__ void __launch_bounds__(kSumThreads)
     add_blocks(const float* sums, int blocks, int padded, int width, W* dweight, W* dbias,
                int64_t cols) {
   constexpr int kGroups = kSumThreads / kSumColumns;
   __shared__ float of_group[kGroups][kSumColumns];
-  const int in_block = threadIdx.x % kSumColumns, group = threadIdx.x / kSumColumns;
-  const int column = blockIdx.x * kSumColumns + in_block, stride = 2 * padded;
-  const float* from = sums + int64_t{group} * stride + min(column, width - 1);
+  const int in_block = threadIdx.x % kSumColumns;
+  const int group = threadIdx.x / kSumColumns;
+  const int column = blockIdx.x * kSumColumns + in_block;
+  const float* from = sums + int64_t{group} * width + min(column, width - 1);
   float sum = 0.0f;
-  grid_dependency_wait();  // [12]
+  grid_dependency_wait();  // [13]
   for (int left = blocks - group; left > 0; left -= kGroups * kSumBatch) {
     float part[kSumBatch];
 #pragma unroll
-    for (int i = 0; i < kSumBatch; ++i)
-      part[i] = from[min(i * kGroups, left - 1) * stride];  // [13]
+    for (int i = 0; i < kSumBatch; ++i) {
+      const int block = min(i * kGroups, left - 1);  // [14]
+      part[i] = from[block * width];
+    }
 #pragma unroll
-    for (int i = 0; i < kSumBatch; ++i) sum += i * kGroups < left ? part[i] : 0.0f;
-    from += int64_t{kGroups * kSumBatch} * stride;
+    for (int i = 0; i < kSumBatch; ++i) {
+      sum += i * kGroups < left ? part[i] : 0.0f;
+    }
+    from += int64_t{kGroups * kSumBatch} * width;
   }
   of_group[group][in_block] = sum;
   __syncthreads();
   if (group > 0 || column >= width) return;
-  for (int other = 1; other < kGroups; ++other) sum += of_group[other][in_block];
+  for (int other = 1; other < kGroups; ++other) {
+    sum += of_group[other][in_block];
+  }
+  W* const to = column < padded ? dweight : dbias;
   const int col = column < padded ? column : column - padded;
-  if (col < cols) (column < padded ? dweight : dbias)[col] = from_float<W>(sum);
+  if (col < cols) to[col] = from_float<W>(sum);
 }
 
-/// Looks for the smallest block that holds a row of so many vectors, and launches it.
+/// The columns of a row in whole vectors.
+int64_t padded_columns(int64_t cols, int64_t lanes) { return blocks_for(cols, lanes) * lanes; }
+
+template <bool kAligned, int kRowThreads, int kVectors, typename T, typename W>
+void launch_rows(const BackwardArgs<T, W>& a) {
+  constexpr int kThreads = kBlockThreads<kRowThreads>;
+  constexpr int kRows = kThreads / kRowThreads;
+  constexpr int kLanes = kVectorElements<T>;
+  const auto padded = static_cast<int>(padded_columns(a.cols, kLanes));
+  // A row that starts anywhere may share its first vector with its neighbour, and its last.
+  const int slot_vectors = padded / kLanes + (kAligned ? 0 : 1);
+  const int stage_bytes = 2 * kRows * slot_vectors * 16;
+  const int room = (max_shared_bytes() - kSpareBytes) / kPlaces<kRowThreads> / stage_bytes;
+  const int stages = std::clamp(room, 2, kMaxStages);
+  const std::size_t shared_bytes = std::size_t(stages) * stage_bytes;
+  const unsigned most = a.group > 0 ? a.group : multiprocessors() * kPlaces<kRowThreads>;
+  const unsigned blocks = std::min(most, blocks_for(a.rows, kRows));
+  const float inverse_cols = 1.0f / static_cast<float>(a.cols);
+  const bool small = a.rows * a.cols * int64_t{sizeof(T)} <= kSmallBytes;
+  const L2Policy policy = small ? L2Policy::EvictFirst : L2Policy::EvictNormal;
+  auto* const sums = static_cast<float*>(a.workspace);
+  launch(layer_norm_backward<T, W, kRowThreads, kVectors, kAligned>,
+         {blocks, kThreads, shared_bytes, a.stream}, a, stages, slot_vectors, padded, inverse_cols,
+         policy, sums);
+  const int width = a.kind == Kind::Layer ? 2 * padded : padded;
+  launch(add_blocks<W>, {blocks_for(width, kSumColumns), kSumThreads, 0, a.stream, 0, kEarlySum},
+         sums, blocks, padded, width, a.dweight, a.dbias, a.cols);
+}
+
+/// Looks for the smallest team of threads that holds a row: of 32, 64 and 128 threads with kColumns
+/// columns each, of 512 and 1024 with kFewColumns, of 1024 with kColumns. Unaligned rows of up to
+/// 2048 columns have 32 or 128 threads.
 template <bool kAligned, int kRowThreads, int kVectors, typename T, typename W>
 void run_team(const BackwardArgs<T, W>& a) {
-  constexpr int kThreads = kBlockThreads<kRowThreads>, kRows = kThreads / kRowThreads;
   constexpr int kLanes = kVectorElements<T>;
-  const int vectors = blocks_for(a.cols, kLanes), padded = vectors * kLanes;
-  if (vectors <= kRowThreads * kVectors) {
-    const int slot_vectors = vectors + !kAligned;  // a row may share its first vector and its last
-    const int stage_bytes = 2 * kRows * slot_vectors * 16;
-    const int room = (max_shared_bytes() - kSpareBytes) / kPlaces<kRowThreads> / stage_bytes;
-    const int stages = std::clamp(room, 2, kMaxStages);
-    const unsigned most = a.group > 0 ? a.group : multiprocessors() * kPlaces<kRowThreads>;
-    const unsigned blocks = std::min(most, blocks_for(a.rows, kRows));
-    auto* const sums = static_cast<float*>(a.workspace);
-    const bool small = a.rows * a.cols * int64_t{sizeof(T)} <= kSmallBytes;
-    launch(layer_norm_backward<T, W, kRowThreads, kVectors, kAligned>,
-           {blocks, kThreads, std::size_t(stages) * stage_bytes, a.stream}, a, stages, slot_vectors,
-           padded, 1.0f / static_cast<float>(a.cols),
-           small ? L2Policy::EvictFirst : L2Policy::EvictNormal, sums);
-    const int width = a.kind == Kind::Layer ? 2 * padded : padded;
-    launch(add_blocks<W>, {blocks_for(width, kSumColumns), kSumThreads, 0, a.stream, 0, kEarlySum},
-           sums, blocks, padded, width, a.dweight, a.dbias, a.cols);
+  if (a.cols <= kRowThreads * kVectors * kLanes) {
+    launch_rows<kAligned, kRowThreads, kVectors>(a);
   } else if constexpr (kRowThreads * 2 < kMinThreads) {
     run_team<kAligned, kAligned ? kRowThreads * 2 : kMinThreads / 2, kVectors>(a);
   } else if constexpr (kRowThreads < kMaxThreads) {
@@ -192,6 +245,10 @@ void run_team(const BackwardArgs<T, W>& a) {
     run_team<kAligned, kWider, kFewColumns / kLanes>(a);
   } else if constexpr (kVectors * kLanes < kColumns && sizeof(T) == 2) {
     run_team<kAligned, kRowThreads, kColumns / kLanes>(a);
+  } else {
+    throw std::logic_error("bwd12 has no kernel for rows of " + std::to_string(a.cols) +
+                           " columns of " + std::to_string(sizeof(T)) +
+                           " bytes: they should have been refused");
   }
 }
 
@@ -199,8 +256,11 @@ template <typename T, typename W>
 void run(const BackwardArgs<T, W>& a) {
   constexpr int kVectors = kColumns / kVectorElements<T>;
   const bool aligned = a.cols % kVectorElements<T> == 0 && at_16_bytes(a.x, a.dy, a.dx, a.weight);
-  (aligned ? run_team<true, kWarpSize, kVectors, T, W>
-           : run_team<false, kWarpSize, kVectors, T, W>)(a);
+  if (aligned) {
+    run_team<true, kWarpSize, kVectors>(a);
+  } else {
+    run_team<false, kWarpSize, kVectors>(a);
+  }
 }
 
 const Registration registration{{
@@ -219,7 +279,9 @@ const Registration registration{{
     .workspace_bytes = [](const Problem& p) -> std::int64_t {
       const int64_t places = int64_t{multiprocessors()} * kBlocks;
       const int64_t blocks = std::min<int64_t>(p.rows, p.group > 0 ? p.group : places);
-      return partial_sums_bytes(p, blocks) + 2 * blocks * 7 * 4;  // padded to whole vectors
+      const int64_t padded = padded_columns(p.cols, 16 / p.element_bytes());
+      const int64_t width = p.kind == Kind::Layer ? 2 * padded : padded;
+      return blocks * width * int64_t{sizeof(float)};
     },
 }};
 

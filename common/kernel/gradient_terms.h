@@ -19,8 +19,12 @@ struct GradientTerms {
     to_floats(packed_x, xhat);
     to_floats(packed_dy, dy);
     to_floats(weight, wdy);
-    for (float& value : xhat) value = (value - mean) * rstd;
-    for (int lane = 0; lane < kLanes; ++lane) wdy[lane] *= dy[lane];
+    for (float& value : xhat) {
+      value = (value - mean) * rstd;
+    }
+    for (int lane = 0; lane < kLanes; ++lane) {
+      wdy[lane] *= dy[lane];
+    }
   }
   /// Adds to the sums that c1 (x) and c2 (y) are means of. Where dy is 0 there is nothing to add.
   __device__ void add_to(float2& sums) const {
@@ -36,19 +40,25 @@ inline constexpr int kMeansThreads = 512;
 /// c1 and c2 of a row, a block each, for kernels in which no block sees the whole of it.
 template <typename T, typename W, int kLanes>
 __global__ void __launch_bounds__(kMeansThreads) row_means(BackwardArgs<T, W> a, float2* means) {
-  const std::int64_t row = blockIdx.x, start = row * a.cols;
+  const std::int64_t row = blockIdx.x;
+  const std::int64_t start = row * a.cols;
   const bool layer = a.kind == Kind::Layer;
-  const float mean = layer ? a.mean[row] : 0.0f, rstd = a.rstd[row];
+  const float mean = layer ? a.mean[row] : 0.0f;
+  const float rstd = a.rstd[row];
   float2 c = make_float2(0.0f, 0.0f);
 #pragma unroll 4
   for (std::int64_t col = threadIdx.x * kLanes; col < a.cols; col += kMeansThreads * kLanes) {
-    const GradientTerms<kLanes> t(
-        load_if<kLanes>(true, a.x, start + col), load_if<kLanes>(true, a.dy, start + col),
-        load_if<kLanes>(a.weight != nullptr, a.weight, col, 1.0f), mean, rstd);
-    t.add_to(c);
+    const auto x = load_if<kLanes>(true, a.x, start + col);
+    const auto dy = load_if<kLanes>(true, a.dy, start + col);
+    const auto weight = load_if<kLanes>(a.weight != nullptr, a.weight, col, 1.0f);
+    const GradientTerms<kLanes> terms(x, dy, weight, mean, rstd);
+    terms.add_to(c);
   }
   c = row_sums<kMeansThreads, kMeansThreads>(c, 0);
-  if (threadIdx.x == 0) means[row] = make_float2(c.x / a.cols, layer ? c.y / a.cols : 0.0f);
+  if (threadIdx.x > 0) return;
+  const float c1 = c.x / a.cols;
+  const float c2 = layer ? c.y / a.cols : 0.0f;
+  means[row] = make_float2(c1, c2);
 }
 
 }  // namespace lnc

@@ -42,36 +42,46 @@ __global__ void __launch_bounds__(kWarpSize* kWarpSize)
                             std::int64_t cols) {
   __shared__ Vector<float, kLanes> of_warp[kWarpSize][kWarpSize];
   const float* partial = blockIdx.y == 0 ? sums.dweight : sums.dbias;
-  const int warps = blockDim.x / kWarpSize, warp = threadIdx.x / kWarpSize;
+  const int warps = blockDim.x / kWarpSize;
+  const int warp = threadIdx.x / kWarpSize;
   const int lane = threadIdx.x % kWarpSize;
   const std::int64_t col = (std::int64_t{blockIdx.x} * kWarpSize + lane) * kLanes;
 
   Vector<float, kLanes> sum = {};
   const auto add = [&sum](const Vector<float, kLanes>& part) {
-    for (int i = 0; i < kLanes; ++i) sum.at[i] += part.at[i];
+    for (int i = 0; i < kLanes; ++i) {
+      sum.at[i] += part.at[i];
+    }
   };
   Start::wait();
   if (col < cols) {
 #pragma unroll 8
-    for (std::int64_t part = warp; part < parts; part += warps)
-      add(*reinterpret_cast<const Vector<float, kLanes>*>(partial + part * cols + col));
+    for (std::int64_t part = warp; part < parts; part += warps) {
+      const float* from = partial + part * cols + col;
+      add(*reinterpret_cast<const Vector<float, kLanes>*>(from));
+    }
   }
   of_warp[warp][lane] = sum;
   __syncthreads();
   if (warp > 0 || col >= cols) return;
-  for (int other = 1; other < warps; ++other) add(of_warp[other][lane]);
-  store(blockIdx.y == 0 ? dweight : dbias, col, sum.at);
+  for (int other = 1; other < warps; ++other) {
+    add(of_warp[other][lane]);
+  }
+  W* to = blockIdx.y == 0 ? dweight : dbias;
+  store(to, col, sum.at);
 }
 
 /// Adds up the parts, and rounds the sums to W, into dweight and dbias. No parts give 0.
-/// @tparam Start EarlyStart (common/kernel/hopper.h) where the kernel before calls launch_dependents()
+/// @tparam Start EarlyStart (common/kernel/hopper.h) where the kernel before calls
+/// launch_dependents()
 template <typename Start = OrdinaryStart, typename T, typename W>
 void add_partial_sums(const BackwardArgs<T, W>& a, const PartialSums& sums, std::int64_t parts) {
   constexpr std::int64_t kPartsPerWarp = 8;  // as many loads are on their way at once
-  const auto warps = static_cast<unsigned>(
-      std::clamp<std::int64_t>((parts + kPartsPerWarp - 1) / kPartsPerWarp, 1, kWarpSize));
+  const std::int64_t wanted = (parts + kPartsPerWarp - 1) / kPartsPerWarp;
+  const auto warps = static_cast<unsigned>(std::clamp<std::int64_t>(wanted, 1, kWarpSize));
   const auto launch_lanes = [&](auto kernel, int lanes) {
-    const dim3 grid(blocks_for(a.cols, kWarpSize * lanes), a.kind == Kind::Layer ? 2 : 1);
+    const unsigned tensors = a.kind == Kind::Layer ? 2 : 1;
+    const dim3 grid(blocks_for(a.cols, kWarpSize * lanes), tensors);
     launch(kernel, {grid, warps * kWarpSize, 0, a.stream, 0, Start::kEarly}, sums, parts, a.dweight,
            a.dbias, a.cols);
   };
