@@ -22,7 +22,7 @@ program = build/$$backend/bin/$$program
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help run test library bench peers profile sanitize tables notebooks notebooks-run notebooks-strip \
-        compile-cuda format format-check clean
+        compile-cuda format format-check lint clean
 
 help:
 	@$(tools)/help.sh
@@ -74,6 +74,9 @@ compile-cuda:
 
 format format-check:
 	@$(setup)/setup.sh --with-format && $(tools)/format.sh $@
+
+lint:
+	@$(setup)/setup.sh --with-lint && $(tools)/lint.sh $(ARGS)
 
 clean:
 	rm -rf build

@@ -27,7 +27,6 @@ esac
 
 [ "$asked" != cpu ] || use cpu "BACKEND=cpu"
 
-no_nvcc='no nvcc 12.8 or newer in PATH, CUDA_HOME or /usr/local/cuda'
 if ! gpu=$(find_gpu); then
   [ "$asked" = auto ] || refuse "BACKEND=cuda needs an NVIDIA GPU, and this machine has none: BACKEND=cpu runs the same kernels."
   use cpu "no NVIDIA GPU found"

@@ -1,6 +1,18 @@
 # Sourced: where the CUDA compiler is, and which GPU this machine has.
 # shellcheck shell=bash
 
+# The first that knows every architecture up to Blackwell. Whoever asks for nvcc, and whoever misses it, says this one.
+least_nvcc=12.8
+# shellcheck disable=SC2034  # for those who source this
+no_nvcc="no nvcc $least_nvcc or newer in PATH, CUDA_HOME or /usr/local/cuda"
+
+# at_least 3.22 "$(cmake --version)": the first version number in the text is that one or a later one.
+at_least() {
+  local found
+  found=$(grep -Eom1 '[0-9]+(\.[0-9]+)*' <<<"$2" | head -n 1) || return
+  [ "$(printf '%s\n%s\n' "$1" "$found" | sort -V | head -n 1)" = "$1" ]
+}
+
 # A program of the CUDA Toolkit, by name: in PATH, in CUDA_HOME or CUDA_PATH, or in /usr/local/cuda.
 find_cuda_tool() {
   local place
@@ -14,11 +26,11 @@ find_cuda_tool() {
   return 1
 }
 
-# nvcc's path. 12.8 is the first that knows every architecture up to Blackwell.
+# The path of an nvcc that is new enough.
 find_nvcc() {
   local nvcc
   nvcc=$(find_cuda_tool nvcc) || return
-  "$nvcc" --version | grep -Eq 'release (12\.([89]|[1-9][0-9])|1[3-9]\.|[2-9][0-9]\.)' && echo "$nvcc"
+  at_least "$least_nvcc" "$("$nvcc" --version | sed -n 's/.*release //p')" && echo "$nvcc"
 }
 
 # The name of the first NVIDIA GPU.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# setup.sh [cpu] [cuda] [--with-format] [--with-tables] [--with-notebooks]
+# setup.sh [cpu] [cuda] [--with-format] [--with-lint] [--with-tables] [--with-notebooks]
 #
 # Installs what is missing for that: Debian packages with one call of apt-get, Python wheels into
 # .venv. Where everything is there, it tests a few files, touches no network and says nothing.
@@ -25,13 +25,6 @@ wheels=()   # NAME=REQUIREMENTS, for venv_install
 lacks() {
   packages+=("$1")
   missing+=("$2")
-}
-
-# at_least 3.22 "$(cmake --version)": the first version number in the text is that one or a later one.
-at_least() {
-  local found
-  found=$(grep -Eom1 '[0-9]+(\.[0-9]+)*' <<<"$2" | head -n 1) || return
-  [ "$(printf '%s\n%s\n' "$1" "$found" | sort -V | head -n 1)" = "$1" ]
 }
 
 check_build() {
@@ -71,14 +64,16 @@ check() {
       cpu | cuda) check_build ;;&
       cpu) check_cpu ;;
       cuda) find_nvcc >/dev/null ||
-        refuse "nvcc 12.0 or newer is needed, and there is none in PATH, CUDA_HOME or /usr/local/cuda." ;;
+        refuse "This needs the CUDA Toolkit, and there is $no_nvcc." ;;
       --with-format) find_clang_format >/dev/null ||
         wheels+=(clang-format=common/setup/clang-format.txt) ;;
+      --with-lint) venv_has lint common/setup/requirements-lint.txt ||
+        wheels+=(lint=common/setup/requirements-lint.txt) ;;
       --with-tables) has_modules "${PYTHON:-python3}" common/setup/requirements-tables.txt || check_tables ;;
       --with-notebooks)
         has_modules "${PYTHON:-python3}" common/setup/requirements-{tables,notebooks}.txt ||
           { check_tables && check_notebooks; } ;;
-      *) refuse "setup.sh: '$part' is not one of cpu, cuda, --with-format, --with-tables, --with-notebooks." ;;
+      *) refuse "setup.sh: '$part' is not one of cpu, cuda, --with-format, --with-lint, --with-tables, --with-notebooks." ;;
     esac
   done
   if [ ${#wheels[@]} -gt 0 ] && ! venv_works && ! "${PYTHON:-python3}" -c 'import ensurepip' 2>/dev/null; then

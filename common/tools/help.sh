@@ -17,6 +17,7 @@ LayerNorm, chapter by chapter
   make tables                  write the measured tables into README.md and notes.md
   make notebooks               open the notebooks; DATA=notebooks/data/… chooses the measurements
   make notebooks-run           execute them all, without a browser; notebooks-strip removes their outputs
+  make lint                    what a change must pass beside the tests: clang-format, ruff, shellcheck, notebooks
   make format, format-check    clang-format; make clean removes build/
 
 BACKEND=cpu runs the same kernels on a small SIMT machine, BACKEND=cuda on the GPU; without

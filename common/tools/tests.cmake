@@ -45,9 +45,8 @@ add_test(NAME chapters COMMAND chapters_test)
 # More than one block at a time even on one core, so that a lost atomic shows.
 set_tests_properties(chapters PROPERTIES ENVIRONMENT "OMP_NUM_THREADS=$<IF:$<STREQUAL:${BACKEND},cpu>,4,16>")
 
-find_package(Python3 REQUIRED COMPONENTS Interpreter)
 function(add_python_test name)
-  add_test(NAME ${name} COMMAND ${Python3_EXECUTABLE} -B ${ARGN})
+  add_test(NAME ${name} COMMAND bash ${CMAKE_SOURCE_DIR}/common/tools/test_python.sh -B ${ARGN})
   set_tests_properties(${name} PROPERTIES WORKING_DIRECTORY ${CMAKE_SOURCE_DIR}
                                           SKIP_RETURN_CODE 77)
 endfunction()
@@ -60,6 +59,7 @@ add_python_test(notebooks notebooks/tests/notebooks_test.py)
 add_python_test(peers common/bench/tests/peers_test.py)
 add_python_test(peers_torch common/bench/tests/peers_torch_test.py $<TARGET_FILE:lnc>)
 add_python_test(variance notebooks/tests/variance_test.py $<TARGET_FILE_DIR:chapters>)
+add_python_test(package common/python/tests/package_test.py)
 add_python_test(torch_package common/python/tests/torch_package_test.py $<TARGET_FILE:lnc>)
 add_python_test(setup -m unittest discover -s common/setup/tests)
 add_python_test(tools -m unittest discover -s common/tools/tests -p test_*.py)

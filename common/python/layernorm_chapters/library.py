@@ -9,7 +9,7 @@ from ctypes import POINTER, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[3]  # of the checkout, unless this is an installed copy
 ABI = 1
 KINDS = {"layer": 0, "rms": 1}
 DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
@@ -66,7 +66,7 @@ class Library:
             raise LibraryError(f"{path} cannot be loaded: {error}") from None
         if abi != ABI:
             raise LibraryError(f"{path} has version {abi} of the interface, and this package is "
-                               f"written for version {ABI}: run 'make library' in {ROOT}")
+                               f"written for version {ABI}: run 'make library' in {_checkout()}")
         for name, args in (("forward", ForwardArgs), ("backward", BackwardArgs)):
             getattr(functions, f"lnc_{name}").argtypes = [POINTER(args)]
             getattr(functions, f"lnc_{name}_plan").argtypes = [POINTER(args), POINTER(Plan)]
@@ -102,6 +102,10 @@ class Library:
             raise LibraryError(self._functions.lnc_last_error().decode())
 
 
+def _checkout():
+    return ROOT if (ROOT / "CMakeLists.txt").exists() else "the repository's checkout"
+
+
 def library_path(backend):
     """LNC_LIBRARY, or where `make library` puts the library of a backend. Raises LibraryError."""
     asked = os.environ.get("LNC_LIBRARY")
@@ -110,5 +114,9 @@ def library_path(backend):
         return path
     if asked:
         raise LibraryError(f"LNC_LIBRARY is {asked}, and there is no such file")
+    if _checkout() is not ROOT:
+        raise LibraryError("this installed copy of layernorm_chapters has no kernels with it: "
+                           f"run 'make library BACKEND={backend}' in {_checkout()}, and set LNC_LIBRARY to the path "
+                           "that it prints")
     raise LibraryError(f"the library is not built, there is no {path}: "
                        f"run 'make library BACKEND={backend}' in {ROOT}")

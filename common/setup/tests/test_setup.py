@@ -4,6 +4,7 @@
 """
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -11,6 +12,7 @@ import unittest
 from pathlib import Path
 
 SETUP = Path(__file__).resolve().parents[1]
+ROOT = SETUP.parents[1]
 sys.path.insert(0, str(SETUP.parent / "tools"))
 from find_chapter import find_chapter, known_chapters  # noqa: E402
 
@@ -64,7 +66,7 @@ class WithTools(unittest.TestCase):
     def bash(self, *command, **environment):
         return subprocess.run(
             ["bash", *command],
-            cwd=SETUP.parents[1],
+            cwd=ROOT,
             env={**os.environ, "PATH": f"{self.directory}:{os.environ['PATH']}", **environment},
             capture_output=True,
             text=True,
@@ -73,6 +75,10 @@ class WithTools(unittest.TestCase):
     def backend(self, *arguments):
         result = self.bash(str(SETUP / "backend.sh"), *arguments)
         return result.returncode, result.stdout.strip(), result.stderr.strip()
+
+
+def least_nvcc():
+    return re.search(r"^least_nvcc=(.*)", (SETUP / "cuda.sh").read_text(encoding="utf-8"), re.MULTILINE)[1]
 
 
 class Backend(WithTools):
@@ -98,9 +104,29 @@ class Backend(WithTools):
 
     def test_an_old_nvcc_is_none(self):
         self.tool("nvidia-smi", self.GPU)
-        self.tool("nvcc", "Cuda compilation tools, release 11.8, V11.8.89")
-        self.assertEqual(self.backend("auto")[:2], (0, "cpu"))
-        self.assertEqual(self.backend("cuda")[:2], (2, ""))
+        for release in ("11.8", "12.0", "12.7"):
+            self.tool("nvcc", f"Cuda compilation tools, release {release}, V{release}.89")
+            self.assertEqual(self.backend("auto")[:2], (0, "cpu"))
+            self.assertEqual(self.backend("cuda")[:2], (2, ""))
+
+    def test_the_least_nvcc_and_later_ones_will_do(self):
+        self.tool("nvidia-smi", self.GPU)
+        for release in (least_nvcc(), "12.10", "13.0", "20.1"):
+            self.tool("nvcc", f"Cuda compilation tools, release {release}, V{release}.89")
+            self.assertEqual(self.backend("cuda")[:2], (0, "cuda"), release)
+
+    def test_everyone_names_the_same_least_nvcc(self):
+        self.tool("nvidia-smi", self.GPU)
+        self.tool("nvcc", "Cuda compilation tools, release 12.0, V12.0.140")
+        missing = f"no nvcc {least_nvcc()} or newer in PATH, CUDA_HOME or /usr/local/cuda"
+        for arguments in ("auto", "cuda"):
+            self.assertIn(missing, self.backend(arguments)[2])
+        set_up = self.bash(str(SETUP / "setup.sh"), "cuda")
+        self.assertEqual(set_up.returncode, 2)
+        self.assertIn(missing, set_up.stderr)
+        for path in (ROOT / "README.md", *SETUP.glob("*.sh"), *(ROOT / "common/tools").glob("*.sh")):
+            for asked in re.findall(r"(?:nvcc|CUDA Toolkit) (\d+\.\d+)", path.read_text(encoding="utf-8")):
+                self.assertEqual(asked, least_nvcc(), path)
 
     @unittest.skipIf(os.path.exists("/dev/nvidia0"), "this machine has a GPU")
     def test_no_gpu(self):
@@ -145,6 +171,25 @@ class Find(WithTools):
             self.assertFalse(self.find(f"has_modules {sys.executable} {files}"))
         self.tool("python3", status=1)
         self.assertFalse(self.find(f"has_modules python3 {nothing}"))
+
+
+class SaidTwice(unittest.TestCase):
+    """What two files must say alike."""
+
+    def read(self, path):
+        return (ROOT / path).read_text(encoding="utf-8")
+
+    def test_the_container_has_the_packages_that_set_up_would_install(self):
+        asked = set(re.findall(r"lacks ([a-z0-9+-]+) ", self.read("common/setup/setup.sh")))
+        installed = re.search(r"apt-get install.*?rm -rf", self.read(".devcontainer/Dockerfile"), re.DOTALL)[0]
+        listed = set(re.findall(r"^ {8}([a-z0-9+-]+) ", installed, re.MULTILINE))
+        self.assertEqual(listed - asked, {"ca-certificates", "git", "make", "python3"})
+        self.assertEqual(asked - listed, set())
+
+    def test_clang_format_has_one_version(self):
+        pinned, = re.findall(r"^(clang-format==\S+)", self.read("common/setup/clang-format.txt"), re.MULTILINE)
+        hooks = re.findall(r"clang-format==[^]\s,]+", self.read(".pre-commit-config.yaml"))
+        self.assertEqual(hooks, [pinned])
 
 
 if __name__ == "__main__":
