@@ -6,6 +6,7 @@
 #include <mutex>
 #include <utility>
 
+#include "common/harness/row_chunks.h"
 #include "reference_cpu/fused_layer_norm.h"
 
 namespace lnc {

@@ -6,6 +6,8 @@
 #include <fstream>
 #include <stdexcept>
 
+#include "common/harness/row_chunks.h"
+
 namespace lnc {
 namespace {
 

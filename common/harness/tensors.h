@@ -2,10 +2,8 @@
 // stopwatch. All of it follows from the descriptions in problem.cpp.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -18,29 +16,6 @@ namespace lnc {
 
 /// Bytes of host memory that the reference and the check need: a few rows of doubles a thread.
 double needed_host_bytes(const Problem& problem);
-
-inline constexpr std::int64_t kChunkElements = 1 << 16;
-
-/// Calls `body(RowRange)` for every piece of the rows, on several threads at once. The pieces are
-/// small enough to stay in a core's cache, whatever the problem's size. What `body` throws, this
-/// throws, once all threads have ended.
-template <typename Body>
-void for_each_row_chunk(const Problem& problem, const Body& body) {
-  const std::int64_t per_chunk = std::max<std::int64_t>(1, kChunkElements / problem.cols);
-  const std::int64_t chunks = (problem.rows + per_chunk - 1) / per_chunk;
-  std::exception_ptr failure;
-#pragma omp parallel for schedule(dynamic)
-  for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
-    try {
-      const std::int64_t begin = chunk * per_chunk;
-      body(RowRange{begin, std::min(per_chunk, problem.rows - begin)});
-    } catch (...) {
-#pragma omp critical(lnc_row_chunk)
-      failure = std::current_exception();
-    }
-  }
-  if (failure) std::rethrow_exception(failure);
-}
 
 /// Whether two chapters take the same inputs, so that they can work on the same tensors.
 inline bool share_inputs(const Chapter& a, const Chapter& b) {

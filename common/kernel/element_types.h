@@ -67,7 +67,13 @@ auto with_element_type(DType dtype, Body&& body) {
 }
 
 inline const ElementType& element_type(DType dtype) {
-  return *with_element_type(dtype, []<typename T>() { return &kElementType<T>; });
+#define LNC_RETURN(T) \
+  if (dtype == kElementType<T>.dtype) return kElementType<T>;
+  LNC_ELEMENT_TYPES(LNC_RETURN)
+  LNC_RETURN(std::uint32_t)
+  LNC_RETURN(std::uint8_t)
+#undef LNC_RETURN
+  throw std::logic_error("this dtype is no element type");
 }
 
 }  // namespace lnc

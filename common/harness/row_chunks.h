@@ -1,0 +1,35 @@
+// Work on pieces of a problem's rows, on all cores.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <exception>
+
+#include "common/harness/problem.h"
+
+namespace lnc {
+
+inline constexpr std::int64_t kChunkElements = 1 << 16;
+
+/// Calls `body(RowRange)` for every piece of the rows, on several threads at once. The pieces are
+/// small enough to stay in a core's cache, whatever the problem's size. What `body` throws, this
+/// throws, once all threads have ended.
+template <typename Body>
+void for_each_row_chunk(const Problem& problem, const Body& body) {
+  const std::int64_t per_chunk = std::max<std::int64_t>(1, kChunkElements / problem.cols);
+  const std::int64_t chunks = (problem.rows + per_chunk - 1) / per_chunk;
+  std::exception_ptr failure;
+#pragma omp parallel for schedule(dynamic)
+  for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+    try {
+      const std::int64_t begin = chunk * per_chunk;
+      body(RowRange{begin, std::min(per_chunk, problem.rows - begin)});
+    } catch (...) {
+#pragma omp critical(lnc_row_chunk)
+      failure = std::current_exception();
+    }
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
+}  // namespace lnc
