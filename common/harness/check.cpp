@@ -46,9 +46,9 @@ class Comparison {
     if (tensor_ != nullptr) type_ = element_type(tensor_->dtype());
   }
 
-  /// Elements in device memory against `reference`; `magnitude(i)` is the sum of the absolute values
-  /// of the terms of element i. `begin` is the index of the first element in the whole output.
-  /// Safe to call from several threads.
+  /// Elements in device memory against `reference`; `magnitude(i)` is the sum of the absolute
+  /// values of the terms of element i. `begin` is the index of the first element in the whole
+  /// output. Safe to call from several threads.
   template <typename Magnitude>
   void add(const std::vector<double>& reference, std::int64_t begin, const Magnitude& magnitude) {
     if (tensor_ == nullptr) return;
@@ -67,8 +67,7 @@ class Comparison {
       double error = std::abs(got - want);
       if (!(error < std::numeric_limits<double>::infinity()))
         error = std::numeric_limits<double>::infinity();  // NaN too: nobody wrote the element
-      const double bound =
-          type_.roundoff * std::abs(want) + type_.smallest + arithmetic_ * terms;
+      const double bound = type_.roundoff * std::abs(want) + type_.smallest + arithmetic_ * terms;
       squared_error += error * error;
       squared_reference += want * want;
       squared_terms += terms * terms;
@@ -244,7 +243,8 @@ std::vector<OutputCheck> check_forward(const Tensors& tensors) {
       return [&](std::int64_t i) {
         const std::int64_t row = i / cols;
         const std::int64_t col = i % cols;
-        double terms_of_xhat = (layer ? mean_terms[row] : 0.0) + std::abs(want.sum[i] - centre(row));
+        double terms_of_xhat =
+            (layer ? mean_terms[row] : 0.0) + std::abs(want.sum[i] - centre(row));
         if (fused) terms_of_xhat = 2.0 * mean_terms[row] + terms[i] + std::abs(want.sum[i]);
         return std::abs(value_or(w, col, 1.0)) * want.rstd[row] * terms_of_xhat +
                std::abs(value_or(b, col, 0.0));
@@ -272,9 +272,9 @@ std::vector<OutputCheck> check_forward(const Tensors& tensors) {
   return checks;
 }
 
-/// A fused backward pass. The gradient of the sum has the plain pass's bound, of two pairs of dy and
-/// weight, and what reaches the sum past the norm on top; dx and dx1 are that times a factor. Where
-/// dropped the factor is 0, and so is the bound: dx must be 0 there exactly.
+/// A fused backward pass. The gradient of the sum has the plain pass's bound, of two pairs of dy
+/// and weight, and what reaches the sum past the norm on top; dx and dx1 are that times a factor.
+/// Where dropped the factor is 0, and so is the bound: dx must be 0 there exactly.
 std::vector<OutputCheck> check_fused_backward(const Tensors& tensors) {
   const Problem& problem = tensors.problem();
   const std::int64_t cols = problem.cols;
@@ -313,9 +313,9 @@ std::vector<OutputCheck> check_fused_backward(const Tensors& tensors) {
     for (std::int64_t i = 0; i < count; ++i) {
       const std::int64_t row = i / cols;
       const double past_norm = in.dsum.empty() ? 0.0 : in.dsum[i];
-      terms[i] = in.rstd[row] * (abs_wdy(i) + (layer ? abs_c2[row] : 0.0) +
-                                 abs_xhat(i) * abs_c1[row]) +
-                 std::abs(past_norm);
+      terms[i] =
+          in.rstd[row] * (abs_wdy(i) + (layer ? abs_c2[row] : 0.0) + abs_xhat(i) * abs_c1[row]) +
+          std::abs(past_norm);
     }
     const double keep = 1.0 / (1.0 - static_cast<double>(fusion.dropout));
     const auto through = [&](std::span<const double> scales,

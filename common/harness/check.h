@@ -36,10 +36,10 @@ struct OutputCheck {
   bool passed() const { return relative_error <= limit && worst_of_bound <= 1.0; }
 };
 
-/// The outputs of a pass as they are in device memory now, compared with the reference; waits for the
-/// launches so far. An output without elements passes. Gradients from y are held to the reference's
-/// from the same y; "dx from x" and "dweight from x" say, without a limit, how far they are from the
-/// gradients from x.
+/// The outputs of a pass as they are in device memory now, compared with the reference; waits for
+/// the launches so far. An output without elements passes. Gradients from y are held to the
+/// reference's from the same y; "dx from x" and "dweight from x" say, without a limit, how far they
+/// are from the gradients from x.
 std::vector<OutputCheck> check(const Tensors& tensors);
 
 }  // namespace lnc

@@ -1,6 +1,6 @@
-// What the harness needs of a backend: memory, launches in the queue with events around them, and two
-// kernels to measure against. Two files implement it, device_cuda.cu and device_cpu.cpp; a program is
-// linked with one of them.
+// What the harness needs of a backend: memory, launches in the queue with events around them, and
+// two kernels to measure against. Two files implement it, device_cuda.cu and device_cpu.cpp; a
+// program is linked with one of them.
 #pragma once
 
 #include <cstddef>
@@ -75,8 +75,8 @@ inline constexpr std::int64_t kFlushBytes = 256 << 20;
 /// Microseconds of a launch for each number in `flushes`, from the start of its first kernel to the
 /// end of its last. So many times L2 is flushed before it, in the queue. The launches take turns.
 /// @param turn whose turn is first; moves on
-std::vector<double> time_launches(const std::vector<Launch>& launches, const std::vector<int>& flushes,
-                                  std::size_t& turn);
+std::vector<double> time_launches(const std::vector<Launch>& launches,
+                                  const std::vector<int>& flushes, std::size_t& turn);
 
 /// Launches a kernel of one thread that spins for so many cycles. Not where the device is emulated.
 void launch_spin(long long cycles);

@@ -1,7 +1,4 @@
 // The CPU backend's device: host memory, and wall time that is only ever called emulated.
-#include "common/harness/device.h"
-#include "common/harness/host_memory.h"
-
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -9,6 +6,8 @@
 #include <stdexcept>
 #include <thread>
 
+#include "common/harness/device.h"
+#include "common/harness/host_memory.h"
 #include "common/simt/launch.h"
 #include "common/simt/machine.h"
 

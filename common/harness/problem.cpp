@@ -23,7 +23,11 @@ constexpr Range kAnyFloat = {-kLargestFloat, kLargestFloat, "a number that a flo
 std::vector<Option> options(Problem& p) {
   Fusion& f = p.fusion;
   return {
-      {"rows", &p.rows, "M", "rows to normalise, M", {0, kMostWhole, "a whole number of at least 0 and at most 9007199254740992"}},
+      {"rows",
+       &p.rows,
+       "M",
+       "rows to normalise, M",
+       {0, kMostWhole, "a whole number of at least 0 and at most 9007199254740992"}},
       {"cols",
        &p.cols,
        "N",
@@ -98,8 +102,8 @@ Slot slot(P*& pointer, bool there = true, DType dtype = DType::F32) {
 }  // namespace
 
 template <typename T, typename W>
-std::vector<TensorDescription> describe_tensors(const Problem& p, bool from_y,
-                                                ForwardArgs<T, W>& f, BackwardArgs<T, W>& b) {
+std::vector<TensorDescription> describe_tensors(const Problem& p, bool from_y, ForwardArgs<T, W>& f,
+                                                BackwardArgs<T, W>& b) {
   constexpr Shape kMatrix = Shape::Matrix, kRows = Shape::Rows, kColumns = Shape::Columns;
   const Fusion& fusion = p.fusion;
   const DType stream = p.residual_dtype();
@@ -134,7 +138,8 @@ std::vector<TensorDescription> describe_tensors(const Problem& p, bool from_y,
        slot(b.fused.seeds1)},
       {"residual", kMatrix, Random{5, 0, 1}, fusion.residual != Residual::None,
        slot(f.fused.residual, true, stream), none},
-      {"residual_out", kMatrix, Saved::Sum, true, slot(f.fused.residual_out, fusion.prenorm, stream),
+      {"residual_out", kMatrix, Saved::Sum, true,
+       slot(f.fused.residual_out, fusion.prenorm, stream),
        slot(b.fused.residual_out, from_sum, stream)},
       {"dresidual_out", kMatrix, Random{11, 0, 1}, fusion.prenorm, none,
        slot(b.fused.dresidual_out, true, stream)},
@@ -144,7 +149,11 @@ std::vector<TensorDescription> describe_tensors(const Problem& p, bool from_y,
       {"y1", kMatrix, {}, fusion.second_affine, slot(f.fused.y1), none},
       {"dy1", kMatrix, Random{10, 0, 1}, fusion.second_affine, none, slot(b.fused.dy1)},
       {"mask", kMatrix, {}, dropout && fusion.masks, slot(f.fused.mask), none},
-      {"mask1", kMatrix, {}, dropout && fusion.masks && fusion.second_input, slot(f.fused.mask1),
+      {"mask1",
+       kMatrix,
+       {},
+       dropout && fusion.masks && fusion.second_input,
+       slot(f.fused.mask1),
        none},
       {"dx1", kMatrix, {}, p.writes_dx1(), none, slot(b.fused.dx1)},
       {"dresidual", kMatrix, {}, p.writes_dresidual(), none, slot(b.fused.dresidual, true, stream)},

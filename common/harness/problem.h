@@ -1,6 +1,6 @@
-// A problem in words and in numbers: its options, its tensors, the values of its inputs. Each option
-// and each tensor is described once, in problem.cpp; the command line, sets, records, allocation,
-// checks, byte counts and dumps are made from that.
+// A problem in words and in numbers: its options, its tensors, the values of its inputs. Each
+// option and each tensor is described once, in problem.cpp; the command line, sets, records,
+// allocation, checks, byte counts and dumps are made from that.
 #pragma once
 
 #include <cstdint>
@@ -30,15 +30,15 @@ struct RequestError : std::runtime_error {
 struct Range {
   double least;
   double most;
-  std::string_view words;       ///< "a number above 0 that a float can hold"
-  bool without_least = false;   ///< `least` itself is too little
-  bool without_most = false;    ///< `most` itself is too much
+  std::string_view words;      ///< "a number above 0 that a float can hold"
+  bool without_least = false;  ///< `least` itself is too little
+  bool without_most = false;   ///< `most` itself is too much
 };
 
 /// An option of a problem.
 struct Option {
-  using Field = std::variant<bool*, int*, std::int64_t*, std::uint64_t*, float*, Kind*, DType*,
-                             Residual*>;
+  using Field =
+      std::variant<bool*, int*, std::int64_t*, std::uint64_t*, float*, Kind*, DType*, Residual*>;
   std::string_view name;   ///< in sets and records; --name on the command line, with - for _
   Field field;             ///< of the problem that options() was given
   std::string_view value;  ///< what stands for its value in a help text: "M"; of a bool nothing
@@ -62,8 +62,8 @@ bool within(const Range& range, double value);
 /// "layer f32, 1024 x 2048, weight and bias, eps 1e-05, seed 1, group 8"
 std::string describe(const Problem& problem);
 
-/// The problem as a record has it: kind, dtype, rows, cols, eps, seed, and in "options" whatever else
-/// is not as usual.
+/// The problem as a record has it: kind, dtype, rows, cols, eps, seed, and in "options" whatever
+/// else is not as usual.
 nlohmann::ordered_json to_json(const Problem& problem);
 
 /// `like` with the options that a JSON object names.

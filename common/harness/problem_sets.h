@@ -16,9 +16,9 @@ struct ProblemSet {
   std::vector<Problem> problems;
 };
 
-/// The sets of a JSON text: {"name": {"about": "…", "problems": [{"dtype": "f32", "cols": [1, 2]}]}}. A
-/// problem names options; a list stands for each of its values, and the first list varies slowest.
-/// What a problem leaves out is as in `like`.
+/// The sets of a JSON text: {"name": {"about": "…", "problems": [{"dtype": "f32", "cols": [1,
+/// 2]}]}}. A problem names options; a list stands for each of its values, and the first list varies
+/// slowest. What a problem leaves out is as in `like`.
 /// @param where the text is from, for errors
 /// @throws RequestError that names the set and the field
 std::vector<ProblemSet> parse_problem_sets(std::string_view json, const std::string& where,

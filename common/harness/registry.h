@@ -9,18 +9,19 @@
 
 namespace lnc {
 
-/// Why a chapter does not take a problem, in words that hold in every language; whoever passes it on
-/// adds how that part of a request is spelt there.
+/// Why a chapter does not take a problem, in words that hold in every language; whoever passes it
+/// on adds how that part of a request is spelt there.
 struct Refusal {
-  std::string sentence = {};     ///< empty: it takes it
-  /// The option of the problem that it is about (problem.h), if one; "fusion" for any of a fusion's.
+  std::string sentence = {};  ///< empty: it takes it
+  /// The option of the problem that it is about (problem.h), if one; "fusion" for any of a
+  /// fusion's.
   std::string_view option = {};
 
   bool empty() const { return sentence.empty(); }
 };
 
-/// Why `chapter` does not run on `gpu`, or does not take `problem`. Without a GPU, it is the current
-/// one.
+/// Why `chapter` does not run on `gpu`, or does not take `problem`. Without a GPU, it is the
+/// current one.
 Refusal refusal(const Chapter& chapter, const Problem& problem, const Gpu& gpu);
 Refusal refusal(const Chapter& chapter, const Problem& problem);
 

@@ -99,8 +99,8 @@ void print_page(const Result& result) {
               t.p10_us, t.p90_us, t.samples, capped, grouped(t.cycles.value_or(0)).c_str());
   if (result.roof_us)
     std::printf("  %.0f GB/s, %.1f %% of the roof (a %s of the same size: %.2f us, %.0f GB/s)\n",
-                result.gbps(), *result.percent_of_roof(),
-                roof_name(chapter.direction()), *result.roof_us, *result.roof_gbps());
+                result.gbps(), *result.percent_of_roof(), roof_name(chapter.direction()),
+                *result.roof_us, *result.roof_gbps());
   std::printf("  predicted: %.2f MB to and from device memory", predicted / 1e6);
   if (result.roof_us && result.operator_bytes > 0)
     std::printf(", %.2f us at the roof's speed", predicted / *result.roof_gbps() / 1e3);
@@ -148,8 +148,7 @@ void print_progression(const std::vector<Result>& results) {
       const bool follows = before != nullptr && before->chapter->direction() == chapter.direction();
       std::printf(" %10.2f %9s %11s %6.0f %7s %12.2f", t.median_us,
                   follows ? format("x %.2f", before->timing->median_us / t.median_us).c_str() : "",
-                  grouped(t.cycles.value_or(0)).c_str(),
-                  r.gbps(),
+                  grouped(t.cycles.value_or(0)).c_str(), r.gbps(),
                   r.roof_us ? format("%.1f", *r.percent_of_roof()).c_str() : "-", predicted_mb);
       before = &r;
     } else {

@@ -4,8 +4,8 @@ namespace lnc {
 
 Run::Run(const Chapter& chapter, const Tensors& tensors)
     : tensors_(tensors),
-      workspace_(
-          chapter.workspace_bytes == nullptr ? 0 : chapter.workspace_bytes(tensors.problem())) {
+      workspace_(chapter.workspace_bytes == nullptr ? 0
+                                                    : chapter.workspace_bytes(tensors.problem())) {
   poison(workspace_);
   tensors.poison_outputs();
   auto* const workspace = workspace_.as<void>();

@@ -7,8 +7,8 @@
 
 namespace lnc {
 
-/// Poisons the outputs and is then ready to launch `chapter`. The tensors must have been made for the
-/// chapter's direction and outlive the run, and the chapter must take their problem.
+/// Poisons the outputs and is then ready to launch `chapter`. The tensors must have been made for
+/// the chapter's direction and outlive the run, and the chapter must take their problem.
 class Run {
  public:
   Run(const Chapter& chapter, const Tensors& tensors);

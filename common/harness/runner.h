@@ -27,11 +27,11 @@ struct Result {
   std::string set;  ///< that asked for it; empty for none
   bool cold = true;
   std::vector<OutputCheck> checks;
-  std::optional<Timing> timing;   ///< none where nothing was timed
-  std::optional<double> roof_us;  ///< of the same run, size and L2 state
-  std::int64_t roof_bytes;        ///< that the roof's copy or triad moves
-  std::int64_t operator_bytes;    ///< that any kernel must move
-  std::int64_t predicted_bytes;   ///< that this one should move
+  std::optional<Timing> timing;      ///< none where nothing was timed
+  std::optional<double> roof_us;     ///< of the same run, size and L2 state
+  std::int64_t roof_bytes;           ///< that the roof's copy or triad moves
+  std::int64_t operator_bytes;       ///< that any kernel must move
+  std::int64_t predicted_bytes;      ///< that this one should move
   std::optional<PartsResult> parts;  ///< none where the problem has no fusion
   std::string error;                 ///< a launch or a kernel failed: what it said
 

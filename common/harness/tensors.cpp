@@ -206,8 +206,8 @@ BackwardArgs<T, W> backward_args(const Tensors& tensors, void* workspace, int co
   return arguments<T, W>(tensors, workspace, copy).second;
 }
 
-#define LNC_INSTANTIATE(name, T, W)                                                \
-  template ForwardArgs<T, W> forward_args<T, W>(const Tensors&, void*, int);       \
+#define LNC_INSTANTIATE(name, T, W)                                          \
+  template ForwardArgs<T, W> forward_args<T, W>(const Tensors&, void*, int); \
   template BackwardArgs<T, W> backward_args<T, W>(const Tensors&, void*, int);
 LNC_TYPE_PAIRS(LNC_INSTANTIATE)
 #undef LNC_INSTANTIATE

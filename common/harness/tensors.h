@@ -1,5 +1,5 @@
-// A pass's tensors in device memory: random inputs, outputs, and several copies of the inputs for the
-// stopwatch. All of it follows from the descriptions in problem.cpp.
+// A pass's tensors in device memory: random inputs, outputs, and several copies of the inputs for
+// the stopwatch. All of it follows from the descriptions in problem.cpp.
 #pragma once
 
 #include <cstddef>
@@ -36,9 +36,7 @@ class Tensor {
   std::int64_t count() const { return count_; }  ///< of elements
   std::int64_t bytes() const { return count_ * element_type(slot_.dtype).bytes; }
   /// Null where the pass has no such tensor, or it has no elements.
-  std::byte* data() const {
-    return count_ == 0 ? nullptr : buffer_.as<std::byte>() + offset_;
-  }
+  std::byte* data() const { return count_ == 0 ? nullptr : buffer_.as<std::byte>() + offset_; }
   const Buffer& buffer() const { return buffer_; }
 
  private:

@@ -65,8 +65,8 @@ struct Problem {
     return fusion.second_input && (fusion.rowscale || fusion.dropout > 0.0f);
   }
   bool writes_dresidual() const {
-    return fusion.residual != Residual::None && (fusion.rowscale || fusion.dropout > 0.0f ||
-                                                 residual_dtype() != dtype);
+    return fusion.residual != Residual::None &&
+           (fusion.rowscale || fusion.dropout > 0.0f || residual_dtype() != dtype);
   }
 
   friend bool operator==(const Problem&, const Problem&) = default;
@@ -160,8 +160,8 @@ struct BackwardArgs {
 };
 
 /// A chapter's host function for each pair of types; null for one that it does not take. In a
-/// registration: {run<float>, run<__half>, run<__nv_bfloat16>}, and behind these run<__half, float>,
-/// run<__nv_bfloat16, float> where it takes mixed types.
+/// registration: {run<float>, run<__half>, run<__nv_bfloat16>}, and behind these run<__half,
+/// float>, run<__nv_bfloat16, float> where it takes mixed types.
 template <template <typename, typename> typename Args>
 struct Launchers {
 #define LNC_MEMBER(name, T, W) void (*name)(const Args<T, W>&) = nullptr;
@@ -182,9 +182,9 @@ using BackwardLaunchers = Launchers<BackwardArgs>;
 /// Calls `body.template operator()<T, W>()` with the types of x and of the parameters.
 template <typename Body>
 auto with_types(const Problem& problem, Body&& body) {
-#define LNC_CALL(name, T, W)                                   \
-  if (problem.dtype == kElementType<T>.dtype &&                \
-      problem.parameter_dtype() == kElementType<W>.dtype)      \
+#define LNC_CALL(name, T, W)                              \
+  if (problem.dtype == kElementType<T>.dtype &&           \
+      problem.parameter_dtype() == kElementType<W>.dtype) \
     return body.template operator()<T, W>();
   LNC_TYPE_PAIRS(LNC_CALL)
 #undef LNC_CALL

@@ -1,5 +1,5 @@
-// What a chapter says of itself: a `Registration` at the end of its kernel.cu, and the bytes that it
-// predicts.
+// What a chapter says of itself: a `Registration` at the end of its kernel.cu, and the bytes that
+// it predicts.
 #pragma once
 
 #include <cstdint>
@@ -56,9 +56,9 @@ struct Chapter {
   }
 };
 
-/// Enters a chapter into the registry; a static object of a kernel.cu. `directory` is the name of the
-/// kernel's directory, from the build: a copied chapter that still calls itself by its neighbour's id,
-/// or two of one id, end the program with a sentence.
+/// Enters a chapter into the registry; a static object of a kernel.cu. `directory` is the name of
+/// the kernel's directory, from the build: a copied chapter that still calls itself by its
+/// neighbour's id, or two of one id, end the program with a sentence.
 struct Registration {
 #if !defined(LNC_CHAPTER_DIRECTORY)
 #define LNC_CHAPTER_DIRECTORY ""

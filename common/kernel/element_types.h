@@ -28,11 +28,11 @@ struct ElementType {
 template <typename T>
 inline constexpr ElementType kElementType = {};
 template <>
-inline constexpr ElementType kElementType<float> = {DType::F32, "f32",   "float32",  "<f4",
-                                                    4,          0x1p-24, 0x1p-150, 1e-5};
+inline constexpr ElementType kElementType<float> = {DType::F32, "f32",   "float32", "<f4",
+                                                    4,          0x1p-24, 0x1p-150,  1e-5};
 template <>
 inline constexpr ElementType kElementType<__half> = {DType::F16, "f16",   "float16", "<f2",
-                                                     2,          0x1p-11, 0x1p-25, 6e-4};
+                                                     2,          0x1p-11, 0x1p-25,   6e-4};
 template <>
 inline constexpr ElementType kElementType<__nv_bfloat16> = {DType::BF16, "bf16", "bfloat16", "<u2",
                                                             2,           0x1p-8, 0x1p-134,   4e-3};
@@ -47,11 +47,11 @@ inline constexpr ElementType kElementType<std::uint8_t> = {DType::U8, "u8", "uin
 
 /// The pairs of types that chapters are compiled for: T of x, y, dy and dx, W of the parameters and
 /// their gradients. `X(name, T, W)`; a chapter's registration lists its launchers in this order.
-#define LNC_TYPE_PAIRS(X)                 \
-  X(f32, float, float)                    \
-  X(f16, __half, __half)                  \
-  X(bf16, __nv_bfloat16, __nv_bfloat16)   \
-  X(f16_mixed, __half, float)             \
+#define LNC_TYPE_PAIRS(X)               \
+  X(f32, float, float)                  \
+  X(f16, __half, __half)                \
+  X(bf16, __nv_bfloat16, __nv_bfloat16) \
+  X(f16_mixed, __half, float)           \
   X(bf16_mixed, __nv_bfloat16, float)
 
 /// Calls `body.template operator()<T>()` with the C++ type of `dtype`.

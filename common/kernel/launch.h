@@ -2,9 +2,9 @@
 //
 //   launch(kernel, {grid, block, shared_bytes, stream}, arguments...)
 //
-// stands for kernel<<<grid, block, shared_bytes, stream>>>(arguments...) on both, and throws a sentence
-// with the kernel's name where it fails. dynamic_shared<T>() is the block's dynamic shared memory;
-// multiprocessors() and resident_blocks() say what the GPU holds at once.
+// stands for kernel<<<grid, block, shared_bytes, stream>>>(arguments...) on both, and throws a
+// sentence with the kernel's name where it fails. dynamic_shared<T>() is the block's dynamic shared
+// memory; multiprocessors() and resident_blocks() say what the GPU holds at once.
 #pragma once
 
 #if defined(__CUDACC__)

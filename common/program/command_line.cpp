@@ -85,7 +85,8 @@ CLI::Option* add(CLI::App& app, const Option& option) {
   const char* const group = option.fused ? "Fused chapters" : "Problem";
   if (bool* const* flag = std::get_if<bool*>(&option.field)) {
     bool* const field = *flag;
-    if (!*field) return app.add_flag(spelt(option.name), *field, std::string(option.help))->group(group);
+    if (!*field)
+      return app.add_flag(spelt(option.name), *field, std::string(option.help))->group(group);
     return app
         .add_flag_callback(
             spelt("no_" + std::string(option.name)), [field] { *field = false; },
@@ -169,12 +170,12 @@ CommandLine parse_command_line(int argc, char** argv) {
   std::vector<std::string> set_names;
   for (const ProblemSet& set : parse_problem_sets(built_in_problem_sets(), "problem_sets.json", {}))
     set_names.push_back(set.name);
-  auto* const set = app.add_option("--set", sets,
-                                   "problem sets of the benchmark, a line for each result: " +
-                                       list_of(set_names))
-                        ->delimiter(',')
-                        ->type_name("SET,...")
-                        ->group("Sets");
+  auto* const set =
+      app.add_option("--set", sets,
+                     "problem sets of the benchmark, a line for each result: " + list_of(set_names))
+          ->delimiter(',')
+          ->type_name("SET,...")
+          ->group("Sets");
   app.add_option("--set-file", set_file,
                  "take the sets from FILE, in the form of common/harness/problem_sets.json")
       ->type_name("FILE")
@@ -198,9 +199,10 @@ CommandLine parse_command_line(int argc, char** argv) {
       ->check(CLI::ExistingDirectory)
       ->type_name("DIR")
       ->group("Output");
-  app.add_flag("--list", line.list,
-               "list the chapters of this program and stop; with --json, all that is to be known of "
-               "them, the types and the dispatch, as JSON")
+  app.add_flag(
+         "--list", line.list,
+         "list the chapters of this program and stop; with --json, all that is to be known of "
+         "them, the types and the dispatch, as JSON")
       ->group("Output");
 
   // --list --json has no file.
@@ -218,8 +220,9 @@ CommandLine parse_command_line(int argc, char** argv) {
       line.sets = {{"", "", {problem}}};
     else
       line.sets = choose_sets(
-          sets, set_file ? parse_problem_sets(text_of(*set_file), *set_file, problem)
-                         : parse_problem_sets(built_in_problem_sets(), "problem_sets.json", problem));
+          sets, set_file
+                    ? parse_problem_sets(text_of(*set_file), *set_file, problem)
+                    : parse_problem_sets(built_in_problem_sets(), "problem_sets.json", problem));
   } catch (const CLI::CallForHelp&) {
     std::cout << app.help();
     std::exit(0);

@@ -12,8 +12,9 @@
 namespace lnc {
 
 struct CommandLine {
-  std::vector<ProblemSet> sets;  ///< those of --set, or one without a name that holds the one problem
-  bool sweep = false;            ///< from --set: a line for each result instead of a page
+  std::vector<ProblemSet>
+      sets;            ///< those of --set, or one without a name that holds the one problem
+  bool sweep = false;  ///< from --set: a line for each result instead of a page
   Sampling sampling;
   std::optional<std::string> dump;  ///< write the tensors of the last chapter into this directory
   std::optional<std::string> json;  ///< append results to this file

@@ -17,9 +17,9 @@ Json of(const Chapter& chapter) {
   Json kinds = Json::array();
   for (const Kind kind : chapter.kinds) kinds.push_back(name(kind));
   Json types = Json::array();
-#define LNC_TYPES(pair, T, W)                                                             \
-  if (std::visit([](const auto& run) { return run.template get<T, W>() != nullptr; },     \
-                 chapter.run))                                                            \
+#define LNC_TYPES(pair, T, W)                                                         \
+  if (std::visit([](const auto& run) { return run.template get<T, W>() != nullptr; }, \
+                 chapter.run))                                                        \
     types.push_back({{"dtype", kElementType<T>.name}, {"parameters", kElementType<W>.name}});
   LNC_TYPE_PAIRS(LNC_TYPES)
 #undef LNC_TYPES

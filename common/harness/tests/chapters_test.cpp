@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include "common/library/dispatch.h"
 #include "common/harness/parts.h"
 #include "common/harness/registry.h"
 #include "common/harness/run.h"
+#include "common/library/dispatch.h"
 #if defined(LNC_CPU_BACKEND)
 #include "common/simt/machine.h"
 #endif
@@ -374,8 +374,8 @@ TEST_CASE("twenty runs give the same bits; where a chapter uses atomics, dweight
       if (first.empty()) first = outputs;
       CHECK((!chapter.deterministic || outputs == first));
       if (chapter.direction() == Direction::Backward)
-        widest = std::max(
-            widest, relative_distance(output(outputs, "dweight"), output(first, "dweight")));
+        widest = std::max(widest,
+                          relative_distance(output(outputs, "dweight"), output(first, "dweight")));
     });
     if (chapter.deterministic) continue;
     MESSAGE(chapter.id << ": dweight varies by " << widest << " of its norm over 20 runs");
@@ -655,9 +655,10 @@ TEST_CASE("a chapter that needs a newer GPU is refused on an older one, with bot
   gpu.architecture = 75;
   CHECK(refusal(chapter, {}, gpu).empty());
   chapter.min_architecture = 90;
-  CHECK(refusal(chapter, {}, gpu).sentence == std::string(chapter.id) +
-                                         " needs a GPU of compute capability 9.0 or newer; this "
-                                         "one has 7.5");
+  CHECK(refusal(chapter, {}, gpu).sentence ==
+        std::string(chapter.id) +
+            " needs a GPU of compute capability 9.0 or newer; this "
+            "one has 7.5");
   gpu.architecture = 120;
   CHECK(refusal(chapter, {}, gpu).empty());
 }

@@ -75,8 +75,9 @@ TEST_CASE("a problem survives the way into a record and back") {
 TEST_CASE("a record names only the options that are not as usual, and no number's noise") {
   const nlohmann::ordered_json json = to_json(Problem{});
   CHECK(json["options"].empty());
-  CHECK(json.dump() ==
-        R"({"kind":"layer","dtype":"f32","rows":1024,"cols":2048,"eps":1e-05,"seed":1,"options":{}})");
+  CHECK(
+      json.dump() ==
+      R"({"kind":"layer","dtype":"f32","rows":1024,"cols":2048,"eps":1e-05,"seed":1,"options":{}})");
 }
 
 TEST_CASE("an option that is unknown, or has no such value, is named") {
@@ -258,7 +259,7 @@ TEST_CASE("a median is stable where the newer half agrees with all, and not befo
   samples.push_back(10.0);
   CHECK(stable(samples));
   for (int i = 0; i < 40; ++i) samples.push_back(i < 25 ? 10.0 : 11.0);  // it becomes slower
-  CHECK(stable(samples));  // the median has not moved
+  CHECK(stable(samples));                                                // the median has not moved
   std::fill(samples.begin() + 40, samples.end(), 11.0);
   CHECK_FALSE(stable(samples));
   std::vector<double> places;  // four places in the queue, in turns
@@ -266,7 +267,8 @@ TEST_CASE("a median is stable where the newer half agrees with all, and not befo
   CHECK(stable(places));
 }
 
-TEST_CASE("sampling ends when the median is stable, the samples are enough or the budget is spent") {
+TEST_CASE(
+    "sampling ends when the median is stable, the samples are enough or the budget is spent") {
   int taken = 0;
   const auto constant = [&](double us) {
     taken = 0;

@@ -126,4 +126,3 @@ TEST_CASE("the first line that takes a request wins, unless its chapter refuses"
   request.direction = Direction::Backward;
   CHECK(chosen() == "none");
 }
-
