@@ -234,7 +234,8 @@ std::vector<OutputCheck> check_forward(const Tensors& tensors) {
     const std::int64_t begin = rows.begin * cols;
     const reference::FusedForward want = ReferenceForward(problem, rows).run();
     // The absolute values of what is added up to an element of the sum: the same sum of absolutes.
-    const std::vector<double> terms = ReferenceForward(problem, rows, true).run().sum;
+    std::vector<double> terms = fused ? ReferenceForward(problem, rows, true).run().sum : want.sum;
+    for (double& term : terms) term = std::abs(term);
     const auto mean_terms = row_means(rows.count, cols, [&](std::int64_t i) { return terms[i]; });
     const auto centre = [&](std::int64_t row) { return value_or(want.mean, row, 0.0); };
     // y = (sum - mean) rstd w + b: an error of mean weighs as much as mean|sum|, one of rstd as
