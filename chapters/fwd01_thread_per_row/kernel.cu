@@ -22,7 +22,9 @@ __global__ void layer_norm_forward(ForwardArgs<T> a) {
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
 
   float sum = 0.0f;  // [4]
-  for (int64_t col = 0; col < a.cols; ++col) sum += to_float(x[col]);
+  for (int64_t col = 0; col < a.cols; ++col) {
+    sum += to_float(x[col]);
+  }
   const float mean = sum * inverse_cols;
 
   float squares = 0.0f;  // [5]

@@ -24,8 +24,10 @@ __global__ void layer_norm_forward(ForwardArgs<T> a) {
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
 
   float sum = 0.0f;
-  for (int64_t col = lane; col < a.cols; col += kWarpSize) sum += to_float(x[col]);  // [3]
-  const float mean = warp_sum(sum) * inverse_cols;                                   // [4]
+  for (int64_t col = lane; col < a.cols; col += kWarpSize) {  // [3]
+    sum += to_float(x[col]);
+  }
+  const float mean = warp_sum(sum) * inverse_cols;  // [4]
 
   float squares = 0.0f;
   for (int64_t col = lane; col < a.cols; col += kWarpSize) {

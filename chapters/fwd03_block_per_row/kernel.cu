@@ -22,7 +22,9 @@ __global__ void __launch_bounds__(kThreadsPerBlock) layer_norm_forward(ForwardAr
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
 
   float sum = 0.0f;
-  for (int64_t col = threadIdx.x; col < a.cols; col += kThreadsPerBlock) sum += to_float(x[col]);
+  for (int64_t col = threadIdx.x; col < a.cols; col += kThreadsPerBlock) {
+    sum += to_float(x[col]);
+  }
   const float mean = block_sum<kThreadsPerBlock>(sum) * inverse_cols;  // [2]
 
   float squares = 0.0f;

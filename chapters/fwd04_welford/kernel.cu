@@ -46,7 +46,9 @@ __device__ Moments merge(const Moments& a, const Moments& b) {
   const float count = a.count + b.count;
   const float share = b.count / count;
   const float delta = b.mean - a.mean;
-  return {count, a.mean + delta * share, a.squares + b.squares + delta * delta * a.count * share};
+  const float mean = a.mean + delta * share;
+  const float squares = a.squares + b.squares + delta * delta * a.count * share;
+  return {count, mean, squares};
 }
 
 /// The moments of the whole row, the same bits in every thread. All threads must call it.
@@ -59,10 +61,14 @@ __device__ Moments merge_block(Moments m) {
                         __shfl_down_sync(kFullMask, m.squares, offset)};
     m = merge<kKind>(m, above);
   }
-  if (threadIdx.x % kWarpSize == 0) partial[threadIdx.x / kWarpSize] = m;  // [7]
+  const int warp = threadIdx.x / kWarpSize;
+  const int lane = threadIdx.x % kWarpSize;
+  if (lane == 0) partial[warp] = m;  // [7]
   __syncthreads();
   m = partial[0];
-  for (int warp = 1; warp < kWarpsPerBlock; ++warp) m = merge<kKind>(m, partial[warp]);
+  for (int other = 1; other < kWarpsPerBlock; ++other) {
+    m = merge<kKind>(m, partial[other]);
+  }
   __syncthreads();  // [8] every partial is read before the next row writes one
   return m;
 }
@@ -81,13 +87,23 @@ __global__ void __launch_bounds__(kThreadsPerBlock, kMinBlocks) norm_forward(For
     Moments m{0.0f, 0.0f, 0.0f};
     int64_t col = threadIdx.x;
     for (; col + (kAhead - 1) * kThreadsPerBlock < a.cols; col += kAhead * kThreadsPerBlock) {
-      float inverse[kAhead], ahead[kAhead];  // [11]
-      for (int i = 0; i < kAhead; ++i) inverse[i] = 1.0f / (m.count + static_cast<float>(i + 1));
-      for (int i = 0; i < kAhead; ++i) ahead[i] = to_float(x[col + i * kThreadsPerBlock]);
-      for (int i = 0; i < kAhead; ++i) add<kKind>(m, ahead[i], inverse[i]);
+      float inverse_count[kAhead];  // [11]
+      for (int i = 0; i < kAhead; ++i) {
+        inverse_count[i] = 1.0f / (m.count + static_cast<float>(i + 1));
+      }
+      float ahead[kAhead];
+      for (int i = 0; i < kAhead; ++i) {
+        ahead[i] = to_float(x[col + i * kThreadsPerBlock]);
+      }
+      for (int i = 0; i < kAhead; ++i) {
+        add<kKind>(m, ahead[i], inverse_count[i]);
+      }
     }
-    for (; col < a.cols; col += kThreadsPerBlock)
-      add<kKind>(m, to_float(x[col]), 1.0f / (m.count + 1.0f));
+    for (; col < a.cols; col += kThreadsPerBlock) {
+      const float value = to_float(x[col]);
+      const float inverse_count = 1.0f / (m.count + 1.0f);
+      add<kKind>(m, value, inverse_count);
+    }
     m = merge_block<kKind>(m);
     const float rstd = rsqrtf(m.squares / static_cast<float>(a.cols) + a.eps);
 

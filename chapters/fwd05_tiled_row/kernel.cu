@@ -32,11 +32,15 @@ __device__ inline int place(int k) { return k * kThreads + static_cast<int>(thre
 /// whether this thread's place `k` is a column.
 template <typename Body>
 __device__ inline void walk(int64_t cols, Body body) {
+  const auto everywhere = [](int) { return true; };  // [4]
   int64_t tile = 0;
 #pragma unroll 1
-  for (; tile + kTile <= cols; tile += kTile) body(tile, [](int) { return true; });  // [4]
+  for (; tile + kTile <= cols; tile += kTile) {
+    body(tile, everywhere);
+  }
   const int rest = static_cast<int>(cols - tile);
-  if (rest > 0) body(tile, [rest](int k) { return place(k) < rest; });
+  const auto in_rest = [rest](int k) { return place(k) < rest; };
+  if (rest > 0) body(tile, in_rest);
 }
 
 /// This thread's elements of a tile of `from`, and `beyond` where there is none.
@@ -44,8 +48,9 @@ template <typename E, typename InRow>
 __device__ inline Places load(const E* from, int64_t tile, InRow in_row, float beyond) {
   Places places;
 #pragma unroll
-  for (int k = 0; k < kPlaces; ++k)
+  for (int k = 0; k < kPlaces; ++k) {
     places.at[k] = in_row(k) ? to_float(from[tile + place(k)]) : beyond;
+  }
   return places;
 }
 
@@ -53,7 +58,9 @@ __device__ inline Places load(const E* from, int64_t tile, InRow in_row, float b
 __device__ inline float sum_of(const Places& places) {
   float sum = 0.0f;
 #pragma unroll
-  for (int k = 0; k < kPlaces; ++k) sum += places.at[k];
+  for (int k = 0; k < kPlaces; ++k) {
+    sum += places.at[k];
+  }
   return block_sum<kThreads>(sum);
 }
 
@@ -70,7 +77,9 @@ __global__ void __launch_bounds__(kThreads) layer_norm_forward(ForwardArgs<T, W>
     walk(a.cols, [&](int64_t tile, auto in_row) {
       const Places values = load(x, tile, in_row, 0.0f);
 #pragma unroll
-      for (int k = 0; k < kPlaces; ++k) sums.at[k] += values.at[k];  // [6]
+      for (int k = 0; k < kPlaces; ++k) {
+        sums.at[k] += values.at[k];  // [6]
+      }
     });
     mean = sum_of(sums) * inverse_cols;
   }

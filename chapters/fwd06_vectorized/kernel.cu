@@ -21,20 +21,26 @@ __device__ void normalise(const ForwardArgs<T, W>& a, float (&x)[kLanes],
                           const Columns<T, kAligned>& columns, const Packed<W, kLanes>& weight,
                           const Packed<W, kLanes>& bias, float mean, float rstd) {
   float of_column[kLanes];
-  for (int lane = 0; lane < kLanes; ++lane) x[lane] = (x[lane] - mean) * rstd;
+  for (int lane = 0; lane < kLanes; ++lane) {
+    x[lane] = (x[lane] - mean) * rstd;
+  }
   if (a.weight != nullptr) {  // [1] one branch a vector
     if constexpr (kWeightEarly)
       to_floats(weight, of_column);
     else
       to_floats(columns.load(a.weight), of_column);
-    for (int lane = 0; lane < kLanes; ++lane) x[lane] *= of_column[lane];
+    for (int lane = 0; lane < kLanes; ++lane) {
+      x[lane] *= of_column[lane];
+    }
   }
   if (a.bias != nullptr) {
     if constexpr (kBiasEarly)
       to_floats(bias, of_column);
     else
       to_floats(columns.load(a.bias), of_column);
-    for (int lane = 0; lane < kLanes; ++lane) x[lane] += of_column[lane];
+    for (int lane = 0; lane < kLanes; ++lane) {
+      x[lane] += of_column[lane];
+    }
   }
 }
 
@@ -43,9 +49,12 @@ __device__ void normalise(const ForwardArgs<T, W>& a, float (&x)[kLanes],
 /// threads than it needs, and nvcc takes so few registers that a multiprocessor holds kBlocks.
 template <int kMaxThreads_, int kVectors_, int kEarly_ = 2, int kBlocks_ = 0>
 struct Variant {
-  static constexpr int kMaxThreads = kMaxThreads_, kVectors = kVectors_, kEarly = kEarly_;
+  static constexpr int kMaxThreads = kMaxThreads_;
+  static constexpr int kVectors = kVectors_;
+  static constexpr int kEarly = kEarly_;
   static constexpr int kBlocks = std::min(kBlocks_, kSmThreads / kMaxThreads);
-  static constexpr bool kOneWarp = kMaxThreads == kWarpSize, kFewer = kBlocks_ > 0;
+  static constexpr bool kOneWarp = kMaxThreads == kWarpSize;
+  static constexpr bool kFewer = kBlocks_ > 0;
   static constexpr int kRowsPerBlock = kOneWarp ? 4 : 1;
 };
 
@@ -59,7 +68,8 @@ __device__ float row_sum(float value, int row_threads) {
 template <typename T, typename W, typename V, bool kAligned>
 __global__ void __launch_bounds__(V::kMaxThreads* V::kRowsPerBlock, kAligned ? V::kBlocks : 0)
     layer_norm_forward(ForwardArgs<T, W> a) {
-  constexpr int kLanes = kVectorElements<T>, kVectors = V::kVectors;
+  constexpr int kLanes = kVectorElements<T>;
+  constexpr int kVectors = V::kVectors;
   const int row_threads = V::kFewer ? blockDim.x : V::kMaxThreads;
   const int in_block = V::kFewer ? 0 : threadIdx.x / V::kMaxThreads;  // rows before this one
   const int thread = V::kFewer ? threadIdx.x : threadIdx.x % V::kMaxThreads;
@@ -72,9 +82,12 @@ __global__ void __launch_bounds__(V::kMaxThreads* V::kRowsPerBlock, kAligned ? V
 
   Packed<T, kLanes> loaded[kVectors];  // [2] all loads are issued before the first is used
 #pragma unroll
-  for (int i = 0; i < kVectors; ++i) loaded[i] = columns(i).load(x_row);
+  for (int i = 0; i < kVectors; ++i) {
+    loaded[i] = columns(i).load(x_row);
+  }
   constexpr bool kSame = kAligned && sizeof(W) == sizeof(T);  // [3]
-  constexpr bool kWeightEarly = kSame && V::kEarly >= 1, kBiasEarly = kSame && V::kEarly == 2;
+  constexpr bool kWeightEarly = kSame && V::kEarly >= 1;
+  constexpr bool kBiasEarly = kSame && V::kEarly == 2;
   Packed<W, kLanes> weight[kVectors], bias[kVectors];
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
@@ -82,13 +95,16 @@ __global__ void __launch_bounds__(V::kMaxThreads* V::kRowsPerBlock, kAligned ? V
     if (kBiasEarly && a.bias != nullptr) bias[i] = columns(i).load(a.bias);
   }
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
-  float mean = 0.0f, x[kLanes];
+  float mean = 0.0f;
+  float x[kLanes];
   if (a.kind == Kind::Layer) {
     float sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       to_floats(loaded[i], x);
-      for (int lane = 0; lane < kLanes; ++lane) sum += x[lane];  // [4] 0 outside of the row
+      for (int lane = 0; lane < kLanes; ++lane) {
+        sum += x[lane];  // [4] 0 outside of the row
+      }
     }
     mean = row_sum<V>(sum, row_threads) * inverse_cols;
   }
@@ -96,8 +112,11 @@ __global__ void __launch_bounds__(V::kMaxThreads* V::kRowsPerBlock, kAligned ? V
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     to_floats(loaded[i], x);
-    for (int lane = 0; lane < kLanes; ++lane)
-      if (columns(i).any() && columns(i).has(lane)) squares += (x[lane] - mean) * (x[lane] - mean);
+    for (int lane = 0; lane < kLanes; ++lane) {
+      if (!columns(i).any() || !columns(i).has(lane)) continue;
+      const float centred = x[lane] - mean;
+      squares += centred * centred;
+    }
   }
   const float rstd = rsqrtf(row_sum<V>(squares, row_threads) * inverse_cols + a.eps);
 
@@ -113,9 +132,10 @@ __global__ void __launch_bounds__(V::kMaxThreads* V::kRowsPerBlock, kAligned ? V
   }
 }
 
-/// A row of any width: `kept` vectors wait in shared memory, what is beyond is read again.
 constexpr int kWideThreads = 1024;
 constexpr int64_t kSharedBytes = 64 << 10;  // every GPU from Turing on has them
+
+/// A row of any width: `kept` vectors wait in shared memory, what is beyond is read again.
 template <typename T, typename W, bool kAligned>
 __global__ void __launch_bounds__(kWideThreads)
     layer_norm_forward_wide(ForwardArgs<T, W> a, int64_t vectors, int64_t kept) {
@@ -133,19 +153,28 @@ __global__ void __launch_bounds__(kWideThreads)
     }
   };
 #pragma unroll 4
-  for (int64_t i = threadIdx.x; i < kept; i += kWideThreads)
-    waiting[i] = Columns<T, kAligned>(x_row, i, a.cols).load(x_row);
+  for (int64_t i = threadIdx.x; i < kept; i += kWideThreads) {
+    const Columns<T, kAligned> columns(x_row, i, a.cols);
+    waiting[i] = columns.load(x_row);
+  }
 
-  float sum = 0.0f, squares = 0.0f;
-  if (a.kind == Kind::Layer)
+  float sum = 0.0f;
+  if (a.kind == Kind::Layer) {
     walk([&](const auto&, const auto& x) {
-      for (int lane = 0; lane < kLanes; ++lane) sum += x[lane];
+      for (int lane = 0; lane < kLanes; ++lane) {
+        sum += x[lane];
+      }
     });
+  }
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
   const float mean = block_sum<kWideThreads>(sum) * inverse_cols;
+  float squares = 0.0f;
   walk([&](const auto& columns, const auto& x) {
-    for (int lane = 0; lane < kLanes; ++lane)
-      if (columns.has(lane)) squares += (x[lane] - mean) * (x[lane] - mean);
+    for (int lane = 0; lane < kLanes; ++lane) {
+      if (!columns.has(lane)) continue;
+      const float centred = x[lane] - mean;
+      squares += centred * centred;
+    }
   });
   const float rstd = rsqrtf(block_sum<kWideThreads>(squares) * inverse_cols + a.eps);
   walk([&](const auto& columns, auto& x) {
@@ -158,6 +187,7 @@ __global__ void __launch_bounds__(kWideThreads)
   }
 }
 
+/// Launches a variant if it holds a row of so many vectors; returns whether it does.
 template <typename V, bool kAligned, typename T, typename W>
 bool run_if_it_fits(const ForwardArgs<T, W>& a, int64_t vectors) {
   if (vectors > V::kMaxThreads * V::kVectors) return false;
@@ -172,12 +202,14 @@ template <bool kAligned, typename... Variants, typename T, typename W>
 void run_first_that_fits(const ForwardArgs<T, W>& a) {
   constexpr int kLanes = kVectorElements<T>;
   // A row that starts inside of a vector may touch one more.
-  const int64_t vectors = (a.cols + (kAligned ? 0 : kLanes - 1) + kLanes - 1) / kLanes;
-  if ((run_if_it_fits<Variants, kAligned>(a, vectors) || ...)) return;
+  constexpr int kBefore = kAligned ? 0 : kLanes - 1;
+  const int64_t vectors = (kBefore + a.cols + kLanes - 1) / kLanes;
+  const bool launched = (run_if_it_fits<Variants, kAligned>(a, vectors) || ...);
+  if (launched) return;
   const int64_t kept = std::min<int64_t>(vectors, kSharedBytes / 16);
+  const auto shared_bytes = static_cast<std::size_t>(kept) * 16;
   launch(layer_norm_forward_wide<T, W, kAligned>,
-         {blocks_for(a.rows, 1), kWideThreads, static_cast<std::size_t>(kept) * 16, a.stream}, a,
-         vectors, kept);
+         {blocks_for(a.rows, 1), kWideThreads, shared_bytes, a.stream}, a, vectors, kept);
 }
 
 template <bool kAligned, typename T, typename W>
@@ -207,9 +239,11 @@ const Registration registration{{
     .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
                             run<__nv_bfloat16, float>},
     .predicted_bytes = [](const Problem& p, const Gpu& gpu) -> std::int64_t {
-      const std::int64_t row = p.cols * p.element_bytes(), rows = rows_in_flight(p, 1024, gpu);
-      const auto walks = device_reads(p.kind == Kind::Layer ? 3 : 2, rows * row, gpu);
-      const auto again = (walks - 1) * p.rows * std::max<std::int64_t>(row - kSharedBytes, 0);
+      const std::int64_t row_bytes = p.cols * p.element_bytes();
+      const std::int64_t in_flight = rows_in_flight(p, 1024, gpu) * row_bytes;
+      const auto walks = device_reads(p.kind == Kind::Layer ? 3 : 2, in_flight, gpu);
+      const auto beyond = std::max<std::int64_t>(row_bytes - kSharedBytes, 0);
+      const auto again = (walks - 1) * p.rows * beyond;
       return 2 * p.tensor_bytes() + again + parameter_bytes(p);
     },
 }};

@@ -16,26 +16,33 @@ using namespace lnc;
 /// The columns that this thread has in a tile of kThreads · kLanes of them.
 template <int kLanes, int kThreads, bool kAligned>
 struct Place {
-  int64_t tile, cols;
+  int64_t tile;
+  int64_t cols;
 
-  __device__ int64_t column(int lane) const {  // [1]
-    return tile * kThreads * kLanes +
-           (kAligned ? threadIdx.x * kLanes + lane : lane * kThreads + threadIdx.x);
+  __device__ int64_t column(int lane) const {
+    const int64_t first = tile * kThreads * kLanes;
+    if constexpr (kAligned) return first + (threadIdx.x * kLanes + lane);  // [1]
+    return first + (lane * kThreads + threadIdx.x);
   }
   __device__ bool has(int lane) const { return column(kAligned ? 0 : lane) < cols; }
   template <typename U>
   __device__ Vector<U, kLanes> load(const U* row) const {
+    if constexpr (kAligned) return *reinterpret_cast<const Vector<U, kLanes>*>(row + column(0));
     Vector<U, kLanes> values{};
-    if constexpr (kAligned) values = *reinterpret_cast<const Vector<U, kLanes>*>(row + column(0));
-    for (int lane = 0; lane < kLanes; ++lane)
-      if (!kAligned && has(lane)) values.at[lane] = row[column(lane)];
+    for (int lane = 0; lane < kLanes; ++lane) {
+      if (has(lane)) values.at[lane] = row[column(lane)];
+    }
     return values;
   }
   template <typename U>
   __device__ void store(U* row, const Vector<U, kLanes>& values) const {
-    if constexpr (kAligned) *reinterpret_cast<Vector<U, kLanes>*>(row + column(0)) = values;
-    for (int lane = 0; lane < kLanes; ++lane)
-      if (!kAligned && has(lane)) row[column(lane)] = values.at[lane];
+    if constexpr (kAligned) {
+      *reinterpret_cast<Vector<U, kLanes>*>(row + column(0)) = values;
+    } else {
+      for (int lane = 0; lane < kLanes; ++lane) {
+        if (has(lane)) row[column(lane)] = values.at[lane];
+      }
+    }
   }
 };
 
@@ -49,7 +56,8 @@ __device__ Vector<To, kLanes> convert(const Vector<From, kLanes>& from) {
 /// What a row of x, or of x1, goes through on its way into the sum.
 struct Branch {
   bool drops;
-  float p, rowscale = 1.0f;
+  float p;
+  float rowscale = 1.0f;
   uint32_t seed = 0;
   uint8_t* mask;
 
@@ -64,18 +72,25 @@ struct Branch {
     float values[kLanes];
     to_floats(x, values);
     if (!drops) {  // [2] the same for all threads, asked once a vector
-      for (int lane = 0; lane < kLanes; ++lane) sum.at[lane] += values[lane] * rowscale;
+      for (int lane = 0; lane < kLanes; ++lane) {
+        sum.at[lane] += values[lane] * rowscale;
+      }
       return;
     }
     const float scale = rowscale * (1.0f / (1.0f - p));  // [3]
     bool kept[kLanes];
-    for (int lane = 0; lane < kLanes; ++lane)
-      kept[lane] = triton_uniform(seed, uint32_t(place.column(lane))) > p;  // [4]
-    for (int lane = 0; lane < kLanes; ++lane)
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const float uniform = triton_uniform(seed, static_cast<uint32_t>(place.column(lane)));  // [4]
+      kept[lane] = uniform > p;
+    }
+    for (int lane = 0; lane < kLanes; ++lane) {
       if (kept[lane]) sum.at[lane] += values[lane] * scale;
+    }
     if (!store || mask == nullptr) return;
     Vector<uint8_t, kLanes> bytes;
-    for (int lane = 0; lane < kLanes; ++lane) bytes.at[lane] = kept[lane];
+    for (int lane = 0; lane < kLanes; ++lane) {
+      bytes.at[lane] = kept[lane];
+    }
     place.store(mask + start, bytes);
   }
 };
@@ -90,10 +105,11 @@ __device__ auto load_sum(const ForwardArgs<T, W>& a, const Branch& branch, const
   const auto x = place.load(a.x + start);  // [5] all loads before the first sum
   Vector<T, kVectorElements<T>> x1{};
   if (f.x1 != nullptr) x1 = place.load(f.x1 + start);
-  if (f.residual != nullptr)
-    sum = f.residual_is_float
-              ? place.load(static_cast<const float*>(f.residual) + start)
-              : convert<float>(place.load(static_cast<const T*>(f.residual) + start));
+  const auto load_residual = [&]() -> Vector<float, kVectorElements<T>> {
+    if (f.residual_is_float) return place.load(static_cast<const float*>(f.residual) + start);
+    return convert<float>(place.load(static_cast<const T*>(f.residual) + start));
+  };
+  if (f.residual != nullptr) sum = load_residual();
   branch.add(x, place, sum, start, store);
   if (f.x1 != nullptr) branch1.add(x1, place, sum, start, store);
   if (!store || f.residual_out == nullptr) return sum;
@@ -108,10 +124,18 @@ __device__ auto load_sum(const ForwardArgs<T, W>& a, const Branch& branch, const
 template <typename T, typename W, int kLanes, typename Place>
 __device__ void store_affine(T* y, const W* weight, const W* bias, const Place& place,
                              Vector<float, kLanes> xhat) {
-  if (weight != nullptr)
-    for (int lane = 0; const float w : convert<float>(place.load(weight)).at) xhat.at[lane++] *= w;
-  if (bias != nullptr)
-    for (int lane = 0; const float b : convert<float>(place.load(bias)).at) xhat.at[lane++] += b;
+  if (weight != nullptr) {
+    const auto of_weight = convert<float>(place.load(weight));
+    for (int lane = 0; lane < kLanes; ++lane) {
+      xhat.at[lane] *= of_weight.at[lane];
+    }
+  }
+  if (bias != nullptr) {
+    const auto of_bias = convert<float>(place.load(bias));
+    for (int lane = 0; lane < kLanes; ++lane) {
+      xhat.at[lane] += of_bias.at[lane];
+    }
+  }
   place.store(y, convert<T>(xhat));
 }
 
@@ -120,15 +144,18 @@ template <typename T, typename W, int kThreads, int kVectors, bool kAligned>
 __global__ void __launch_bounds__(kThreads) fused_forward(ForwardArgs<T, W> a) {
   constexpr int kLanes = kVectorElements<T>;
   const FusedForward<T, W>& f = a.fused;
-  const int64_t row = blockIdx.x, start = row * a.cols;
+  const int64_t row = blockIdx.x;
+  const int64_t start = row * a.cols;
   const Branch branch(f.rowscale, f.seeds, f.mask, f.dropout, row);
   const Branch branch1(f.rowscale1, f.seeds1, f.mask1, f.dropout, row);
   Vector<float, kLanes> kept[kVectors > 0 ? kVectors : 1];
   const auto walk = [&](auto body) {
     const int64_t tiles = kVectors > 0 ? kVectors : (a.cols - 1) / (kThreads * kLanes) + 1;
 #pragma unroll(kVectors > 0 ? kVectors : 1)
-    for (int64_t tile = 0; tile < tiles; ++tile)
-      body(tile, Place<kLanes, kThreads, kAligned>{tile, a.cols});
+    for (int64_t tile = 0; tile < tiles; ++tile) {
+      const Place<kLanes, kThreads, kAligned> place{tile, a.cols};
+      body(tile, place);
+    }
   };
   const auto sum_again = [&](int64_t tile, const auto& place) {
     if constexpr (kVectors > 0) return kept[tile];
@@ -140,16 +167,22 @@ __global__ void __launch_bounds__(kThreads) fused_forward(ForwardArgs<T, W> a) {
   walk([&](int64_t tile, const auto& place) {
     const auto sum = load_sum(a, branch, branch1, place, start, true);
     if constexpr (kVectors > 0) kept[tile] = sum;
-    for (const float value : sum.at) total += layer ? value : value * value;
+    for (const float value : sum.at) {
+      total += layer ? value : value * value;
+    }
   });
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
-  float mean = 0.0f, squares = 0.0f, variance = block_sum<kThreads>(total) * inverse_cols;
+  const float average = block_sum<kThreads>(total) * inverse_cols;
+  float mean = 0.0f;
+  float variance = average;
   if (layer) {
-    mean = variance;
+    mean = average;
+    float squares = 0.0f;
     walk([&](int64_t tile, const auto& place) {
       const auto sum = sum_again(tile, place);
-      for (int lane = 0; lane < kLanes; ++lane)
+      for (int lane = 0; lane < kLanes; ++lane) {
         if (place.has(lane)) squares += (sum.at[lane] - mean) * (sum.at[lane] - mean);
+      }
     });
     variance = block_sum<kThreads>(squares) * inverse_cols;
   }
@@ -158,7 +191,9 @@ __global__ void __launch_bounds__(kThreads) fused_forward(ForwardArgs<T, W> a) {
   walk([&](int64_t tile, const auto& place) {
     if (!place.has(0)) return;
     auto xhat = sum_again(tile, place);
-    for (float& value : xhat.at) value = (value - mean) * rstd;
+    for (float& value : xhat.at) {
+      value = (value - mean) * rstd;
+    }
     store_affine(a.y + start, a.weight, a.bias, place, xhat);
     if (f.y1 != nullptr) store_affine(f.y1 + start, f.weight1, f.bias1, place, xhat);
   });
@@ -166,13 +201,15 @@ __global__ void __launch_bounds__(kThreads) fused_forward(ForwardArgs<T, W> a) {
   if (threadIdx.x == 0) a.rstd[row] = rstd;
 }
 
+/// Launches the kernel with kThreads threads, each with kFloats floats of a row or, for 0, with any
+/// number; returns whether a row fits.
 template <int kThreads, int kFloats, typename T, typename W>
 bool run_if_it_fits(const ForwardArgs<T, W>& a, bool aligned) {
   if (kFloats > 0 && a.cols > kThreads * kFloats) return false;
   constexpr int kVectors = kFloats / kVectorElements<T>;
-  launch(aligned ? fused_forward<T, W, kThreads, kVectors, true>
-                 : fused_forward<T, W, kThreads, kVectors, false>,
-         {blocks_for(a.rows, 1), kThreads, 0, a.stream}, a);
+  const auto kernel = aligned ? fused_forward<T, W, kThreads, kVectors, true>
+                              : fused_forward<T, W, kThreads, kVectors, false>;
+  launch(kernel, {blocks_for(a.rows, 1), kThreads, 0, a.stream}, a);
   return true;
 }
 
@@ -185,10 +222,13 @@ void run(const ForwardArgs<T, W>& a) {
   const bool aligned = a.cols % kVectorElements<T> == 0 &&
                        all_on_boundaries(a.x, a.y, a.weight, a.bias, f.x1, f.y1, f.weight1, f.bias1,
                                          f.residual, f.residual_out, f.mask, f.mask1);
-  run_if_it_fits<32, 8>(a, aligned) || run_if_it_fits<128, 8>(a, aligned) ||  // [9]
-      run_if_it_fits<128, 16>(a, aligned) || run_if_it_fits<256, 16>(a, aligned) ||
-      run_if_it_fits<512, 16>(a, aligned) || run_if_it_fits<1024, 16>(a, aligned) ||
-      run_if_it_fits<1024, 0>(a, aligned);
+  if (run_if_it_fits<32, 8>(a, aligned)) return;  // [9]
+  if (run_if_it_fits<128, 8>(a, aligned)) return;
+  if (run_if_it_fits<128, 16>(a, aligned)) return;
+  if (run_if_it_fits<256, 16>(a, aligned)) return;
+  if (run_if_it_fits<512, 16>(a, aligned)) return;
+  if (run_if_it_fits<1024, 16>(a, aligned)) return;
+  run_if_it_fits<1024, 0>(a, aligned);
 }
 
 const Registration registration{{
@@ -201,11 +241,14 @@ const Registration registration{{
                             run<__nv_bfloat16, float>},
     .predicted_bytes = [](const Problem& p, const Gpu& gpu) -> std::int64_t {
       const Fusion& f = p.fusion;
-      const std::int64_t branches = 1 + f.second_input, drops = f.dropout > 0.0f;
-      const std::int64_t x = p.element_bytes(), sum = f.residual == Residual::F32 ? 4 : x;
-      const auto in = branches * x + (f.residual != Residual::None) * sum;  // for each element
+      const std::int64_t branches = 1 + f.second_input;
+      const std::int64_t drops = f.dropout > 0.0f;
+      const std::int64_t x = p.element_bytes();  // bytes for each element, as the next three
+      const std::int64_t sum = f.residual == Residual::F32 ? 4 : x;
+      const auto in = branches * x + (f.residual != Residual::None) * sum;
       const auto out = (1 + f.second_affine) * x + f.prenorm * sum + f.masks * drops * branches;
-      const int walks = p.cols <= 1024 * 16 ? 1 : p.kind == Kind::Layer ? 3 : 2;
+      int walks = p.kind == Kind::Layer ? 3 : 2;
+      if (p.cols <= 1024 * 16) walks = 1;
       const auto reads = device_reads(walks, rows_in_flight(p, 2048, gpu) * p.cols * in, gpu);
       return p.rows * p.cols * (reads * in + out) + 4 * p.rows * branches * (f.rowscale + drops) +
              parameter_bytes(p) + f.second_affine * 2 * p.cols * p.parameter_element_bytes();

@@ -19,30 +19,43 @@ constexpr int kMaxStages = 4;        // [1] rows on their way for each row at wo
 constexpr int kWarpTeams = 4;        // [2] rows at a time in a block, where a row has one warp
 constexpr int kFewVectors = 4;       // [3] of a thread, before a row gets more threads
 constexpr int kStayingColumns = 32;  // [4] of weight and bias in a thread's registers
-constexpr int kMaxTeam = 512, kMaxVectors = 8;
-constexpr int kWideThreads = 512, kWideStages = 8, kPiece = 3 * kWideThreads;  // [5] in vectors
+constexpr int kMaxTeam = 512;        // threads
+constexpr int kMaxVectors = 8;       // of a thread of the largest team
+constexpr int kWideThreads = 512;
+constexpr int kWideStages = 8;
+constexpr int kPiece = 3 * kWideThreads;  // [5] in vectors
+
+/// Teams of kTeam threads that a block has.
 template <int kTeam>
-constexpr int kBlockThreads = kTeam == kWarpSize ? kWarpTeams* kWarpSize : kTeam;
+constexpr int kTeamsPerBlock = kTeam == kWarpSize ? kWarpTeams : 1;
+template <int kTeam>
+constexpr int kBlockThreads = kTeam* kTeamsPerBlock<kTeam>;
 
 /// Makes y of a vector of x.
 template <typename W, int kLanes>
 __device__ void normalise(float (&x)[kLanes], float mean, float rstd,
                           const Packed<W, kLanes>& weight, const Packed<W, kLanes>& bias) {
-  float w[kLanes], b[kLanes];
-  to_floats(weight, w);
-  to_floats(bias, b);
-  for (int lane = 0; lane < kLanes; ++lane) x[lane] = (x[lane] - mean) * rstd * w[lane] + b[lane];
+  float of_weight[kLanes];
+  float of_bias[kLanes];
+  to_floats(weight, of_weight);
+  to_floats(bias, of_bias);
+  for (int lane = 0; lane < kLanes; ++lane) {
+    const float xhat = (x[lane] - mean) * rstd;
+    x[lane] = xhat * of_weight[lane] + of_bias[lane];
+  }
 }
 
 /// A team of kTeam threads has a ring of its own, and every gridDim.x · kTeams-th row.
 template <typename T, typename W, int kTeam, int kVectors, bool kAligned>
 __global__ void __launch_bounds__(kBlockThreads<kTeam>)
     layer_norm_forward(ForwardArgs<T, W> a, int stages, int vectors) {
-  constexpr int kThreads = kBlockThreads<kTeam>, kTeams = kThreads / kTeam;
+  constexpr int kThreads = kBlockThreads<kTeam>;
+  constexpr int kTeams = kTeamsPerBlock<kTeam>;
   constexpr int kLanes = kVectorElements<T>;
   constexpr bool kStay = kAligned && kVectors * kLanes <= kStayingColumns;
   __shared__ Barrier full[kTeams][kMaxStages];
-  const int team = threadIdx.x / kTeam, thread = threadIdx.x % kTeam;
+  const int team = threadIdx.x / kTeam;
+  const int thread = threadIdx.x % kTeam;
   const BulkRows<T, kAligned> x_rows{a.x, a.rows, a.cols};
   auto* const slots = dynamic_shared<Packed<T, kLanes>>() + int64_t{team} * stages * vectors;
   Ring<T> ring{slots, vectors, stages, full[team]};
@@ -55,42 +68,55 @@ __global__ void __launch_bounds__(kBlockThreads<kTeam>)
     return Columns<T, kAligned>(x_row, i * kTeam + thread, a.cols);
   };
 
-  if (thread == 0) ring.fill([&](int i) { request(first_row + i * stride, i); });  // [6]
+  if (thread == 0) {  // [6]
+    ring.fill([&](int stage) { request(first_row + stage * stride, stage); });
+  }
   Packed<W, kLanes> weight[kVectors], bias[kVectors];
+  if constexpr (kStay) {
 #pragma unroll
-  for (int i = 0; kStay && i < kVectors; ++i) {
-    weight[i] = columns(a.x, i).load_or(1.0f, a.weight);
-    bias[i] = columns(a.x, i).load_or(0.0f, a.bias);
+    for (int i = 0; i < kVectors; ++i) {
+      weight[i] = columns(a.x, i).load_or(1.0f, a.weight);
+      bias[i] = columns(a.x, i).load_or(0.0f, a.bias);
+    }
   }
   __syncthreads();  // [7]
 
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
-  int turn = 0;
+  int turn = 0;  // of row_sums
   for (int64_t row = first_row; row < a.rows; row += stride) {
     const T* x_row = a.x + row * a.cols;
     const auto* slot = ring.wait();
     Packed<T, kLanes> arrived[kVectors];
 #pragma unroll
-    for (int i = 0; i < kVectors; ++i)
+    for (int i = 0; i < kVectors; ++i) {
       arrived[i] = x_rows.take(x_row, columns(x_row, i), slot + i * kTeam + thread);
-    float mean = 0.0f, squares = 0.0f, x[kLanes];
+    }
+    float mean = 0.0f;
+    float x[kLanes];
     if (a.kind == Kind::Layer) {
       float sum = 0.0f;
 #pragma unroll
       for (int i = 0; i < kVectors; ++i) {
         to_floats(arrived[i], x);
-        for (int lane = 0; lane < kLanes; ++lane) sum += x[lane];
+        for (int lane = 0; lane < kLanes; ++lane) {
+          sum += x[lane];
+        }
       }
-      mean = row_sums<kThreads, kTeam>(sum, turn ^= 1) * inverse_cols;  // [8]
+      turn ^= 1;  // [8]
+      mean = row_sums<kThreads, kTeam>(sum, turn) * inverse_cols;
     }
+    float squares = 0.0f;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       to_floats(arrived[i], x);
-      for (int lane = 0; lane < kLanes; ++lane)
-        if (columns(x_row, i).any() && columns(x_row, i).has(lane))
-          squares += (x[lane] - mean) * (x[lane] - mean);
+      for (int lane = 0; lane < kLanes; ++lane) {
+        if (!columns(x_row, i).any() || !columns(x_row, i).has(lane)) continue;
+        const float centred = x[lane] - mean;
+        squares += centred * centred;
+      }
     }
-    squares = row_sums<kThreads, kTeam>(squares, turn ^= 1);
+    turn ^= 1;
+    squares = row_sums<kThreads, kTeam>(squares, turn);
     if (kTeam == kWarpSize) __syncwarp();
     if (thread == 0) request(row + stages * stride, ring.stage);  // [9]
     ring.advance();
@@ -98,9 +124,14 @@ __global__ void __launch_bounds__(kBlockThreads<kTeam>)
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       to_floats(arrived[i], x);
-      if (kStay) stay_packed(weight[i]), stay_packed(bias[i]);  // [10]
-      normalise(x, mean, rstd, kStay ? weight[i] : columns(x_row, i).load_or(1.0f, a.weight),
-                kStay ? bias[i] : columns(x_row, i).load_or(0.0f, a.bias));
+      if constexpr (kStay) {
+        stay_packed(weight[i]);  // [10]
+        stay_packed(bias[i]);
+      } else {
+        weight[i] = columns(x_row, i).load_or(1.0f, a.weight);
+        bias[i] = columns(x_row, i).load_or(0.0f, a.bias);
+      }
+      normalise(x, mean, rstd, weight[i], bias[i]);
       columns(x_row, i).store(a.y + row * a.cols, x);  // [11]
     }
     if (thread == 0 && a.kind == Kind::Layer) a.mean[row] = mean;
@@ -121,18 +152,21 @@ __global__ void __launch_bounds__(kWideThreads)
   const int64_t requests = stay ? pieces : 3 * pieces;
   const auto request = [&](int64_t number, int stage) {
     const int64_t row = blockIdx.x + number / requests * gridDim.x;
-    if (row < a.rows)
-      x_rows.load(row, number % pieces * kPiece, kPiece, ring.slot(stage), full[stage]);
+    if (row >= a.rows) return;
+    const int64_t first = number % pieces * kPiece;  // vector of the row
+    x_rows.load(row, first, kPiece, ring.slot(stage), full[stage]);
   };
-  if (threadIdx.x == 0) ring.fill([&](int i) { request(i, i); });
+  if (threadIdx.x == 0) {
+    ring.fill([&](int stage) { request(stage, stage); });
+  }
   __syncthreads();
-  int64_t next = stages;  // request
+  int64_t next_request = stages;
   for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
     const T* x_row = a.x + row * a.cols;
     const Ring<T> at_start = ring;
     const auto walk = [&](bool last, auto&& body) {
       if (stay) ring = at_start;
-      for (int64_t piece = 0; piece < pieces; ++piece, ring.advance()) {
+      for (int64_t piece = 0; piece < pieces; ++piece) {
         const auto* slot = ring.wait();
 #pragma unroll
         for (int i = threadIdx.x; i < kPiece; i += kWideThreads) {
@@ -141,26 +175,34 @@ __global__ void __launch_bounds__(kWideThreads)
           to_floats(x_rows.take(x_row, columns, slot + i), x);
           if (columns.any()) body(columns, x);
         }
-        if (stay && !last) continue;  // [13]
-        __syncthreads();
-        if (threadIdx.x == 0) request(next, ring.stage);
-        ++next;
+        if (last || !stay) {  // [13]
+          __syncthreads();
+          if (threadIdx.x == 0) request(next_request, ring.stage);
+          ++next_request;
+        }
+        ring.advance();
       }
     };
-    float sum = 0.0f, squares = 0.0f;
+    float sum = 0.0f;
     walk(false, [&](const auto&, const auto& x) {
-      for (int lane = 0; lane < kLanes; ++lane) sum += x[lane];
+      for (int lane = 0; lane < kLanes; ++lane) {
+        sum += x[lane];
+      }
     });
     sum = row_sums<kWideThreads, kWideThreads>(sum, 0);
     const float mean = a.kind == Kind::Layer ? sum / a.cols : 0.0f;
+    float squares = 0.0f;
     walk(false, [&](const auto& columns, const auto& x) {
-      for (int lane = 0; lane < kLanes; ++lane)
+      for (int lane = 0; lane < kLanes; ++lane) {
         if (columns.has(lane)) squares += (x[lane] - mean) * (x[lane] - mean);
+      }
     });
     squares = row_sums<kWideThreads, kWideThreads>(squares, 1);
     const float rstd = rsqrtf(squares / a.cols + a.eps);
     walk(true, [&](const auto& columns, auto& x) {
-      normalise(x, mean, rstd, columns.load_or(1.0f, a.weight), columns.load_or(0.0f, a.bias));
+      const auto weight = columns.load_or(1.0f, a.weight);
+      const auto bias = columns.load_or(0.0f, a.bias);
+      normalise(x, mean, rstd, weight, bias);
       columns.store(a.y + row * a.cols, x);
     });
     if (threadIdx.x == 0 && a.kind == Kind::Layer) a.mean[row] = mean;
@@ -172,7 +214,8 @@ __global__ void __launch_bounds__(kWideThreads)
 template <int kThreads, typename T, typename W, typename Size>
 void run_blocks(void (*kernel)(ForwardArgs<T, W>, int, Size), const ForwardArgs<T, W>& a,
                 int rows_at_a_time, int64_t stage_bytes, int most_stages, Size size) {
-  const int64_t room = (max_shared_bytes() - (1 << 10)) / stage_bytes;  // 1 KB for what is static
+  constexpr int kStaticShared = 1 << 10;  // bytes for it
+  const int64_t room = (max_shared_bytes() - kStaticShared) / stage_bytes;
   const auto stages = static_cast<int>(std::clamp<int64_t>(room, 1, most_stages));
   const auto shared = static_cast<std::size_t>(stages * stage_bytes);
   unsigned blocks = a.group;
@@ -184,17 +227,21 @@ void run_blocks(void (*kernel)(ForwardArgs<T, W>, int, Size), const ForwardArgs<
 /// Looks for the smallest team that holds a row of so many vectors, and launches it.
 template <bool kAligned, int kTeam, int kVectors, typename T, typename W>
 void run_team(const ForwardArgs<T, W>& a, int64_t vectors) {
-  constexpr int kThreads = kBlockThreads<kTeam>, kTeams = kThreads / kTeam;
-  if (vectors <= kTeam * kVectors)
-    run_blocks<kThreads>(layer_norm_forward<T, W, kTeam, kVectors, kAligned>, a, kTeams,
-                         kTeams * vectors * 16, kMaxStages, static_cast<int>(vectors));
-  else if constexpr (kVectors < kFewVectors || (kTeam == kMaxTeam && kVectors < kMaxVectors))
+  constexpr bool kLargest = kTeam == kMaxTeam;
+  if (vectors <= kTeam * kVectors) {
+    constexpr int kTeams = kTeamsPerBlock<kTeam>;
+    const int64_t stage_bytes = kTeams * vectors * 16;
+    run_blocks<kBlockThreads<kTeam>>(layer_norm_forward<T, W, kTeam, kVectors, kAligned>, a, kTeams,
+                                     stage_bytes, kMaxStages, static_cast<int>(vectors));
+  } else if constexpr (kVectors < (kLargest ? kMaxVectors : kFewVectors)) {
     run_team<kAligned, kTeam, kVectors * 2>(a, vectors);
-  else if constexpr (kTeam < kMaxTeam)
+  } else if constexpr (!kLargest) {
     run_team<kAligned, kTeam * 2, kVectors>(a, vectors);
-  else
+  } else {
+    const int64_t pieces = (vectors + kPiece - 1) / kPiece;
     run_blocks<kWideThreads>(layer_norm_forward_wide<T, W, kAligned>, a, 1, kPiece * 16,
-                             kWideStages, (vectors + kPiece - 1) / kPiece);
+                             kWideStages, pieces);
+  }
 }
 
 template <typename T, typename W>

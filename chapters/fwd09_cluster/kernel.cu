@@ -15,15 +15,18 @@
 namespace fwd09 {
 using namespace lnc;
 
-constexpr int kMaxBlocks = 16, kMaxWarps = 16;    // [1] of a cluster; of a block
-constexpr int kLaneVectors = 4;                   // [2] of a lane, before a row gets another warp
-constexpr int kFewestStages = 3, kMaxStages = 8;  // [3] rows in a ring
-constexpr int kTurns = 4;                         // [4] exchanges that may be under way
-constexpr int kStaticShared = 2 << 10;            // the barriers, and what CUDA takes
+constexpr int kMaxBlocks = 16;          // [1] of a cluster
+constexpr int kMaxWarps = 16;           // of a block
+constexpr int kLaneVectors = 4;         // [2] of a lane, before a row gets another warp
+constexpr int kFewestStages = 3;        // [3] rows in a ring
+constexpr int kMaxStages = 8;           // likewise, where there is room
+constexpr int kTurns = 4;               // [4] exchanges that may be under way
+constexpr int kStaticShared = 2 << 10;  // the barriers, and what CUDA takes
 
 /// How a row is cut into pieces, one for each warp of a cluster.
 struct Cut {
-  int blocks, warps;         ///< of a cluster; of a block
+  int blocks;                ///< of a cluster
+  int warps;                 ///< of a block
   int vectors;               ///< of a piece
   int stages;                ///< of a warp's ring; 0: none fits, and each walk reads x again
   bool keeps;                ///< weight and bias stay in shared memory
@@ -37,18 +40,25 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize)
     layer_norm_forward(ForwardArgs<T, W> a, Cut cut) {
   constexpr int kLanes = kVectorElements<T>;
   constexpr int kBatch = sizeof(W) == sizeof(T) ? 4 : 2;  // vectors on their way to y
-  __shared__ Barrier full[kMaxWarps][kMaxStages], met[kTurns];
-  const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
-  const int piece = cluster_rank() * cut.warps + warp, pieces = cut.blocks * cut.warps;
+  __shared__ Barrier full[kMaxWarps][kMaxStages];
+  __shared__ Barrier met[kTurns];
+  const int warp = threadIdx.x / kWarpSize;
+  const int lane = threadIdx.x % kWarpSize;
+  const int piece = cluster_rank() * cut.warps + warp;
+  const int pieces = cut.blocks * cut.warps;
   const int64_t stride = gridDim.x / cut.blocks;  // clusters
   const BulkRows<T, kAligned> x_rows{a.x, a.rows, a.cols};
-  auto* const moments = dynamic_shared<float2>();  // [kTurns][pieces]
+
+  // Dynamic shared memory: the moments, [kTurns][pieces]; each warp's ring; each warp's piece of
+  // the weight and of the bias.
+  auto* const moments = dynamic_shared<float2>();
   auto* const slots = reinterpret_cast<Packed<T, kLanes>*>(moments + kTurns * pieces);
   const int64_t ring_vectors = int64_t{cut.stages} * cut.vectors;
   Ring<T> ring{slots + warp * ring_vectors, cut.vectors, cut.stages, full[warp]};
-  auto* const weight = reinterpret_cast<Packed<W, kLanes>*>(slots + cut.warps * ring_vectors) +
-                       int64_t{warp} * 2 * cut.vectors;
+  auto* const parameters = reinterpret_cast<Packed<W, kLanes>*>(slots + cut.warps * ring_vectors);
+  auto* const weight = parameters + int64_t{warp} * 2 * cut.vectors;
   auto* const bias = weight + cut.vectors;
+
   const int64_t start = int64_t{piece} * cut.vectors;  // of the piece, in vectors
   const auto request = [&](int64_t row, int stage) {
     if (row < a.rows) x_rows.load(row, start, cut.vectors, ring.slot(stage), full[warp][stage]);
@@ -57,8 +67,10 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize)
     return Columns<T, kAligned>(x_row, int64_t{of_piece} * cut.vectors + i, a.cols);
   };
   const auto count = [&](const T* x_row, int of_piece) {  // [5] its columns
-    const int64_t first = columns(x_row, 0, of_piece).first, end = first + cut.vectors * kLanes;
-    return static_cast<int>(max(min(end, a.cols) - max(first, int64_t{0}), int64_t{0}));
+    const int64_t first = columns(x_row, 0, of_piece).first;
+    const int64_t end = first + cut.vectors * kLanes;
+    const int64_t columns_there = min(end, a.cols) - max(first, int64_t{0});
+    return static_cast<int>(max(columns_there, int64_t{0}));
   };
   const auto x_vector = [&](const T* x_row, const Packed<T, kLanes>* slot, int i) {
     if constexpr (kAligned) return slot[i];
@@ -71,79 +83,112 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize)
     for (Barrier& barrier : met) barrier.init(1);
     fence_barrier_init();
   }
-  if (lane == 0) ring.fill([&](int i) { request(first_row + i * stride, i); });
+  if (lane == 0) {
+    ring.fill([&](int i) { request(first_row + i * stride, i); });
+  }
   cluster_arrive();                                                      // [6]
   const int mine = kAligned ? count(a.x, piece) / kLanes : cut.vectors;  // vectors
-  for (int i = lane; cut.keeps && i < mine; i += kWarpSize) {            // [7]
-    weight[i] = columns(a.x, i, piece).load_or(1.0f, a.weight);
-    bias[i] = columns(a.x, i, piece).load_or(0.0f, a.bias);
+  if (cut.keeps) {
+    for (int i = lane; i < mine; i += kWarpSize) {  // [7]
+      weight[i] = columns(a.x, i, piece).load_or(1.0f, a.weight);
+      bias[i] = columns(a.x, i, piece).load_or(0.0f, a.bias);
+    }
   }
   __syncwarp();
   cluster_wait();
+
+  // The mean and the squares of this warp's piece of a row, to every block of the cluster.
   const auto send_moments = [&](int64_t row, int turn) {
     const T* x_row = a.x + row * a.cols;
     const auto* slot = kAligned || cut.stages > 0 ? ring.wait() : nullptr;
-    float mean = 0.0f, squares = 0.0f, x[kLanes];
+    float x[kLanes];
+    float mean = 0.0f;
     if (a.kind == Kind::Layer) {
 #pragma unroll 4
       for (int i = lane; i < mine; i += kWarpSize) {
         to_floats(x_vector(x_row, slot, i), x);
-        for (int l = 0; l < kLanes; ++l) mean += x[l];
+        for (int l = 0; l < kLanes; ++l) {
+          mean += x[l];
+        }
       }
       mean = warp_sum(mean) / max(count(x_row, piece), 1);
     }
+    float squares = 0.0f;
 #pragma unroll 4
     for (int i = lane; i < mine; i += kWarpSize) {
       to_floats(x_vector(x_row, slot, i), x);
-      for (int l = 0; l < kLanes; ++l)
-        if (columns(x_row, i, piece).has(l)) squares += (x[l] - mean) * (x[l] - mean);
+      for (int l = 0; l < kLanes; ++l) {
+        if (!columns(x_row, i, piece).has(l)) continue;
+        const float centred = x[l] - mean;
+        squares += centred * centred;
+      }
     }
     squares = warp_sum(squares);
     if (threadIdx.x == 0) met[turn].arrive_and_expect(pieces * sizeof(float2));  // [8]
-    if (lane < cut.blocks)
-      remote_store_async(&moments[turn * pieces + piece], lane, make_float2(mean, squares),
-                         met[turn]);
+    if (lane < cut.blocks) {
+      float2* const place = &moments[turn * pieces + piece];
+      remote_store_async(place, lane, make_float2(mean, squares), met[turn]);
+    }
     ring.advance();
   };
+
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
   if (first_row < a.rows) send_moments(first_row, 0);
-  int stage = 0, exchange = 0;
-  for (int64_t row = first_row; row < a.rows; row += stride, ++exchange) {
+  int stage = 0;
+  int exchange = 0;
+  for (int64_t row = first_row; row < a.rows; row += stride) {
     if (row + stride < a.rows) send_moments(row + stride, (exchange + 1) % kTurns);  // [9]
-    met[exchange % kTurns].wait_at_cluster_scope(exchange / kTurns % 2);
+
+    // The moments of all pieces: the row's mean and rstd.
+    const int turn = exchange % kTurns;
+    met[turn].wait_at_cluster_scope(exchange / kTurns % 2);
     const T* x_row = a.x + row * a.cols;
-    const float2* const of_row = moments + exchange % kTurns * pieces;
-    float mean = 0.0f, squares = 0.0f;
+    const float2* const of_row = moments + turn * pieces;
+    float mean = 0.0f;
 #pragma unroll
-    for (int i = lane; i < kMaxBlocks * kMaxWarps; i += kWarpSize)  // [10]
+    for (int i = lane; i < kMaxBlocks * kMaxWarps; i += kWarpSize) {  // [10]
       if (i < pieces) mean += count(x_row, i) * of_row[i].x;
+    }
     mean = warp_sum(mean) * inverse_cols;
+    float squares = 0.0f;
 #pragma unroll
-    for (int i = lane; i < kMaxBlocks * kMaxWarps; i += kWarpSize)
-      if (i < pieces)
-        squares += of_row[i].y + count(x_row, i) * (of_row[i].x - mean) * (of_row[i].x - mean);
+    for (int i = lane; i < kMaxBlocks * kMaxWarps; i += kWarpSize) {
+      if (i < pieces) {
+        const float distance = of_row[i].x - mean;
+        squares += of_row[i].y + count(x_row, i) * distance * distance;
+      }
+    }
     const float rstd = rsqrtf(warp_sum(squares) * inverse_cols + a.eps);
 
+    // This warp's piece of y, kBatch vectors of a lane at a time.
     const auto* slot = kAligned || cut.stages > 0 ? ring.slot(stage) : nullptr;
     auto* y = reinterpret_cast<Packed<T, kLanes>*>(a.y) + (row * a.cols / kLanes + start);
     const auto normalise = [&](const auto& weight_of, const auto& bias_of) {
       for (int begin = lane; begin < mine; begin += kBatch * kWarpSize) {
         Packed<T, kLanes> arrived[kBatch];
-        Packed<W, kLanes> w[kBatch], b[kBatch];
+        Packed<W, kLanes> weight_arrived[kBatch];
+        Packed<W, kLanes> bias_arrived[kBatch];
 #pragma unroll
         for (int j = 0; j < kBatch; ++j) {
           const int i = min(begin + j * kWarpSize, mine - 1);
-          arrived[j] = x_vector(x_row, slot, i), w[j] = weight_of(i), b[j] = bias_of(i);
+          arrived[j] = x_vector(x_row, slot, i);
+          weight_arrived[j] = weight_of(i);
+          bias_arrived[j] = bias_of(i);
         }
 #pragma unroll
         for (int j = 0; j < kBatch; ++j) {
           const int i = begin + j * kWarpSize;
           if (i >= mine) continue;
-          float x[kLanes], of_weight[kLanes], of_bias[kLanes];
+          float x[kLanes];
+          float of_weight[kLanes];
+          float of_bias[kLanes];
           to_floats(arrived[j], x);
-          to_floats(w[j], of_weight);
-          to_floats(b[j], of_bias);
-          for (int l = 0; l < kLanes; ++l) x[l] = (x[l] - mean) * rstd * of_weight[l] + of_bias[l];
+          to_floats(weight_arrived[j], of_weight);
+          to_floats(bias_arrived[j], of_bias);
+          for (int l = 0; l < kLanes; ++l) {
+            const float xhat = (x[l] - mean) * rstd;
+            x[l] = xhat * of_weight[l] + of_bias[l];
+          }
           if constexpr (kAligned)
             y[i] = from_floats<T>(x);
           else
@@ -151,14 +196,22 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize)
         }
       }
     };
-    if (cut.keeps)
-      normalise([&](int i) { return weight[i]; }, [&](int i) { return bias[i]; });
-    else
-      normalise([&](int i) { return columns(x_row, i, piece).load_or(1.0f, a.weight); },
-                [&](int i) { return columns(x_row, i, piece).load_or(0.0f, a.bias); });
+    if (cut.keeps) {
+      const auto kept_weight = [&](int i) { return weight[i]; };
+      const auto kept_bias = [&](int i) { return bias[i]; };
+      normalise(kept_weight, kept_bias);
+    } else {
+      const auto load_weight = [&](int i) {
+        return columns(x_row, i, piece).load_or(1.0f, a.weight);
+      };
+      const auto load_bias = [&](int i) { return columns(x_row, i, piece).load_or(0.0f, a.bias); };
+      normalise(load_weight, load_bias);
+    }
+
     __syncwarp();  // [11]
     if (lane == 0 && cut.stages > 0) request(row + cut.stages * stride, stage);
     stage = stage + 1 < cut.stages ? stage + 1 : 0;
+    ++exchange;
     if (piece == 0 && lane == 0 && a.kind == Kind::Layer) a.mean[row] = mean;
     if (piece == 0 && lane == 0) a.rstd[row] = rstd;
   }
@@ -179,12 +232,14 @@ Cut cut_row(int64_t vectors, bool aligned, int most_blocks) {
     const int64_t x_bytes = int64_t{cut.warps} * cut.vectors * 16;
     const int64_t parameter_bytes = 2 * x_bytes * sizeof(W) / sizeof(T);
     cut.keeps = aligned && room - parameter_bytes >= kFewestStages * x_bytes;
-    const int64_t kept = cut.keeps ? parameter_bytes : 0, fit = (room - kept) / x_bytes;
-    cut.stages = static_cast<int>(std::min<int64_t>(
-        {std::max<int64_t>((share - kept) / x_bytes, kFewestStages), fit, kMaxStages}));
+    const int64_t kept_bytes = cut.keeps ? parameter_bytes : 0;
+    const int64_t fit = (room - kept_bytes) / x_bytes;
+    const int64_t wanted = std::max<int64_t>((share - kept_bytes) / x_bytes, kFewestStages);
+    cut.stages = static_cast<int>(std::min<int64_t>({wanted, fit, kMaxStages}));
     if (cut.stages < 2) cut.stages = 0;  // [9] holds two rows
-    cut.shared_bytes = moments + cut.stages * x_bytes + kept;
-    if ((aligned ? cut.keeps : fit >= kFewestStages) || cut.blocks == most_blocks) return cut;
+    cut.shared_bytes = moments + cut.stages * x_bytes + kept_bytes;
+    const bool enough = aligned ? cut.keeps : fit >= kFewestStages;
+    if (enough || cut.blocks == most_blocks) return cut;
   }
 }
 
@@ -201,8 +256,10 @@ void run(const ForwardArgs<T, W>& a) {
     LaunchConfig config{blocks, cut.warps * kWarpSize, cut.shared_bytes, a.stream, blocks};
     const int64_t fit = resident_clusters(kernel, config);
     if (fit == 0 && most_blocks > 2) continue;  // [1]
-    config.grid = static_cast<unsigned>(std::min(a.group > 0 ? a.group : fit, a.rows)) * blocks;
-    return launch(kernel, config, a, cut);
+    const int64_t clusters = std::min(a.group > 0 ? a.group : fit, a.rows);
+    config.grid = static_cast<unsigned>(clusters) * blocks;
+    launch(kernel, config, a, cut);
+    return;
   }
 }
 

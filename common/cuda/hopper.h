@@ -1,5 +1,5 @@
-// Hopper's instructions as functions: the CUDA backend's side of common/kernel/hopper.h, which says what
-// each does. PTX names a place in shared memory by 32 bits, so every function converts its
+// Hopper's instructions as functions: the CUDA backend's side of common/kernel/hopper.h, which says
+// what each does. PTX names a place in shared memory by 32 bits, so every function converts its
 // pointers.
 #pragma once
 
@@ -83,11 +83,22 @@ __device__ inline void fence_barrier_init() {
   fence_proxy_async();
 }
 
-/// What createpolicy.fractional makes for all of the bytes.
+// How a policy is encoded. PTX does not say; this is what nvcc 13 has createpolicy.fractional leave
+// in its register for sm_90. Bits 60 to 63: that it speaks of a fraction of the addresses. Bits 56
+// to 59: the priority of these, 0 for evict_unchanged, 2 for evict_first, 4 for evict_last, 6 for
+// evict_normal. Bits 52 to 55: how many sixteenths of the addresses that are, less one. The other
+// addresses stay evict_unchanged.
+inline constexpr std::uint64_t kPolicyOfFraction = std::uint64_t{0x1} << 60;
+inline constexpr std::uint64_t kPolicyEvictFirst = std::uint64_t{0x2} << 56;
+inline constexpr std::uint64_t kPolicyOfAll = std::uint64_t{0xF} << 52;
+
+/// What L2 is told of the lines that a bulk load brings.
 enum class L2Policy : std::uint64_t {
-  EvictNormal = 0x1000000000000000,
-  EvictFirst = 0x12F0000000000000,
+  EvictNormal = kPolicyOfFraction,  ///< evict_unchanged for all, so nothing
+  EvictFirst = kPolicyOfFraction | kPolicyEvictFirst | kPolicyOfAll,
 };
+static_assert(static_cast<std::uint64_t>(L2Policy::EvictNormal) == 0x1000'0000'0000'0000);
+static_assert(static_cast<std::uint64_t>(L2Policy::EvictFirst) == 0x12F0'0000'0000'0000);
 
 __device__ inline void bulk_load(void* to_shared, const void* from_global, std::uint32_t bytes,
                                  Barrier& barrier) {

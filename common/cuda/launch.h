@@ -52,7 +52,8 @@ inline std::string kernel_name(const void* kernel) {
 }
 
 inline int attribute_of_gpu(cudaDeviceAttr attribute) {
-  int gpu = 0, value = 0;
+  int gpu = 0;
+  int value = 0;
   check_cuda(cudaGetDevice(&gpu), "asking for the current device");
   check_cuda(cudaDeviceGetAttribute(&value, attribute, gpu), "asking for a device's attribute");
   return value;
@@ -64,14 +65,23 @@ inline int multiprocessors() { return attribute_of_gpu(cudaDevAttrMultiProcessor
 /// How much dynamic shared memory a block can have: 227 KB on an H100.
 inline int max_shared_bytes() { return attribute_of_gpu(cudaDevAttrMaxSharedMemoryPerBlockOptin); }
 
-/// 48 KB of shared memory, static and dynamic, a kernel has without asking. One that wants more is
+/// Shared memory, static and dynamic together, that a kernel has without asking.
+inline constexpr std::size_t kSharedBytesUnasked = 48 << 10;
+
+/// Static shared memory at most, of a kernel that has dynamic shared memory too.
+inline constexpr std::size_t kMostStaticSharedBytes = 16 << 10;
+
+/// Asks for `bytes` of dynamic shared memory where a kernel does not have them anyway. It is then
 /// allowed all there is: another thread that launches it may want still more.
 inline cudaError_t allow_shared_bytes(const void* kernel, std::size_t bytes) {
-  if (bytes <= 32 << 10) return cudaSuccess;
+  // To look up a kernel's attributes would cost every launch some host time, so a small launch
+  // trusts kMostStaticSharedBytes. That is safe: a kernel that had more, and so should have asked,
+  // does not start; CUDA refuses the launch, and `launch` throws.
+  if (bytes <= kSharedBytesUnasked - kMostStaticSharedBytes) return cudaSuccess;
   cudaFuncAttributes has{};
   const cudaError_t status = cudaFuncGetAttributes(&has, kernel);
-  if (status != cudaSuccess || bytes <= static_cast<std::size_t>(has.maxDynamicSharedSizeBytes))
-    return status;
+  if (status != cudaSuccess) return status;
+  if (bytes <= static_cast<std::size_t>(has.maxDynamicSharedSizeBytes)) return cudaSuccess;
   return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                               max_shared_bytes() - static_cast<int>(has.sharedSizeBytes));
 }
@@ -90,12 +100,14 @@ struct CudaLaunch {
     config.attrs = attributes;
     config.numAttrs = 0;
     if (from.cluster > 0) {
-      auto& cluster = attributes[config.numAttrs++];
+      auto& cluster = attributes[config.numAttrs];
+      ++config.numAttrs;
       cluster.id = cudaLaunchAttributeClusterDimension;
       cluster.val.clusterDim = {from.cluster, 1, 1};
     }
     if (from.starts_early) {
-      auto& early = attributes[config.numAttrs++];
+      auto& early = attributes[config.numAttrs];
+      ++config.numAttrs;
       early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
       early.val.programmaticStreamSerializationAllowed = 1;
     }
@@ -150,9 +162,10 @@ int resident_blocks(void (*kernel)(Params...), int threads, std::size_t shared_b
 /// the places for blocks divided by a cluster's blocks.
 template <typename... Params>
 int resident_clusters(void (*kernel)(Params...), const LaunchConfig& config) {
-  if (config.cluster <= 1)
-    return multiprocessors() *
-           resident_blocks(kernel, static_cast<int>(config.block.x), config.shared_bytes);
+  if (config.cluster <= 1) {
+    const auto threads = static_cast<int>(config.block.x);
+    return multiprocessors() * resident_blocks(kernel, threads, config.shared_bytes);
+  }
   CudaLaunch prepared;
   cudaError_t status = prepared.prepare(reinterpret_cast<const void*>(kernel), config);
   prepared.config.gridDim = config.cluster;

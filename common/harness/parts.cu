@@ -3,12 +3,12 @@
 #include <initializer_list>
 #include <utility>
 
+#include "common/harness/parts.h"
 #include "common/kernel/contract.h"
 #include "common/kernel/launch.h"
 #include "common/kernel/philox.h"
 #include "common/kernel/types.h"
 #include "common/kernel/vector.h"
-#include "common/harness/parts.h"
 
 namespace lnc {
 namespace {
@@ -28,11 +28,13 @@ __global__ void __launch_bounds__(kThreads)
   const auto column = [&](int i) { return std::int64_t{first + i * blockDim.x} * kLanes; };
   decltype(part.template load<kLanes>(0)) inputs[kVectors];
 #pragma unroll
-  for (int i = 0; i < kVectors; ++i)
+  for (int i = 0; i < kVectors; ++i) {
     if (column(i) < cols) inputs[i] = part.template load<kLanes>(row * cols + column(i));
+  }
 #pragma unroll
-  for (int i = 0; i < kVectors; ++i)
+  for (int i = 0; i < kVectors; ++i) {
     if (column(i) < cols) part.store(inputs[i], row, column(i), row * cols + column(i));
+  }
 }
 
 template <int kLanes, int kVectors, typename Part>
@@ -41,10 +43,9 @@ void launch_part(const Part& part, std::int64_t rows, std::int64_t cols, cudaStr
   while (threads < kThreads && threads * kVectors * kLanes < cols) threads *= 2;
   const unsigned blocks_per_row = blocks_for(cols, threads * kVectors * kLanes);
   const unsigned rows_per_block = kThreads / threads;
-  launch(
-      run_part<kLanes, kVectors, Part>,
-      {blocks_for(rows, rows_per_block) * blocks_per_row, dim3(threads, rows_per_block), 0, stream},
-      part, rows, cols, blocks_per_row);
+  const unsigned blocks = blocks_for(rows, rows_per_block) * blocks_per_row;
+  launch(run_part<kLanes, kVectors, Part>, {blocks, dim3(threads, rows_per_block), 0, stream}, part,
+         rows, cols, blocks_per_row);
 }
 
 template <int kLanes, typename T>
@@ -57,8 +58,9 @@ __device__ void store_vector(T* to, const Vector<T, kLanes>& vector) {
 }
 
 bool on_boundaries(std::initializer_list<const void*> pointers) {  // null is, too
-  for (const void* pointer : pointers)
+  for (const void* pointer : pointers) {
     if (reinterpret_cast<std::uintptr_t>(pointer) % 16 != 0) return false;
+  }
   return true;
 }
 
@@ -177,7 +179,8 @@ void Parts::build(const Chapter& chapter, const Problem& problem, ForwardArgs<T,
   a.workspace = workspace_.as<void>();
 
   const auto add = [&](const auto& part, std::int64_t element_bytes, std::int64_t row_bytes) {
-    const std::int64_t rows = a.rows, cols = a.cols;
+    const std::int64_t rows = a.rows;
+    const std::int64_t cols = a.cols;
     predicted_bytes_ += rows * cols * element_bytes + rows * row_bytes;
     const bool aligned = cols % kVectorElements<T> == 0 && part.aligned();
     launches_.emplace_back([=, stream = a.stream] {
@@ -190,9 +193,14 @@ void Parts::build(const Chapter& chapter, const Problem& problem, ForwardArgs<T,
   constexpr std::int64_t kT = sizeof(T);
   const auto branch = [&](const T* x, const float* scale, const std::uint32_t* seeds,
                           std::uint8_t* kept, T* out) {
-    if (scale != nullptr) add(Scale<T>{std::exchange(x, out), scale, out}, 2 * kT, 4);
-    if (seeds != nullptr)
-      add(Dropout<T>{std::exchange(x, out), seeds, f.dropout, out, kept}, 2 * kT + 1, 4);
+    if (scale != nullptr) {
+      add(Scale<T>{x, scale, out}, 2 * kT, 4);
+      x = out;
+    }
+    if (seeds != nullptr) {
+      add(Dropout<T>{x, seeds, f.dropout, out, kept}, 2 * kT + 1, 4);
+      x = out;
+    }
     return x;
   };
   const auto mask = [&](std::uint8_t* given, int i) {
@@ -200,22 +208,24 @@ void Parts::build(const Chapter& chapter, const Problem& problem, ForwardArgs<T,
   };
   // Where residual_out has the type T it is the sum, and else a second copy of it, in float.
   const bool is_t = sizeof(T) == sizeof(float) || !f.residual_is_float;
-  T* const sum = is_t && f.residual_out != nullptr ? static_cast<T*>(f.residual_out)
-                                                   : branch_[0].as<T>();
+  T* const sum =
+      is_t && f.residual_out != nullptr ? static_cast<T*>(f.residual_out) : branch_[0].as<T>();
   a.x = branch(a.x, f.rowscale, f.seeds, mask(f.mask, 0), sum);
   if (f.x1 != nullptr) {
-    const T* const x1 =
-        branch(f.x1, f.rowscale1, f.seeds1, mask(f.mask1, 1), branch_[1].as<T>());
-    add(Add<T, T>{std::exchange(a.x, sum), x1, sum, nullptr}, 3 * kT, 0);
+    const T* const x1 = branch(f.x1, f.rowscale1, f.seeds1, mask(f.mask1, 1), branch_[1].as<T>());
+    add(Add<T, T>{a.x, x1, sum, nullptr}, 3 * kT, 0);
+    a.x = sum;
   }
   if (f.residual != nullptr && is_t) {
     const auto* const residual = static_cast<const T*>(f.residual);
-    add(Add<T, T>{std::exchange(a.x, sum), residual, sum, nullptr}, 3 * kT, 0);
+    add(Add<T, T>{a.x, residual, sum, nullptr}, 3 * kT, 0);
+    a.x = sum;
   } else if (f.residual != nullptr) {
     const auto* const residual = static_cast<const float*>(f.residual);
     auto* const too = static_cast<float*>(f.residual_out);
-    add(Add<T, float>{std::exchange(a.x, sum), residual, sum, too},
-        2 * kT + (too == nullptr ? 4 : 8), 0);
+    const std::int64_t element_bytes = 2 * kT + (too == nullptr ? 4 : 8);
+    add(Add<T, float>{a.x, residual, sum, too}, element_bytes, 0);
+    a.x = sum;
   }
 
   const auto norm = std::get<ForwardLaunchers>(chapter.run).get<T, W>();

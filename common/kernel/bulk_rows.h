@@ -16,14 +16,16 @@ struct BulkRows {
   static constexpr int kLanes = kVectorElements<T>;
   using Slot = Packed<T, kLanes>;  ///< what a vector takes in shared memory
   const T* tensor;
-  std::int64_t rows, cols;
+  std::int64_t rows;
+  std::int64_t cols;
 
   /// Asks for up to `vectors` vectors of a row, from number `first` on, and arrives at the barrier.
   /// The row's neighbours come along where it shares a vector with them; a vector that is not
   /// wholly inside of the tensor does not come.
   __device__ void load(std::int64_t row, std::int64_t first, int vectors, Slot* slots,
                        Barrier& barrier) const {
-    barrier.arrive_and_expect(copy(row, first, vectors, slots, barrier));
+    const unsigned bytes = copy(row, first, vectors, slots, barrier);
+    barrier.arrive_and_expect(bytes);
   }
   /// Asks for `count` neighbouring rows, or for as many as there are, each to `vectors` vectors of
   /// the slots, which hold a whole one. Returns how many bytes come: the caller arrives and expects
@@ -38,8 +40,10 @@ struct BulkRows {
       return bytes;
     }
     unsigned bytes = 0;
-    for (int i = 0; i < count; ++i, slots += vectors)
+    for (int i = 0; i < count; ++i) {
       bytes += copy(row + i, 0, vectors, slots, barrier, policy...);
+      slots += vectors;
+    }
     return bytes;
   }
 
@@ -50,8 +54,9 @@ struct BulkRows {
     const T* at = row + columns.first;
     if (at < tensor || at + kLanes > tensor + rows * cols) return columns.load(row);
     auto vector = __builtin_bit_cast(Vector<T, kLanes>, *slot);
-    for (int lane = 0; lane < kLanes; ++lane)
+    for (int lane = 0; lane < kLanes; ++lane) {
       if (!columns.has(lane)) vector.at[lane] = from_float<T>(0.0f);
+    }
     return __builtin_bit_cast(Slot, vector);
   }
   /// The elements of `row` from column `first` on, a multiple of kLanes, from the slots where
@@ -60,8 +65,8 @@ struct BulkRows {
     if (!there || first >= cols) return {};
     if constexpr (kAligned) return slots[first / kLanes];
     const T* const start = tensor + row * cols;
-    const auto* elements = reinterpret_cast<const T*>(slots) +
-                           reinterpret_cast<std::uintptr_t>(start) % 16 / sizeof(T);
+    const auto shift = reinterpret_cast<std::uintptr_t>(start) % 16 / sizeof(T);
+    const auto* elements = reinterpret_cast<const T*>(slots) + shift;
     Vector<T, kLanes> vector{};
     for (int col = first; col < first + kLanes && col < cols; ++col) {
       const std::uintptr_t of_vector = reinterpret_cast<std::uintptr_t>(start + col) / 16 * 16;
@@ -101,10 +106,11 @@ struct BulkRows {
 template <typename T>
 struct Ring {
   Packed<T, kVectorElements<T>>* slots;
-  int slot_vectors, stages;  ///< of a slot; and slots
-  Barrier* full;             ///< one for each
-  int stage = 0;             ///< the slot in turn
-  unsigned parity = 0;       ///< of its barrier's phase
+  int slot_vectors;     ///< that a slot holds
+  int stages;           ///< slots in the ring
+  Barrier* full;        ///< one for each slot
+  int stage = 0;        ///< the slot in turn
+  unsigned parity = 0;  ///< of its barrier's phase
 
   __device__ auto* slot(int i) const { return slots + std::int64_t{i} * slot_vectors; }
   /// One thread calls this; `request(i)` asks for what comes to slot i first. A __syncthreads()

@@ -36,8 +36,9 @@ struct Columns {
     if (!any()) return packed;
     if (in_one_access(row)) return *reinterpret_cast<const Packed<U, kLanes>*>(row + first);
     Vector<U, kLanes> vector{};
-    for (int lane = 0; lane < kLanes; ++lane)
+    for (int lane = 0; lane < kLanes; ++lane) {
       if (has(lane)) vector.at[lane] = row[first + lane];
+    }
     return __builtin_bit_cast(Packed<U, kLanes>, vector);
   }
   /// Of a tensor that may be null: then each lane is `otherwise`.
@@ -51,8 +52,9 @@ struct Columns {
       *reinterpret_cast<Packed<T, kLanes>*>(row + first) = from_floats<T>(values);
       return;
     }
-    for (int lane = 0; lane < kLanes; ++lane)
+    for (int lane = 0; lane < kLanes; ++lane) {
       if (has(lane)) row[first + lane] = from_float<T>(values[lane]);
+    }
   }
 };
 

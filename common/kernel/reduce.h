@@ -58,7 +58,8 @@ __device__ Values row_sums(Values values, int parity) {
     const int lane = threadIdx.x % kWarpSize;
     if (lane == 0) partial[parity][warp] = values;
     __syncthreads();
-    values = partial[parity][warp / kRowWarps * kRowWarps + lane % kRowWarps];
+    const int first_warp = warp / kRowWarps * kRowWarps;  // of this thread's row
+    values = partial[parity][first_warp + lane % kRowWarps];
     values = warp_sum<kRowWarps>(values);
   }
   return values;

@@ -45,12 +45,13 @@ class ThreadCopies {
   void commit() { ++groups_; }
   /// Ends all copies of the groups committed so far but the last `prior`.
   std::string wait(std::size_t prior) {
-    for (; !copies_.empty() && copies_.front().group + prior < groups_; copies_.pop_front()) {
+    while (!copies_.empty() && copies_.front().group + prior < groups_) {
       const Copy& copy = copies_.front();
       if (std::any_of(copy.to, copy.to + copy.bytes,
                       [](std::byte byte) { return byte != std::byte{kPoison}; }))
         return "waits for a copy whose destination was written to before it had arrived";
       std::memcpy(copy.to, copy.data.data(), copy.bytes);
+      copies_.pop_front();
     }
     return "";
   }
@@ -59,7 +60,8 @@ class ThreadCopies {
   struct Copy {
     std::byte* to;
     std::array<std::byte, 16> data;  // as it was when the copy began
-    std::size_t bytes, group;
+    std::size_t bytes;
+    std::size_t group;
   };
   std::deque<Copy> copies_;
   std::size_t groups_ = 0;  // committed
@@ -91,10 +93,10 @@ struct BulkCopy {
 
   std::string name() const {
     const bool is_remote_store = data.size() < 16;  // st.async: a bulk copy has 16 bytes or more
-    return "the " + std::string(is_remote_store ? "asynchronous" : "bulk") +
-           (barrier != nullptr && !is_remote_store ? " load of " : " store of ") +
-           std::to_string(data.size()) + " bytes that thread " + std::to_string(thread) +
-           " began at " + to_string(where);
+    const std::string kind = is_remote_store ? "asynchronous" : "bulk";
+    const std::string does = barrier != nullptr && !is_remote_store ? "load" : "store";
+    return "the " + kind + " " + does + " of " + std::to_string(data.size()) +
+           " bytes that thread " + std::to_string(thread) + " began at " + to_string(where);
   }
 };
 
@@ -183,8 +185,9 @@ class Async {
   /// What is wrong where the block ends now.
   std::string unfinished() const {
     if (!copies_.empty()) return "it ends while " + copies_.front().name() + " is on its way";
-    for (const auto& [address, barrier] : barriers_)
+    for (const auto& [address, barrier] : barriers_) {
       if (barrier.bytes != 0) return "it ends while a Barrier " + missing(address);
+    }
     return "";
   }
   /// "lacks 1 arrivals and 512 bytes"

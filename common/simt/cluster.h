@@ -23,14 +23,14 @@ inline std::span<std::byte> static_shared() {
   if (!found.empty()) return found;
   dl_iterate_phdr(
       [](dl_phdr_info* info, std::size_t, void* out) {
-        for (const auto& part : std::span(info->dlpi_phdr, info->dlpi_phnum))
-          if (part.p_type == PT_TLS && info->dlpi_tls_data != nullptr) {
-            const std::span variables(static_cast<std::byte*>(info->dlpi_tls_data), part.p_memsz);
-            auto* const here = static_cast<std::byte*>(out);
-            if (here < variables.data() || here >= variables.data() + variables.size()) continue;
-            *static_cast<std::span<std::byte>*>(out) = variables;
-            return 1;
-          }
+        for (const auto& part : std::span(info->dlpi_phdr, info->dlpi_phnum)) {
+          if (part.p_type != PT_TLS || info->dlpi_tls_data == nullptr) continue;
+          const std::span variables(static_cast<std::byte*>(info->dlpi_tls_data), part.p_memsz);
+          auto* const here = static_cast<std::byte*>(out);
+          if (here < variables.data() || here >= variables.data() + variables.size()) continue;
+          *static_cast<std::span<std::byte>*>(out) = variables;
+          return 1;
+        }
         return 0;
       },
       &found);
@@ -56,7 +56,9 @@ class Cluster {
     if (rank == 0) {
       number_ = failed_ ? std::numeric_limits<std::uint64_t>::max() : counter++;
       entered_ = 0;
-      arrived_ = exited_ = phase_ = 0;
+      arrived_ = 0;
+      exited_ = 0;
+      phase_ = 0;
     }
     meeting_.arrive_and_wait();
     return number_;
@@ -93,8 +95,9 @@ class Cluster {
   }
   /// Notes whether a block could do nothing in its turn; returns whether none of them can.
   bool all_stuck(unsigned rank, bool stuck) {
-    if (!stuck)  // what it did may be what the others wait for
+    if (!stuck) {  // what it did may be what the others wait for
       for (unsigned other = 0; other < size(); ++other) stuck_[other] = blocks_[other] == nullptr;
+    }
     stuck_[rank] = stuck;
     return std::find(stuck_.begin(), stuck_.end(), false) == stuck_.end();
   }
@@ -102,16 +105,23 @@ class Cluster {
   unsigned size() const { return blocks_.size(); }
   Block* block(unsigned rank) const { return blocks_[rank]; }
   std::uint64_t phase() const { return phase_; }
-  void arrive() { ++arrived_, complete_phase(); }
-  void exit() { ++exited_, complete_phase(); }  // a thread; the others do not wait for it
+  void arrive() {
+    ++arrived_;
+    complete_phase();
+  }
+  void exit() {  // a thread; the others do not wait for it
+    ++exited_;
+    complete_phase();
+  }
 
  private:
   void complete_phase() {
     if (arrived_ == 0 || arrived_ + exited_ < threads_) return;
     arrived_ = 0;
     ++phase_;
-    for (Block* block : blocks_)
+    for (Block* block : blocks_) {
       if (block != nullptr) block->wake();
+    }
   }
   void wake_all() {
     for (std::condition_variable& block : has_turn_) block.notify_one();
@@ -134,8 +144,11 @@ class Cluster {
   std::mutex mutex_;
   std::vector<std::condition_variable> has_turn_;  // one a block: a turn wakes nobody else
   std::uint64_t number_ = 0;
-  unsigned turn_ = 0, entered_ = 0;
-  std::uint64_t arrived_ = 0, exited_ = 0, phase_ = 0;  // of cluster_arrive
+  unsigned turn_ = 0;
+  unsigned entered_ = 0;
+  std::uint64_t arrived_ = 0;  // threads at cluster_arrive, in this phase
+  std::uint64_t exited_ = 0;   // threads
+  std::uint64_t phase_ = 0;    // of cluster_arrive
 };
 
 }  // namespace simt

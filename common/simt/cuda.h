@@ -112,8 +112,7 @@ inline int __all_sync(unsigned mask, int predicate,
   return simt::vote(simt::Op::All, mask, predicate == 0, where) == 0;
 }
 
-// ---------------------------------------------------------------------------------- asynchronous
-// copies
+// ----------------------------------------------------------------------------- asynchronous copies
 
 /// Begins to copy 4, 8 or 16 bytes to shared memory, the last `zfill` of them zeros. They are there
 /// when this thread has waited for their group; for other threads after a barrier behind that.

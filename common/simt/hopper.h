@@ -1,5 +1,6 @@
-// Hopper's instructions on the SIMT machine: the CPU backend's side of common/kernel/hopper.h, which says
-// what each does. Each takes, unseen, the place of its call, so that a fault can name it.
+// Hopper's instructions on the SIMT machine: the CPU backend's side of common/kernel/hopper.h,
+// which says what each does. Each takes, unseen, the place of its call, so that a fault can name
+// it.
 #pragma once
 
 #include "common/simt/launch.h"

@@ -16,6 +16,7 @@
 #include <mutex>
 #include <new>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <span>
 #include <string>
@@ -103,7 +104,8 @@ class Block {
         std::shuffle(turns.begin(), turns.end(), random);
         if (nobody_ran || random() % kRoundsOfSleep == 0) awake = random();
       }
-      bool stuck = true, spinning = true;
+      bool stuck = true;
+      bool spinning = true;
       nobody_ran = true;
       for (std::size_t i = 0; i < turns.size() && !error_; ++i) {
         Thread& thread = threads_[turns[i]];
@@ -124,11 +126,9 @@ class Block {
         problem = "its threads spin, and what they wait for does not come";
       if (exited_ == threads_.size()) problem = async_.unfinished();
       const bool idle = stuck || spinning;
-      if (const std::size_t copies = async_.on_their_way(); problem.empty() && copies > 0) {
-        std::size_t i = schedule.order == Order::Reverse ? copies - 1 : 0;
-        if (schedule.order == Order::Random) i = random() % (idle ? copies : 2 * copies);
-        if (i < copies && (idle || schedule.order == Order::Random)) {
-          problem = async_.complete(i);
+      if (problem.empty() && async_.on_their_way() > 0) {
+        if (const auto copy = copy_to_complete(schedule.order, idle, random)) {
+          problem = async_.complete(*copy);
           wake();
           stuck = false;
         }
@@ -157,7 +157,8 @@ class Block {
     self.where = where;
     // Every thread counts: one that has exited, or waits elsewhere, keeps the others here. Hardware
     // lets exited threads off, but CUDA's rule is that all threads reach the barrier or none does.
-    if (++at_barrier_ < threads_.size()) return suspend();
+    ++at_barrier_;
+    if (at_barrier_ < threads_.size()) return suspend();
     for (const Thread& other : threads_) {
       if (other.where.line() != where.line() ||
           std::strcmp(other.where.file_name(), where.file_name()) != 0) {
@@ -223,14 +224,14 @@ class Block {
                  std::source_location where) {
     Thread& self = at(op, where);
     shared_offset(op == Op::BulkLoad ? to : from);
-    require(async_.begin({static_cast<std::byte*>(to),
-                          static_cast<const std::byte*>(from),
-                          {},
-                          barrier,
-                          self.number,
-                          self.groups,
-                          where},
-                         bytes));
+    const BulkCopy copy{.to = static_cast<std::byte*>(to),
+                        .from = static_cast<const std::byte*>(from),
+                        .data = {},
+                        .barrier = barrier,
+                        .thread = self.number,
+                        .group = self.groups,
+                        .where = where};
+    require(async_.begin(copy, bytes));
   }
   void commit_bulk_stores() { ++running_->groups; }
   void wait_bulk_stores(unsigned groups, std::source_location where) {
@@ -280,13 +281,20 @@ class Block {
     Async& other = cluster_.block(rank)->async_;
     if (!other.knows(other_barrier)) require("names a Barrier that is not initialised");
     const auto* const from = static_cast<const std::byte*>(value);
-    other.post({to, from, {from, from + bytes}, other_barrier, running_->number, 0, where});
+    other.post({.to = to,
+                .from = from,
+                .data = {from, from + bytes},
+                .barrier = other_barrier,
+                .thread = running_->number,
+                .group = 0,
+                .where = where});
   }
 
   // Lets those threads run whose wait is over.
   void wake() {
-    for (Thread& thread : threads_)
+    for (Thread& thread : threads_) {
       if (thread.state == State::Waiting && is_over(thread)) thread.state = State::Runnable;
+    }
   }
 
   // For a thread that spins. A round in which no thread does anything else is no progress.
@@ -338,6 +346,20 @@ class Block {
   struct DeleteShared {
     void operator()(std::byte* p) const { ::operator delete(p, kSharedAlignment); }
   };
+
+  // Which of the copies on their way arrives now, if one does: in a random order any may at any
+  // time, else one where no thread can go on without it.
+  std::optional<std::size_t> copy_to_complete(Order order, bool idle,
+                                              std::mt19937_64& random) const {
+    const std::size_t copies = async_.on_their_way();
+    if (order == Order::Random) {
+      const std::size_t drawn = random() % (idle ? copies : 2 * copies);
+      if (drawn < copies) return drawn;
+      return std::nullopt;
+    }
+    if (!idle) return std::nullopt;
+    return order == Order::Reverse ? copies - 1 : 0;
+  }
 
   // Gives a thread its turn; returns when it waits, yields or has exited.
   void resume(Thread& thread) {
@@ -526,7 +548,8 @@ Block& this_block() {
 // ---------------------------------------------------------------------------------- the whole grid
 
 void check(const Launch& launch) {
-  const dim3 grid = launch.grid, block = launch.block;
+  const dim3 grid = launch.grid;
+  const dim3 block = launch.block;
   const char* problem = nullptr;
   if (volume(block) == 0) problem = "a block needs at least one thread in each dimension";
   if (volume(block) > 1024 || block.x > 1024 || block.y > 1024)
@@ -602,7 +625,8 @@ void run(const Launch& launch, const std::function<void()>& thread_body) {
   const int cores = static_cast<int>(at_once) * size;
 #pragma omp parallel num_threads(cores) if (cores > 1)
   try {
-    const int core = omp_get_thread_num(), whole_clusters = omp_get_num_threads() / size;
+    const int core = omp_get_thread_num();
+    const int whole_clusters = omp_get_num_threads() / size;
     stack_pool = &stack_pools[core];
     if (whole_clusters == 0)
       throw std::runtime_error("a cluster needs a thread of the system for each of its blocks");
@@ -611,9 +635,9 @@ void run(const Launch& launch, const std::function<void()>& thread_body) {
     while (core / size < whole_clusters) {
       const std::uint64_t i = cluster.next(rank, next);
       if (i >= clusters) break;
-      const std::uint64_t number = schedule.order == Order::Forward   ? i
-                                   : schedule.order == Order::Reverse ? clusters - 1 - i
-                                                                      : shuffled[i];
+      std::uint64_t number = i;
+      if (schedule.order == Order::Reverse) number = clusters - 1 - i;
+      if (schedule.order == Order::Random) number = shuffled[i];
       try {
         Block block(launch, thread_body, number * size + rank, cluster);
         current_block = &block;

@@ -35,7 +35,8 @@ inline std::string kernel_name(const void* kernel) {
   std::string name = text.get();
   int depth = 0;
   for (std::size_t i = name.size(); i-- > 0;) {  // from the back, to the parenthesis that closes it
-    depth += (name[i] == ')') - (name[i] == '(');
+    if (name[i] == ')') ++depth;
+    if (name[i] == '(') --depth;
     if (depth == 0) {
       name.erase(i);
       break;
@@ -44,7 +45,8 @@ inline std::string kernel_name(const void* kernel) {
   return name.starts_with("void ") ? name.substr(5) : name;
 }
 
-// "common/kernel/reduce.h:7": the path inside the repository, whose root this file's own path reveals.
+// "common/kernel/reduce.h:7": the path inside the repository, whose root this file's own path
+// reveals.
 inline std::string to_string(const std::source_location& where) {
   std::string_view root = std::source_location::current().file_name();
   root.remove_suffix(std::string_view("common/simt/words.h").size());
@@ -70,10 +72,14 @@ inline std::string to_string(Op op, unsigned mask) {
 // "thread 7", "threads 0-31, 64"
 inline std::string to_string(const std::vector<unsigned>& threads) {
   std::string out = threads.size() == 1 ? "thread " : "threads ";
-  for (std::size_t i = 0, last = 0; i < threads.size(); i = last + 1) {
-    for (last = i; last + 1 < threads.size() && threads[last + 1] == threads[last] + 1;) ++last;
-    out += (i == 0 ? "" : ", ") + std::to_string(threads[i]);
-    if (last > i) out += "-" + std::to_string(threads[last]);
+  std::size_t first = 0;  // of a run of neighbours
+  while (first < threads.size()) {
+    std::size_t last = first;
+    while (last + 1 < threads.size() && threads[last + 1] == threads[last] + 1) ++last;
+    if (first > 0) out += ", ";
+    out += std::to_string(threads[first]);
+    if (last > first) out += "-" + std::to_string(threads[last]);
+    first = last + 1;
   }
   return out;
 }

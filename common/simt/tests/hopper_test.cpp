@@ -1,14 +1,14 @@
 // What the SIMT machine promises of Hopper's barriers, bulk copies and clusters: right programs
 // work under every schedule, and what each wrong one does is seen.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
-#include "common/kernel/bulk_rows.h"
-
 #include <doctest/doctest.h>
 
 #include <cmath>
 #include <numeric>
 #include <string>
 #include <vector>
+
+#include "common/kernel/bulk_rows.h"
 
 using namespace lnc;
 
