@@ -6,11 +6,10 @@ that is drawn by lot, then one launch between two events; and the inputs take tu
 
 import gc
 import math
-import random
 from typing import NamedTuple
 
 import torch
-from peers import FLUSH_BYTES, LIMITS, bytes_of, quantile
+from peers import FLUSH_BYTES, Lots, LIMITS, bytes_of, quantile
 
 try:
     import triton
@@ -19,7 +18,6 @@ except ImportError:
     triton = None
 
 FEWEST_WRITES, MOST_WRITES = 3, 96  # of the flush, about 0.1 ms each
-PLACES = 4  # in the queue; more on that in Clock
 
 
 def synchronize():
@@ -42,15 +40,14 @@ class Clock:
     ones get twice the writes. `with_launch`: the host waits for the writes first, so that a sample
     has all that the host does from the first event to the second.
 
-    How many writes is drawn by lot, up to three more. For a sample's place in the queue counts: with
-    three writes each, the same kernel on the same tensors took 10.1, 10.4, 10.4 or 11.1 µs on an
-    H100, by the number of commands before it modulo 4, and all samples of a call had the same luck.
+    How many writes is drawn by lot (peers.Lots), up to three more, since a sample's place in the
+    queue counts. This is the chapters' clock: common/harness/stopwatch.h has its reasons.
     """
 
     def __init__(self, device="cuda", with_launch=False):
         self.buffer = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=device)
         self.with_launch = with_launch
-        self.writes, self.lots = FEWEST_WRITES, random.Random(0)
+        self.writes, self.lots = FEWEST_WRITES, Lots()
 
     def warm_up(self):
         """An idle GPU runs at a fraction of its clock; keep it busy until that has risen."""
@@ -61,7 +58,7 @@ class Clock:
     def put(self, run):
         """Puts one sample into the queue: the events, and whether the host came late."""
         start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        for _ in range(self.writes + self.lots.randrange(PLACES)):
+        for _ in range(self.writes + self.lots.draw()):
             self.buffer.zero_()
         if self.with_launch:
             torch.cuda.synchronize()
@@ -92,7 +89,7 @@ class Clock:
         chosen = kept if len(kept) >= min(5, count) else late
         return [1e3 * start.elapsed_time(stop) for start, stop in chosen], chosen is late
 
-    def median(self, run, count=45):
+    def median(self, run, count=48):
         return quantile(self.samples(run, count)[0], 0.5)
 
 

@@ -29,13 +29,27 @@ int turns(const Problem& problem, const Sampling& sampling) {
 std::vector<int> Lots::draw(int count, bool cold) {
   std::vector<int> flushes(count, 0);
   if (!cold) return flushes;
-  std::uniform_int_distribution<int> lot(0, kPlaces - 1);
-  for (int& flush : flushes) flush = kLeast + lot(random_);
+  for (int& flush : flushes) {
+    if (next_ == kRound) begin_round();
+    const int place = places_[next_++];
+    flush = kLeast + (place - place_ + kPlaces) % kPlaces;
+    place_ = place;
+  }
   return flushes;
 }
 
+void Lots::begin_round() {
+  std::array<int, kPlaces> all{};
+  std::iota(all.begin(), all.end(), 0);
+  for (int rest = 0; rest < kPlaces; ++rest) {
+    std::shuffle(all.begin(), all.end(), random_);
+    for (int i = 0; i < kPlaces; ++i) places_[i * kPlaces + rest] = all[i];
+  }
+  next_ = 0;
+}
+
 bool stable(const std::vector<double>& samples) {
-  constexpr std::size_t kEnough = 40;
+  constexpr std::size_t kEnough = 3 * Lots::kRound;
   constexpr double kTolerance = 0.005;
   if (samples.size() < kEnough) return false;
   const std::vector<double> newer(samples.begin() + static_cast<std::ptrdiff_t>(samples.size() / 2),
@@ -45,7 +59,7 @@ bool stable(const std::vector<double>& samples) {
 }
 
 Timing sample(const TakeSamples& take, const Sampling& sampling) {
-  constexpr int kBatch = 20;
+  constexpr int kBatch = Lots::kRound;
   const double budget_us = 1e3 * sampling.budget_ms;
   std::vector<double> samples = take(1);
   double spent_us = samples.front();
@@ -83,7 +97,7 @@ Timing time_launches(const std::vector<Launch>& launches, const Sampling& sampli
 }
 
 std::optional<double> roof_us(Direction direction, std::int64_t bytes, bool cold) {
-  constexpr int kSamples = 45;
+  constexpr int kSamples = 3 * Lots::kRound;
   const bool triad = direction == Direction::Backward;
   if (device().emulated || bytes < 16) return std::nullopt;
   if ((triad ? 3 : 2) * bytes > free_device_bytes()) return std::nullopt;
@@ -102,7 +116,7 @@ std::optional<CycleClock> measure_cycle_clock() {
   if (device().emulated) return std::nullopt;
   constexpr long long kShort = 20'000;  // about 10 us
   constexpr long long kLong = 200'000;
-  constexpr int kSamples = 15;
+  constexpr int kSamples = Lots::kRound;
   const double short_us = median_us([] { launch_spin(kShort); }, kSamples, true);
   const double long_us = median_us([] { launch_spin(kLong); }, kSamples, true);
   const double cycles_per_us = static_cast<double>(kLong - kShort) / (long_us - short_us);

@@ -10,7 +10,9 @@
 //   A lot.        A place in the queue counts: with the same number of flushes before every sample,
 //                 one kernel on the same tensors took 10.1, 10.4, 10.4 or 11.1 us on an H100, by
 //                 the number of commands before it modulo 4, and all samples of a call had the same
-//                 luck. So the number of flushes is drawn by lot, three to six: all four places.
+//                 luck. So the number of flushes is drawn by lot, three to six. It is drawn so that
+//                 sixteen samples have each place four times, however many commands a launch is:
+//                 else the lots' own luck moved a median of 40 samples by 2 %.
 //   Turns.        A line that was loaded with evict_last outlives a flush. So copies of the inputs
 //                 take turns, as many as make 256 MB of x, 32 at most. A plain copy of 8 MiB took
 //                 10.7 us and one with such loads 9.0; with 24 copies of x in turns, 10.6 and 10.4.
@@ -20,6 +22,7 @@
 // `make peers` times with the same clock, in Python: common/bench/peer_clock.py.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <optional>
 #include <random>
@@ -49,16 +52,28 @@ struct Timing {
 int turns(const Problem& problem, const Sampling& sampling);
 
 /// Draws how often L2 is flushed before each sample.
+///
+/// A flush more moves a sample, and all behind it, one place further. The lots are places; from one
+/// to the next goes a number of flushes. Of 16 samples, the four whose numbers leave the same rest
+/// when divided by 4 have all four places. What a launch itself puts into the queue moves sample
+/// number i by i times a constant, the same for each of those four: they have all four places
+/// again.
 class Lots {
  public:
   static constexpr int kLeast = 3;
   static constexpr int kPlaces = 4;  ///< in the queue
+  static constexpr int kRound = kPlaces * kPlaces;
 
   /// @param cold false: never
   std::vector<int> draw(int count, bool cold);
 
  private:
+  void begin_round();
+
   std::minstd_rand random_{1};
+  std::array<int, kRound> places_{};
+  int next_ = kRound;  ///< in places_
+  int place_ = 0;      ///< of the last sample
 };
 
 /// Takes `count` samples, in microseconds.
@@ -68,7 +83,7 @@ using TakeSamples = std::function<std::vector<double>(int count)>;
 Timing sample(const TakeSamples& take, const Sampling& sampling);
 
 /// Whether the newer half of the samples has the median of all of them, within 0.5 %; of fewer than
-/// 40 samples none has.
+/// 48 samples none has.
 bool stable(const std::vector<double>& samples);
 
 /// Times launches that take turns. Warm them up before.
