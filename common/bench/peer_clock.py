@@ -9,7 +9,7 @@ import math
 from typing import NamedTuple
 
 import torch
-from peers import FLUSH_BYTES, Lots, LIMITS, bytes_of, quantile
+from peers import FLUSH_BYTES, LIMITS, Lots, bytes_of, quantile
 
 try:
     import triton

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <limits>
 #include <mutex>
 #include <utility>
@@ -216,7 +217,9 @@ std::vector<OutputCheck> check_forward(const Tensors& tensors) {
   const std::int64_t cols = problem.cols;
   const bool layer = problem.kind == Kind::Layer;
   const bool fused = problem.fusion != Fusion{};
-  Comparison y(tensors, "y", cols);
+  std::deque<Comparison> y;  // y, and whatever else stores it
+  for (const Tensor& tensor : tensors.all())
+    if (tensor.is_output() && tensor.stores(Saved::Y)) y.emplace_back(tensors, tensor.name(), cols);
   Comparison y1(tensors, "y1", cols);
   Comparison sum(tensors, "residual_out", 4);
   Comparison mean(tensors, "mean", cols);
@@ -251,7 +254,7 @@ std::vector<OutputCheck> check_forward(const Tensors& tensors) {
                std::abs(value_or(b, col, 0.0));
       };
     };
-    y.add(want.y, begin, of_normalised(weight, bias));
+    for (Comparison& each : y) each.add(want.y, begin, of_normalised(weight, bias));
     y1.add(want.y1, begin, of_normalised(weight1, bias1));
     sum.add(want.sum, begin, [&](std::int64_t i) { return terms[i]; });
     mean.add(want.mean, rows.begin, [&](std::int64_t row) { return mean_terms[row]; });
@@ -266,7 +269,9 @@ std::vector<OutputCheck> check_forward(const Tensors& tensors) {
     mask1.add(want.mask1, begin);
   });
   std::vector<OutputCheck> checks;
-  for (const Comparison* comparison : {&y, &y1, &sum, &mean, &rstd})
+  for (const Comparison& each : y)
+    if (each.there()) checks.push_back(each.result());
+  for (const Comparison* comparison : {&y1, &sum, &mean, &rstd})
     if (comparison->there()) checks.push_back(comparison->result());
   for (const MaskComparison* comparison : {&mask, &mask1})
     if (comparison->there()) checks.push_back(comparison->result());

@@ -1,6 +1,9 @@
 // The parts of a fusion. Each moves 16 bytes an access where every tensor starts and every row ends
 // on a 16-byte boundary, and else element by element, neighbours in neighbouring threads.
+#include <algorithm>
 #include <initializer_list>
+#include <iterator>
+#include <string_view>
 #include <utility>
 
 #include "common/harness/parts.h"
@@ -152,7 +155,17 @@ struct Add {
 }  // namespace
 
 bool has_parts(const Chapter& chapter, const Problem& problem) {
-  return chapter.direction() == Direction::Forward && problem.fusion != Fusion{};
+  constexpr std::string_view kTaken[] = {
+      "x",        "weight",       "bias",    "y",     "mean",      "rstd",
+      "rowscale", "seeds",        "x1",      "y1",    "rowscale1", "seeds1",
+      "residual", "residual_out", "weight1", "bias1", "mask",      "mask1"};
+  if (chapter.direction() != Direction::Forward || problem.fusion == Fusion{}) return false;
+  const auto tensors = describe_tensors(problem, false);
+  return std::all_of(tensors.begin(), tensors.end(), [&](const TensorDescription& tensor) {
+    const bool taken =
+        std::find(std::begin(kTaken), std::end(kTaken), tensor.name) != std::end(kTaken);
+    return taken || !tensor.in(Direction::Forward);
+  });
 }
 
 std::int64_t parts_scratch_bytes(const Problem& problem) {

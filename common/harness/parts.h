@@ -8,7 +8,8 @@
 
 namespace lnc {
 
-/// Whether there is something to take apart: a forward problem with a fusion.
+/// Whether there is something to take apart: a forward problem with a fusion, all of whose tensors
+/// the parts below know.
 bool has_parts(const Chapter& chapter, const Problem& problem);
 
 /// Bytes of device memory that the parts need between them.

@@ -32,6 +32,11 @@ class Tensor {
   Shape shape() const { return description_.shape; }
   const auto& source() const { return description_.source; }
   bool is_output() const { return slot_.output; }
+  /// Whether its elements are those that a perfect forward pass stores.
+  bool stores(Saved what) const {
+    const auto* saved = std::get_if<Saved>(&description_.source);
+    return saved != nullptr && *saved == what;
+  }
   DType dtype() const { return slot_.dtype; }
   std::int64_t count() const { return count_; }  ///< of elements
   std::int64_t bytes() const { return count_ * element_type(slot_.dtype).bytes; }
@@ -62,6 +67,7 @@ class Tensors {
   bool from_y() const { return from_y_; }
   int copies() const { return 1 + static_cast<int>(more_inputs_.size()); }
 
+  const std::vector<Tensor>& all() const { return tensors_; }
   /// A tensor by its name; null where the pass has none.
   const Tensor* find(std::string_view name) const;
   /// Its place in device memory, or null. @param copy of an input, below copies()

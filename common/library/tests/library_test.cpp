@@ -432,7 +432,8 @@ TEST_CASE("chapters that are unknown, or that refuse") {
   CHECK(failed_with(LNC_REFUSED, c.run(c.backward_args("bwd07")), "bwd07 starts from y"));
   CHECK(failed_with(LNC_REFUSED, c.run(c.backward_args("bwd09", true)), "bwd09 starts from x"));
   Case<float> rms(LNC_RMS, 4, 8);
-  CHECK(failed_with(LNC_REFUSED, rms.run(rms.forward_args("fwd01")), "takes layer norm only, not RMS norm"));
+  CHECK(failed_with(LNC_REFUSED, rms.run(rms.forward_args("fwd01")),
+                    "takes layer norm only, not RMS norm"));
 }
 
 TEST_CASE("the last error is a thread's own, and a call that works clears it") {
