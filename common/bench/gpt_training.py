@@ -176,14 +176,14 @@ def compare(options, dtype, device, journal, made):
     """All runs of one type. Returns the names of those that do not agree."""
     text, entropy = markov_text(options.steps * options.batch, options.context + 1)
     batches = text.view(options.steps, options.batch, -1).to(device)
-    made, curves, failed = norms(options.kind), [], []
+    models, curves, failed = norms(options.kind), [], []
     print(f"{dtype}, {options.kind} norm, {options.steps} steps; the text's entropy is {entropy:.3f}")
     print(f"{'norms':34}{'last loss':>10}{'from torch':>12}{'step, ms':>10}{'in a graph':>12}{'peak, MB':>10}")
     if device.type == "cuda":  # what cuBLAS keeps from its first use on would count for the first run only
-        train(options, getattr(torch, DTYPES[dtype]), made["torch"], batches[:2])
+        train(options, getattr(torch, DTYPES[dtype]), models["torch"], batches[:2])
     runs = [("torch", order) for order in ("as it is", "reversed", "in halves")]
-    for name, order in runs + [(name, "as it is") for name in made if name != "torch"]:
-        run = train(options, getattr(torch, DTYPES[dtype]), made[name], batches, order)
+    for name, order in runs + [(name, "as it is") for name in models if name != "torch"]:
+        run = train(options, getattr(torch, DTYPES[dtype]), models[name], batches, order)
         if name == "torch":
             curves.append(run["losses"])
         distance, noise = apart(run["losses"], curves[0]), noise_of(curves) if len(curves) > 2 else None

@@ -63,9 +63,9 @@ void print_page(const Result& result) {
     std::printf("  FAILED: %s\n", result.error.c_str());
     return;
   }
-  const bool long_names = std::any_of(result.checks.begin(), result.checks.end(),
-                                      [](const auto& check) { return !check.has_limit(); });
-  const int width = long_names ? 14 : 9;
+  std::size_t longest = 8;
+  for (const auto& check : result.checks) longest = std::max(longest, check.output.size());
+  const int width = static_cast<int>(longest) + 1;
   std::printf("  %-*s %13s %13s %10s %12s\n", width, "output", "max abs error", "rel. error",
               "limit", "of its bound");
   for (const auto& check : result.checks) {
