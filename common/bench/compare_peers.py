@@ -69,7 +69,7 @@ def parse_arguments(argv):
     parser.add_argument("--kind", choices=KINDS, default="layer")
     parser.add_argument("--direction", choices=peers.DIRECTIONS, help="default: both")
     parser.add_argument("--providers", metavar="NAME,…", help="default: all; --list names them")
-    parser.add_argument("--samples", type=positive(int), default=80, help="of each median, at most (80)")
+    parser.add_argument("--samples", type=positive(int), default=160, help="of each median, at most (160)")
     parser.add_argument("--budget", type=positive(float), default=240, metavar="SECONDS",
                         help="after which nothing new is started (240)")
     parser.add_argument("--with-launch", action="store_true", help="count the host's time, too")

@@ -89,7 +89,7 @@ class Clock:
         chosen = kept if len(kept) >= min(5, count) else late
         return [1e3 * start.elapsed_time(stop) for start, stop in chosen], chosen is late
 
-    def median(self, run, count=48):
+    def median(self, run, count=80):
         return quantile(self.samples(run, count)[0], 0.5)
 
 

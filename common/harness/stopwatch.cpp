@@ -49,7 +49,7 @@ void Lots::begin_round() {
 }
 
 bool stable(const std::vector<double>& samples) {
-  constexpr std::size_t kEnough = 3 * Lots::kRound;
+  constexpr std::size_t kEnough = 10 * Lots::kRound;
   constexpr double kTolerance = 0.005;
   if (samples.size() < kEnough) return false;
   const std::vector<double> newer(samples.begin() + static_cast<std::ptrdiff_t>(samples.size() / 2),
@@ -87,17 +87,20 @@ Timing sample(const TakeSamples& take, const Sampling& sampling) {
 }
 
 Timing time_launches(const std::vector<Launch>& launches, const Sampling& sampling) {
+  constexpr int kEmulated = 5;
+  Sampling enough = sampling;
+  if (device().emulated) enough.samples = std::min(sampling.samples, kEmulated);
   Lots lots;
   std::size_t turn = 0;
   Timing timing = sample(
       [&](int count) { return time_launches(launches, lots.draw(count, sampling.cold), turn); },
-      sampling);
+      enough);
   if (const auto clock = measure_cycle_clock()) timing.cycles = clock->cycles(timing.median_us);
   return timing;
 }
 
 std::optional<double> roof_us(Direction direction, std::int64_t bytes, bool cold) {
-  constexpr int kSamples = 3 * Lots::kRound;
+  constexpr int kSamples = 5 * Lots::kRound;
   const bool triad = direction == Direction::Backward;
   if (device().emulated || bytes < 16) return std::nullopt;
   if ((triad ? 3 : 2) * bytes > free_device_bytes()) return std::nullopt;

@@ -11,8 +11,9 @@
 //                 one kernel on the same tensors took 10.1, 10.4, 10.4 or 11.1 us on an H100, by
 //                 the number of commands before it modulo 4, and all samples of a call had the same
 //                 luck. So the number of flushes is drawn by lot, three to six. It is drawn so that
-//                 sixteen samples have each place four times, however many commands a launch is:
-//                 else the lots' own luck moved a median of 40 samples by 2 %.
+//                 sixteen samples have each place four times, however many commands a launch is.
+//                 And there are 160 samples at least: single samples of a 10 us kernel spread by
+//                 some 8 % either way, so that a median of 50 still moves by 2 %.
 //   Turns.        A line that was loaded with evict_last outlives a flush. So copies of the inputs
 //                 take turns, as many as make 256 MB of x, 32 at most. A plain copy of 8 MiB took
 //                 10.7 us and one with such loads 9.0; with 24 copies of x in turns, 10.6 and 10.4.
@@ -36,7 +37,7 @@ namespace lnc {
 inline constexpr int kClock = 2;  ///< the method's number, in records
 
 struct Sampling {
-  int samples = 100;          ///< at most; 0 times nothing
+  int samples = 320;          ///< at most; 0 times nothing
   double budget_ms = 1000.0;  ///< device time to spend; one sample is taken however long it is
   bool cold = true;           ///< flush L2 before each sample, and let inputs take turns
 };
@@ -83,10 +84,11 @@ using TakeSamples = std::function<std::vector<double>(int count)>;
 Timing sample(const TakeSamples& take, const Sampling& sampling);
 
 /// Whether the newer half of the samples has the median of all of them, within 0.5 %; of fewer than
-/// 48 samples none has.
+/// 160 samples none has.
 bool stable(const std::vector<double>& samples);
 
-/// Times launches that take turns. Warm them up before.
+/// Times launches that take turns. Warm them up before. An emulated device gets a few samples: they
+/// say nothing about a GPU.
 Timing time_launches(const std::vector<Launch>& launches, const Sampling& sampling);
 
 /// Microseconds that the device needs to stream tensors of `bytes` each: a copy (one read, one
