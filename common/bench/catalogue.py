@@ -5,11 +5,9 @@ Scripts read it here in place of the C++ source.
 """
 
 import json
-from pathlib import Path
 
-from measurements import ROOT, DataError, MissingData
+from measurements import CATALOGUE, ROOT, DataError, MissingData
 
-CATALOGUE = Path("notebooks/data/chapters.json")
 REMEDY = "`make tables` writes it anew"
 
 

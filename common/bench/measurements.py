@@ -53,6 +53,7 @@ from typing import NamedTuple
 SCHEMA = 2
 ROOT = Path(__file__).resolve().parents[2]
 PROBLEM_SETS = ROOT / "common/harness/problem_sets.json"
+CATALOGUE = Path("notebooks/data/chapters.json")  # what the programs say of themselves: catalogue.py
 
 NARROW_SPACE = "\u202f"  # between groups of three digits; no line breaks there
 MISSING = "–"
@@ -76,9 +77,9 @@ class MixedBackends(DataError):
 # --- Problems ---
 
 # What a problem may have beside its shape, and what a plain one has. The order is that of the words.
-OPTIONS = {"affine": True, "mixed": False, "offset": 0.5, "weight_scale": 1.0, "misalign": 0, "group": 0,
-           "recompute_output": False, "rowscale": False, "dropout": 0.0, "second_input": False,
-           "second_affine": False, "residual": "none", "prenorm": False}
+ALWAYS = ("kind", "dtype", "rows", "cols", "eps", "seed")  # of a problem; whatever else there is may be usual
+OPTIONS = {option["name"]: option["default"] for option in json.loads((ROOT / CATALOGUE).read_text(encoding="utf-8"))["options"]
+           if option["name"] not in ALWAYS}  # an option of a problem: what it is where a record does not name it
 WORDS = {"affine": "no weight or bias", "weight_scale": "weight scale", "recompute_output": "recompute output",
          "second_input": "parallel", "second_affine": "parallel"}  # the programs' --parallel
 

@@ -5,6 +5,7 @@
 #include <deque>
 #include <limits>
 #include <mutex>
+#include <stdexcept>
 #include <utility>
 
 #include "common/harness/row_chunks.h"
@@ -278,6 +279,19 @@ std::vector<OutputCheck> check_forward(const Tensors& tensors) {
   return checks;
 }
 
+/// Where the pass does not write dx1 or dresidual, dx stands for it: then the reference's must be
+/// the same, bit for bit.
+void require_stand_ins(const Problem& problem, const reference::FusedBackward& want) {
+  const auto require = [&](bool holds, const char* what) {
+    if (!holds)
+      throw std::logic_error(std::string("dx stands for ") + what + ", but they differ: see " +
+                             "Problem::writes_" + what);
+  };
+  if (problem.fusion.second_input && !problem.writes_dx1()) require(want.dx1 == want.dx, "dx1");
+  if (problem.fusion.residual != Residual::None && !problem.writes_dresidual())
+    require(want.dresidual == want.dx, "dresidual");
+}
+
 /// A fused backward pass. The gradient of the sum has the plain pass's bound, of two pairs of dy
 /// and weight, and what reaches the sum past the norm on top; dx and dx1 are that times a factor.
 /// Where dropped the factor is 0, and so is the bound: dx must be 0 there exactly.
@@ -302,6 +316,7 @@ std::vector<OutputCheck> check_fused_backward(const Tensors& tensors) {
     const std::vector<double> dy(in.dy.begin(), in.dy.end());
     const std::vector<double> dy1(in.dy1.begin(), in.dy1.end());
     const reference::FusedBackward want = backward.run();
+    require_stand_ins(problem, want);
     const auto xhat = [&](std::int64_t i) {
       const std::int64_t row = i / cols;
       return (in.sum[i] - (in.mean.empty() ? 0.0 : in.mean[row])) * in.rstd[row];
@@ -323,16 +338,16 @@ std::vector<OutputCheck> check_fused_backward(const Tensors& tensors) {
           in.rstd[row] * (abs_wdy(i) + (layer ? abs_c2[row] : 0.0) + abs_xhat(i) * abs_c1[row]) +
           std::abs(past_norm);
     }
-    const double keep = 1.0 / (1.0 - static_cast<double>(fusion.dropout));
-    const auto through = [&](std::span<const double> scales,
-                             const std::vector<std::uint8_t>& mask) {
-      return [&, scales](std::int64_t i) {
-        const double scale = scales.empty() ? 1.0 : scales[i / cols];
-        return terms[i] * scale * (mask.empty() ? 1.0 : mask[i] * keep);
-      };
-    };
-    dx.add(want.dx, begin, through(in.rowscale, want.mask));
-    dx1.add(want.dx1, begin, through(in.rowscale1, want.mask1));
+    // dx and dx1 are linear in dresidual: a pass to which the terms alone come, past the norm,
+    // gives theirs, be it what it may that is on the way.
+    const std::vector<double> nothing(count);
+    reference::FusedBackwardInput past = in;
+    past.dy = nothing;
+    past.dy1 = past.weight1 = {};
+    past.dsum = terms;
+    const reference::FusedBackward bounds = reference::fused_backward(past);
+    dx.add(want.dx, begin, [&](std::int64_t i) { return bounds.dx[i]; });
+    dx1.add(want.dx1, begin, [&](std::int64_t i) { return bounds.dx1[i]; });
     dresidual.add(want.dresidual, begin, [&](std::int64_t i) { return terms[i]; });
     ColumnSums of_rows(cols);
     of_rows.add_gradients(want.dweight, want.dbias);

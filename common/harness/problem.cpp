@@ -256,19 +256,6 @@ std::string number(double value) {
   return text.data();
 }
 
-nlohmann::ordered_json value_of(const Option& option) {
-  return std::visit(
-      []<typename V>(V* field) -> nlohmann::ordered_json {
-        if constexpr (std::is_enum_v<V>)
-          return name_of(*field);
-        else if constexpr (std::is_same_v<V, float>)
-          return std::strtod(number(*field).c_str(), nullptr);  // 1e-05, not 9.99999974738e-06
-        else
-          return *field;
-      },
-      option.field);
-}
-
 /// Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators": the output mix.
 std::uint64_t splitmix64(std::uint64_t state) {
   state += 0x9e3779b97f4a7c15u;
@@ -306,6 +293,19 @@ TensorDescription find_tensor(const Problem& problem, std::string_view name) {
 }
 
 }  // namespace
+
+nlohmann::ordered_json value_of(const Option& option) {
+  return std::visit(
+      []<typename V>(V* field) -> nlohmann::ordered_json {
+        if constexpr (std::is_enum_v<V>)
+          return name_of(*field);
+        else if constexpr (std::is_same_v<V, float>)
+          return std::strtod(number(*field).c_str(), nullptr);  // 1e-05, not 9.99999974738e-06
+        else
+          return *field;
+      },
+      option.field);
+}
 
 std::vector<std::string> names_of(const Option::Field& field) {
   return std::visit(

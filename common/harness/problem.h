@@ -53,6 +53,9 @@ std::vector<Option> options(Problem& problem);
 /// The names that an option of a type may be given: "layer", "rms".
 std::vector<std::string> names_of(const Option::Field& field);
 
+/// An option's value, as a record has it.
+nlohmann::ordered_json value_of(const Option& option);
+
 /// Sets an option that has names. @return false where `name` is none of them
 bool set_by_name(const Option::Field& field, std::string_view name);
 
@@ -167,6 +170,7 @@ class ReferenceForward {
 
   reference::FusedForwardInput in;
   reference::FusedForward run() const { return reference::fused_forward(in); }
+  const std::deque<std::vector<double>>& values() const { return kept_; }  ///< that `in` refers to
 
  private:
   std::deque<std::vector<double>> kept_;  // spans into it stay
@@ -188,6 +192,7 @@ class ReferenceBackward {
 
   reference::FusedBackwardInput in;
   reference::FusedBackward run() const { return reference::fused_backward(in); }
+  const std::deque<std::vector<double>>& values() const { return kept_; }  ///< that `in` refers to
 
  private:
   SavedForward saved_;

@@ -67,7 +67,7 @@ void write_npy(const std::string& path, const Tensor& tensor, const Problem& pro
 }  // namespace
 
 double needed_host_bytes(const Problem& problem) {
-  constexpr double kVectors = 18;  // of doubles, alive at once in the check of a gradient from y
+  constexpr double kVectors = 26;  // of doubles, alive at once in the check of a fused gradient
   const auto chunk = static_cast<double>(std::max(kChunkElements, problem.cols));
   const auto threads = std::min<std::int64_t>(omp_get_max_threads(), problem.rows);
   return kVectors * 8 * chunk * static_cast<double>(threads);

@@ -30,6 +30,9 @@ struct Fusion {
   bool second_affine = false;  ///< y1 from weight1 and bias1
   bool masks = false;          ///< the dropout masks are outputs too; a backward pass has none
 
+  /// Whether x (and x1) reach the sum other than as they are.
+  bool changes_x() const { return rowscale || dropout > 0.0f; }
+
   friend bool operator==(const Fusion&, const Fusion&) = default;
 };
 
@@ -61,12 +64,9 @@ struct Problem {
 
   /// Whether a fused backward pass writes dx1, dresidual. Where nothing scales or drops x and the
   /// types are the same, each would be dx bit for bit, and dx stands for it.
-  bool writes_dx1() const {
-    return fusion.second_input && (fusion.rowscale || fusion.dropout > 0.0f);
-  }
+  bool writes_dx1() const { return fusion.second_input && fusion.changes_x(); }
   bool writes_dresidual() const {
-    return fusion.residual != Residual::None &&
-           (fusion.rowscale || fusion.dropout > 0.0f || residual_dtype() != dtype);
+    return fusion.residual != Residual::None && (fusion.changes_x() || residual_dtype() != dtype);
   }
 
   friend bool operator==(const Problem&, const Problem&) = default;

@@ -44,6 +44,8 @@ inline constexpr ElementType kElementType<std::uint8_t> = {DType::U8, "u8", "uin
 
 /// The types of a problem, for `X(T)`.
 #define LNC_ELEMENT_TYPES(X) X(float) X(__half) X(__nv_bfloat16)
+/// Those of single tensors.
+#define LNC_OTHER_TYPES(X) X(std::uint32_t) X(std::uint8_t)
 
 /// The pairs of types that chapters are compiled for: T of x, y, dy and dx, W of the parameters and
 /// their gradients. `X(name, T, W)`; a chapter's registration lists its launchers in this order.
@@ -60,8 +62,7 @@ auto with_element_type(DType dtype, Body&& body) {
 #define LNC_CALL(T) \
   if (dtype == kElementType<T>.dtype) return body.template operator()<T>();
   LNC_ELEMENT_TYPES(LNC_CALL)
-  LNC_CALL(std::uint32_t)
-  LNC_CALL(std::uint8_t)
+  LNC_OTHER_TYPES(LNC_CALL)
 #undef LNC_CALL
   throw std::logic_error("this dtype is no element type");
 }
@@ -70,8 +71,7 @@ inline const ElementType& element_type(DType dtype) {
 #define LNC_RETURN(T) \
   if (dtype == kElementType<T>.dtype) return kElementType<T>;
   LNC_ELEMENT_TYPES(LNC_RETURN)
-  LNC_RETURN(std::uint32_t)
-  LNC_RETURN(std::uint8_t)
+  LNC_OTHER_TYPES(LNC_RETURN)
 #undef LNC_RETURN
   throw std::logic_error("this dtype is no element type");
 }

@@ -82,11 +82,18 @@ std::string list_as_json() {
   Json list{{"version", LNC_VERSION},
             {"chapters", Json::array()},
             {"types", Json::array()},
+            {"options", Json::array()},
             {"dispatch", Json::array()}};
   for (const Chapter& chapter : chapters()) list["chapters"].push_back(of(chapter));
 #define LNC_TYPE(T) list["types"].push_back(of(kElementType<T>));
   LNC_ELEMENT_TYPES(LNC_TYPE)
 #undef LNC_TYPE
+  Problem usual;
+  for (const Option& option : options(usual))
+    list["options"].push_back({{"name", option.name},
+                               {"default", value_of(option)},
+                               {"help", option.help},
+                               {"fused", option.fused}});
   for (const Choice& choice : choices()) list["dispatch"].push_back(of(choice));
   return list.dump(2);
 }

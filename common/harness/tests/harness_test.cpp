@@ -15,6 +15,7 @@
 #include "common/harness/runner.h"
 #include "common/harness/statistics.h"
 #include "common/harness/tensors.h"
+#include "common/harness/tests/fusions.h"
 
 using namespace lnc;
 
@@ -33,15 +34,6 @@ std::string message_of(const Call& call) {
 
 bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
-}
-
-Fusion everything() {
-  return {.rowscale = true,
-          .dropout = 0.1f,
-          .second_input = true,
-          .residual = Residual::F32,
-          .prenorm = true,
-          .second_affine = true};
 }
 
 Problem small(DType dtype = DType::BF16) {
@@ -150,6 +142,7 @@ TEST_CASE("the operator's bytes are those of its matrices") {
   CHECK(operator_bytes(p, Direction::Backward, false) == 4 * matrix);
   p = small();
   p.fusion = everything();
+  REQUIRE(p.fusion.residual == Residual::F32);
   // x, x1, y, y1; the residual and the sum in float
   CHECK(operator_bytes(p, Direction::Forward, false) == 4 * matrix + 2 * 2 * matrix);
   // dy, dy1, dx, dx1; the sum, its gradient and dresidual in float
@@ -231,15 +224,40 @@ TEST_CASE("random inputs are a function of seed and index, whatever piece is ask
   CHECK(std::abs(squares / 1e6 - 1.0) < 0.005);
 }
 
+TEST_CASE("each random input of a fusion reaches the reference, forward or backward") {
+  Problem problem = small(DType::F32);
+  problem.fusion = everything();
+  const RowRange rows{0, problem.rows};
+  const ReferenceForward forward(problem, rows);
+  const ReferenceBackward backward(problem, rows);
+  std::size_t inputs = 0;
+  for (const TensorDescription& tensor : describe_tensors(problem, false)) {
+    if (!std::holds_alternative<Random>(tensor.source)) continue;
+    CAPTURE(tensor.name);
+    const auto values = reference_rows(problem, tensor.name, rows);
+    REQUIRE(values.size() > 1);
+    const auto is = [&](std::span<const double> span) {
+      return std::equal(span.begin(), span.end(), values.begin(), values.end());
+    };
+    const bool reaches = std::any_of(forward.values().begin(), forward.values().end(), is) ||
+                         std::any_of(backward.values().begin(), backward.values().end(), is);
+    CHECK(reaches);
+    ++inputs;
+  }
+  CHECK(inputs > 5);
+}
+
 TEST_CASE("no two random inputs are the same numbers") {
   Problem problem = small(DType::F32);
   problem.fusion = everything();
   std::set<int> streams;
+  const auto check_stream = [&](int stream) {
+    CHECK(streams.insert(stream).second);
+    CHECK(stream < 16);  // the next is the next seed's first
+  };
   for (const TensorDescription& tensor : describe_tensors(problem, false)) {
-    if (const auto* random = std::get_if<Random>(&tensor.source))
-      CHECK(streams.insert(random->stream).second);
-    if (const auto* seeds = std::get_if<Seeds>(&tensor.source))
-      CHECK(streams.insert(seeds->stream).second);
+    if (const auto* random = std::get_if<Random>(&tensor.source)) check_stream(random->stream);
+    if (const auto* seeds = std::get_if<Seeds>(&tensor.source)) check_stream(seeds->stream);
   }
 }
 
@@ -260,11 +278,12 @@ TEST_CASE("a median is stable where the newer half agrees with all, and not befo
   samples.push_back(10.0);
   CHECK(stable(samples));
   for (int i = 0; i < 160; ++i) samples.push_back(i < 100 ? 10.0 : 11.0);  // it becomes slower
-  CHECK(stable(samples));                                                // the median has not moved
+  CHECK(stable(samples));  // the median has not moved
   std::fill(samples.begin() + 160, samples.end(), 11.0);
   CHECK_FALSE(stable(samples));
   std::vector<double> places;  // four places in the queue, in turns
-  for (int i = 0; i < 160; ++i) places.push_back(std::vector<double>{10.1, 10.4, 10.4, 11.1}[i % 4]);
+  for (int i = 0; i < 160; ++i)
+    places.push_back(std::vector<double>{10.1, 10.4, 10.4, 11.1}[i % 4]);
   CHECK(stable(places));
 }
 
