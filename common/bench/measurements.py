@@ -78,8 +78,8 @@ class MixedBackends(DataError):
 
 # What a problem may have beside its shape, and what a plain one has. The order is that of the words.
 ALWAYS = ("kind", "dtype", "rows", "cols", "eps", "seed")  # of a problem; whatever else there is may be usual
-OPTIONS = {option["name"]: option["default"] for option in json.loads((ROOT / CATALOGUE).read_text(encoding="utf-8"))["options"]
-           if option["name"] not in ALWAYS}  # an option of a problem: what it is where a record does not name it
+LISTED = json.loads((ROOT / CATALOGUE).read_text(encoding="utf-8"))["options"]
+OPTIONS = {option["name"]: option["default"] for option in LISTED if option["name"] not in ALWAYS}
 WORDS = {"affine": "no weight or bias", "weight_scale": "weight scale", "recompute_output": "recompute output",
          "second_input": "parallel", "second_affine": "parallel"}  # the programs' --parallel
 
