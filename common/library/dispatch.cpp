@@ -5,7 +5,7 @@
 namespace lnc {
 namespace {
 
-// common/library/tests/dispatch_test.py compares this table with notebooks/data/h100.jsonl: at each
+// common/bench/tests/dispatch_test.py compares this table with notebooks/data/h100.jsonl: at each
 // measured shape its choice must be within 3 % of the fastest chapter. That file has layer norm
 // with weight and bias on an H100: float at 1024 x 2048, half at 4096 rows of 1024 to 15872
 // columns, bfloat16 at 131072 rows of 1024 to 8192 columns and at 8192 x 4096, float and bfloat16

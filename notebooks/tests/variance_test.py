@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.dont_write_bytecode = True
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "common/tools"), str(ROOT / "notebooks")]
+sys.path.insert(0, str(ROOT / "notebooks"))
 
 from with_numpy import numpy_or_skip  # noqa: E402
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The notebooks are committed without outputs. That they run is for `make notebooks-run` to show.
 
-    python3 notebooks/tests/notebooks_test.py
+    python3 common/tools/tests/notebooks_test.py
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.dont_write_bytecode = True
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parents[1] / "common/tools"))
+sys.path.insert(0, str(HERE.parent))
 import run_notebooks  # noqa: E402
 
 
@@ -29,7 +29,7 @@ EXECUTED = {"cell_type": "code", "id": "a", "metadata": {"scrolled": True}, "sou
 
 class ThisRepository(unittest.TestCase):
     def test_its_notebooks_are_stripped(self):
-        paths = sorted(HERE.parent.glob("*.ipynb"))
+        paths = sorted((HERE.parents[2] / "notebooks").glob("*.ipynb"))
         self.assertTrue(paths)
         for path in paths:
             with self.subTest(path.name):

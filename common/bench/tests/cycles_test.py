@@ -17,7 +17,7 @@ import sys
 import tempfile
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from measurements import DataError
 from profile_chapter import by_chapter, parse_csv
 

@@ -1,0 +1,49 @@
+"""Tests of the front door: which chapter is meant.
+
+    python3 -m unittest discover -s common/tools/tests
+"""
+
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from find_chapter import find_chapter, known_chapters  # noqa: E402
+
+CHAPTERS = {
+    "fwd01": "fwd01_thread_per_row",
+    "fwd04": "fwd04_welford",
+    "bwd01": "bwd01_thread_per_row",
+    "bwd02": "bwd02_warp_per_row",
+}
+
+
+class FindChapter(unittest.TestCase):
+    def test_accepts_id_directory_and_path(self):
+        for asked in ("bwd02", "bwd02_warp_per_row", "chapters/bwd02_warp_per_row/"):
+            self.assertEqual(find_chapter(asked, CHAPTERS), "bwd02")
+
+    def test_suggests_the_nearest_and_lists_all(self):
+        for asked, nearest in (("bwd2", "bwd02"), ("FWD01", "fwd01"), ("welfrod", "fwd04")):
+            with self.assertRaises(LookupError) as caught:
+                find_chapter(asked, CHAPTERS)
+            self.assertIn(f"did you mean CH={nearest}?", str(caught.exception))
+            self.assertIn("fwd01 fwd04 bwd01 bwd02", str(caught.exception))
+
+    def test_suggests_nothing_where_nothing_is_near(self):
+        with self.assertRaises(LookupError) as caught:
+            find_chapter("zzz", CHAPTERS)
+        self.assertNotIn("did you mean", str(caught.exception))
+
+    def test_forward_chapters_come_first(self):
+        with tempfile.TemporaryDirectory() as directory:
+            for name in (*CHAPTERS.values(), "no_chapter"):
+                (Path(directory) / name).mkdir()
+                (Path(directory) / name / "kernel.cu").touch()
+            (Path(directory) / "fwd09_without_a_kernel").mkdir()
+            self.assertEqual(list(known_chapters(Path(directory)).items()), list(CHAPTERS.items()))
+
+
+if __name__ == "__main__":
+    unittest.main()
