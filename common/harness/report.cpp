@@ -127,7 +127,10 @@ void print_line(const Result& r) {
 
 void print_progression(const std::vector<Result>& results) {
   const bool emulated = device().emulated;
-  std::printf("\n%-7s %-40s", "chapter", "");
+  std::size_t longest = 0;
+  for (const Result& r : results) longest = std::max(longest, r.chapter->title.size());
+  const int width = static_cast<int>(longest);
+  std::printf("\n%-7s %-*s", "chapter", width, "");
   if (emulated)
     std::printf(" %12s %12s", "emulated ms", "predicted MB");
   else
@@ -137,7 +140,8 @@ void print_progression(const std::vector<Result>& results) {
   const Result* before = nullptr;
   for (const Result& r : results) {
     const Chapter& chapter = *r.chapter;
-    std::printf("%-7s %-40s", std::string(chapter.id).c_str(), std::string(chapter.title).c_str());
+    std::printf("%-7s %-*s", std::string(chapter.id).c_str(), width,
+                std::string(chapter.title).c_str());
     const bool timed = r.error.empty() && r.timing;
     const double predicted_mb = static_cast<double>(r.predicted_bytes) / 1e6;
     if (emulated) {
