@@ -318,6 +318,12 @@ std::vector<std::string> names_of(const Option::Field& field) {
       field);
 }
 
+std::string list_of(const std::vector<std::string>& names) {
+  std::string text;
+  for (const auto& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
 bool set_by_name(const Option::Field& field, std::string_view name) {
   return std::visit(
       [name]<typename V>(V* to) {
@@ -382,9 +388,10 @@ Problem from_json(const nlohmann::json& object, Problem like) {
     const auto option =
         std::find_if(all.begin(), all.end(), [&](const Option& o) { return o.name == key; });
     if (option == all.end()) {
-      std::string known;
-      for (const Option& each : all) known += (known.empty() ? "" : ", ") + std::string(each.name);
-      throw RequestError("there is no option '" + key + "' of a problem; there are " + known);
+      std::vector<std::string> known;
+      for (const Option& each : all) known.emplace_back(each.name);
+      throw RequestError("there is no option '" + key + "' of a problem; there are " +
+                         list_of(known));
     }
     const auto refuse = [&](const std::string& rule) {
       throw RequestError("'" + key + "' must be " + rule + ", not " + value.dump());
@@ -393,9 +400,7 @@ Problem from_json(const nlohmann::json& object, Problem like) {
         [&]<typename V>(V* field) {
           if constexpr (std::is_enum_v<V>) {
             if (value.is_string() && set_by_name(field, value.get<std::string>())) return;
-            std::string names;
-            for (const auto& name : names_of(field)) names += (names.empty() ? "" : ", ") + name;
-            refuse("one of " + names);
+            refuse("one of " + list_of(names_of(field)));
           } else if constexpr (std::is_same_v<V, bool>) {
             if (!value.is_boolean()) refuse("true or false");
             *field = value.get<bool>();

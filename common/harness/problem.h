@@ -56,6 +56,9 @@ std::vector<std::string> names_of(const Option::Field& field);
 /// An option's value, as a record has it.
 nlohmann::ordered_json value_of(const Option& option);
 
+/// "layer, rms"
+std::string list_of(const std::vector<std::string>& names);
+
 /// Sets an option that has names. @return false where `name` is none of them
 bool set_by_name(const Option::Field& field, std::string_view name);
 

@@ -20,12 +20,6 @@ std::string spelt(std::string_view name) {
   return text;
 }
 
-std::string list_of(const std::vector<std::string>& names) {
-  std::string text;
-  for (const auto& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text;
-}
-
 [[noreturn]] void refuse(const std::string& option, const std::string& why) {
   throw CLI::ValidationError(option, why);
 }
@@ -47,6 +41,15 @@ std::optional<double> parse_number(const std::string& text) {
   }
 }
 
+/// The number that a text is, if it is one of the range. @throws CLI::ValidationError
+template <typename V>
+V number_within(const std::string& option, const Range& range, const std::string& text) {
+  const std::optional<double> value = parse_number<V>(text);
+  if (!value || !within(range, *value))
+    refuse(option, "must be " + std::string(range.words) + ", not '" + text + "'");
+  return static_cast<V>(*value);
+}
+
 /// Gives an option of the problem its value. @throws CLI::ValidationError
 void set(const Option& option, const std::string& text) {
   std::visit(
@@ -56,11 +59,7 @@ void set(const Option& option, const std::string& text) {
           refuse(spelt(option.name), "there is no " + std::string(option.name) + " '" + text +
                                          "'; choose from " + list_of(names_of(field)));
         } else if constexpr (!std::is_same_v<V, bool>) {
-          const std::optional<double> value = parse_number<V>(text);
-          if (!value || !within(option.range, *value))
-            refuse(spelt(option.name),
-                   "must be " + std::string(option.range.words) + ", not '" + text + "'");
-          *field = static_cast<V>(*value);
+          *field = number_within<V>(spelt(option.name), option.range, text);
         }
       },
       option.field);
@@ -68,9 +67,9 @@ void set(const Option& option, const std::string& text) {
 
 std::string default_of(const Option& option) {
   return std::visit(
-      []<typename V>(V* field) -> std::string {
+      [&]<typename V>(V* field) -> std::string {
         if constexpr (std::is_enum_v<V>) {
-          return std::string(*field == V{} ? names_of(field).front() : "");
+          return value_of(option).get<std::string>();
         } else {
           std::ostringstream text;
           text << *field;
@@ -108,12 +107,7 @@ CLI::Option* add_number(CLI::App& app, const char* name, V& to, Range range, con
   return app
       .add_option_function<std::string>(
           name,
-          [name, &to, range](const std::string& text) {
-            const std::optional<double> value = parse_number<V>(text);
-            if (!value || !within(range, *value))
-              refuse(name, "must be " + std::string(range.words) + ", not '" + text + "'");
-            to = static_cast<V>(*value);
-          },
+          [name, &to, range](const std::string& text) { to = number_within<V>(name, range, text); },
           help)
       ->default_str(CLI::detail::to_string(to))
       ->group("Measuring");
