@@ -98,7 +98,8 @@ class Block {
     }
   };
 
-  // Rounds over the warps until all threads have exited. Gives up early when another block has failed.
+  // Rounds over the warps until all threads have exited. Gives up early when another block has
+  // failed.
   void run(Schedule schedule, const std::atomic<bool>& failed) {
     blockIdx = index_of(number_, launch_.grid);
     blockDim = launch_.block;

@@ -1,24 +1,60 @@
-# The tests of every part, for ctest.
+# The tests of every part, for ctest. `make test` runs those without the label complete.
+add_library(doctest_main OBJECT common/tools/doctest_main.cpp)
+target_link_libraries(doctest_main PUBLIC project_options)
+
+# doctest_program(NAME SOURCE… LIBRARIES TARGET…)
+function(doctest_program name)
+  cmake_parse_arguments(PARSE_ARGV 1 of "" "" LIBRARIES)
+  add_executable(${name} ${of_UNPARSED_ARGUMENTS})
+  target_link_libraries(${name} PRIVATE doctest_main ${of_LIBRARIES})
+endfunction()
+
 foreach(part layer_norm fused_layer_norm)
-  add_executable(${part}_test reference_cpu/tests/${part}_test.cpp)
-  target_link_libraries(${part}_test PRIVATE reference_cpu)
+  doctest_program(${part}_test reference_cpu/tests/${part}_test.cpp LIBRARIES reference_cpu)
   add_test(NAME reference_${part} COMMAND ${part}_test)
+endforeach()
+
+doctest_program(harness_test common/harness/tests/harness_test.cpp LIBRARIES harness)
+add_test(NAME harness COMMAND harness_test)
+
+# Every chapter has a program of its own, so that it can be built and tested alone.
+list(TRANSFORM chapter_ids APPEND _kernel OUTPUT_VARIABLE kernels)
+add_library(chapter_test OBJECT common/harness/tests/quick_test.cpp
+                                common/harness/tests/complete_test.cpp)
+target_link_libraries(chapter_test PUBLIC harness)
+foreach(id IN LISTS chapter_ids)
+  add_executable(${id}_test)
+  target_link_libraries(${id}_test PRIVATE doctest_main chapter_test ${id}_kernel)
+  add_test(NAME ${id} COMMAND ${id}_test --test-suite=quick)
+  add_test(NAME ${id}_complete COMMAND ${id}_test --test-suite=complete)
+  set_tests_properties(${id}_complete PROPERTIES LABELS complete)
 endforeach()
 
 if(BACKEND STREQUAL "cpu")
   set_source_files_properties(common/harness/tests/bad_launch.cu PROPERTIES LANGUAGE CXX
                                                                     COMPILE_OPTIONS "-xc++")
-  target_compile_definitions(chapters_test PRIVATE LNC_CPU_BACKEND)
+  target_compile_definitions(chapter_test PRIVATE LNC_CPU_BACKEND)
+  foreach(id IN LISTS chapter_ids)
+    # Two blocks at a time even on one core, so that a lost atomic shows.
+    set_tests_properties(${id} ${id}_complete PROPERTIES ENVIRONMENT "OMP_NUM_THREADS=2")
+  endforeach()
+endif()
 
-  add_executable(simt_machine_test common/simt/tests/machine_test.cpp)
-  target_link_libraries(simt_machine_test PRIVATE simt)
+doctest_program(chapters_test common/harness/tests/chapters_test.cpp
+                common/harness/tests/bad_launch.cu LIBRARIES harness ${kernels})
+add_test(NAME chapters COMMAND chapters_test --test-suite-exclude=complete)
+add_test(NAME chapters_complete COMMAND chapters_test --test-suite=complete)
+set_tests_properties(chapters_complete PROPERTIES LABELS complete)
+doctest_program(dispatch_table_test common/library/tests/dispatch_table_test.cpp
+                LIBRARIES dispatch ${kernels})
+add_test(NAME dispatch_table COMMAND dispatch_table_test)
+
+if(BACKEND STREQUAL "cpu")
+  doctest_program(simt_machine_test common/simt/tests/machine_test.cpp LIBRARIES simt)
   add_test(NAME simt_machine COMMAND simt_machine_test)
-  add_executable(simt_hopper_test common/simt/tests/hopper_test.cpp)
-  target_link_libraries(simt_hopper_test PRIVATE simt)
+  doctest_program(simt_hopper_test common/simt/tests/hopper_test.cpp LIBRARIES simt)
   add_test(NAME simt_hopper COMMAND simt_hopper_test)
-
-  add_executable(library_test common/library/tests/library_test.cpp)
-  target_link_libraries(library_test PRIVATE lnc reference_cpu)
+  doctest_program(library_test common/library/tests/library_test.cpp LIBRARIES lnc reference_cpu)
   add_test(NAME library COMMAND library_test)
 
   # Out-of-bounds accesses of a kernel are the sanitizers' to see.
@@ -29,21 +65,6 @@ if(BACKEND STREQUAL "cpu")
   target_link_options(simt_memory_test PRIVATE ${sanitizers})
   add_test(NAME simt_memory COMMAND simt_memory_test)
 endif()
-
-add_executable(harness_test common/harness/tests/harness_test.cpp)
-target_link_libraries(harness_test PRIVATE harness)
-add_test(NAME harness COMMAND harness_test)
-add_executable(dispatch_table_test common/library/tests/dispatch_table_test.cpp)
-target_link_libraries(dispatch_table_test PRIVATE dispatch)
-foreach(kernel IN LISTS kernel_targets)
-  target_link_libraries(dispatch_table_test PRIVATE ${kernel})
-endforeach()
-add_test(NAME dispatch_table COMMAND dispatch_table_test)
-
-target_sources(chapters_test PRIVATE common/harness/tests/bad_launch.cu)
-add_test(NAME chapters COMMAND chapters_test)
-# More than one block at a time even on one core, so that a lost atomic shows.
-set_tests_properties(chapters PROPERTIES ENVIRONMENT "OMP_NUM_THREADS=$<IF:$<STREQUAL:${BACKEND},cpu>,4,16>")
 
 function(add_python_test name)
   add_test(NAME ${name} COMMAND bash ${CMAKE_SOURCE_DIR}/common/tools/test_python.sh -B ${ARGN})

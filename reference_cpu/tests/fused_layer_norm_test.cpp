@@ -1,6 +1,5 @@
 // Philox against its authors' vectors; every part of the fused forward against the same part
 // written out here; the fused backward against finite differences of the fused forward.
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include "reference_cpu/fused_layer_norm.h"
 
 #include <doctest/doctest.h>

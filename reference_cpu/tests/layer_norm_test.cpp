@@ -1,6 +1,5 @@
 // The truth needs a second witness. Three of them here: arithmetic done by hand, identities that
 // the formulas imply, and finite differences of forward against backward.
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include "reference_cpu/layer_norm.h"
 
 #include <doctest/doctest.h>

@@ -1,6 +1,5 @@
 // The harness itself, without a chapter: options, sets, tensors and their bytes, the stopwatch's
 // statistics, records.
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 
 #include <algorithm>

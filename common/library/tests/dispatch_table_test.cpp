@@ -1,5 +1,4 @@
 // The dispatch's table: every problem has a chapter, and no line is in vain.
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -1,7 +1,6 @@
 // The C interface of common/library/lnc.h over the CPU backend's library: every status, every
 // chapter against the reference, workspaces, threads. Linked with the library and the reference
 // only.
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <doctest/doctest.h>

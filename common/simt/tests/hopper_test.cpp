@@ -1,6 +1,5 @@
 // What the SIMT machine promises of Hopper's barriers, bulk copies and clusters: right programs
 // work under every schedule, and what each wrong one does is seen.
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 
 #include <cmath>

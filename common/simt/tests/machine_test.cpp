@@ -1,6 +1,5 @@
 // What the SIMT machine promises: CUDA's semantics, independence of the schedule, and faults in
 // words.
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 #include <omp.h>
 

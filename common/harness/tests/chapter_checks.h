@@ -1,0 +1,157 @@
+// What the tests of a chapter are made of: problems, checked in several orders of threads and
+// blocks.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "common/harness/registry.h"
+#include "common/harness/run.h"
+#include "common/harness/tests/fusions.h"
+#if defined(LNC_CPU_BACKEND)
+#include "common/simt/machine.h"
+#endif
+
+namespace lnc {
+
+inline constexpr DType kDTypes[] = {DType::F32, DType::F16, DType::BF16};
+
+#if defined(LNC_CPU_BACKEND)
+/// Sets the order in which threads and blocks run, until the end of the scope.
+class Under {
+ public:
+  explicit Under(simt::Schedule schedule) : before_(simt::schedule()) {
+    simt::set_schedule(schedule);
+  }
+  ~Under() { simt::set_schedule(before_); }
+  Under(const Under&) = delete;
+  Under& operator=(const Under&) = delete;
+
+ private:
+  simt::Schedule before_;
+};
+
+/// The orders of the first runs of a problem. In the usual one, forward, the fewest faults show.
+inline simt::Schedule schedule_of_run(int run) {
+  if (run == 0) return {simt::Order::Reverse};
+  if (run == 2) return {simt::Order::Forward};
+  return {simt::Order::Random, static_cast<unsigned>(run)};
+}
+#endif
+
+/// Calls `body()` `count` times; on the CPU backend each has an order of its own. A GPU picks one.
+template <typename Body>
+void for_each_run(int count, const Body& body) {
+  for (int run = 0; run < count; ++run) {
+    CAPTURE(run);
+#if defined(LNC_CPU_BACKEND)
+    const Under under(schedule_of_run(run));
+#endif
+    body();
+  }
+}
+
+using Outputs = std::vector<std::pair<std::string, std::vector<std::byte>>>;
+
+inline const std::vector<std::byte>& output(const Outputs& outputs, std::string_view name) {
+  for (const auto& [key, bytes] : outputs)
+    if (key == name) return bytes;
+  throw std::logic_error("there is no such output");
+}
+
+/// || a - b || / || b ||, of tensors of float.
+inline double relative_distance(const std::vector<std::byte>& a, const std::vector<std::byte>& b) {
+  double distance = 0.0, norm = 0.0;
+  for (std::size_t at = 0; at < b.size(); at += sizeof(float)) {
+    float x, y;
+    std::memcpy(&x, a.data() + at, sizeof x);
+    std::memcpy(&y, b.data() + at, sizeof y);
+    distance += (double{x} - y) * (double{x} - y);
+    norm += double{y} * y;
+  }
+  return std::sqrt(distance / norm);
+}
+
+inline void require_right(const std::vector<OutputCheck>& checks) {
+  for (const auto& check : checks) {
+    CAPTURE(check.output);
+    CAPTURE(check.max_abs_error);
+    CAPTURE(check.worst_index);
+    CHECK(check.relative_error <= check.limit);
+    CHECK(check.worst_of_bound <= 1.0);
+  }
+}
+
+/// Checks `chapter` on `problem` in several orders. Without atomics the bits must not depend on the
+/// order; dx and y never do.
+inline void check_problem(const Chapter& chapter, const Problem& problem, int runs) {
+  INFO(chapter.id << ": " << describe(problem));
+  const Tensors tensors(problem, chapter);
+  Outputs first;
+  for_each_run(runs, [&] {
+    const Run run(chapter, tensors);
+    run.launch();
+    const Outputs outputs = tensors.outputs();
+    if (first.empty()) {
+      require_right(run.check());
+      first = outputs;
+      return;
+    }
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      const std::string& name = outputs[i].first;
+      CAPTURE(name);
+      if (chapter.deterministic || name == "y" || name == "dx") CHECK(outputs[i] == first[i]);
+    }
+    if (!chapter.deterministic) require_right(run.check());
+  });
+}
+
+/// Every problem of the shape that `chapter` takes.
+template <typename Body>
+void for_each_variant(const Chapter& chapter, std::int64_t rows, std::int64_t cols,
+                      const Body& body) {
+  for (const DType dtype : kDTypes)
+    for (const Kind kind : {Kind::Layer, Kind::Rms})
+      for (const bool affine : {true, false})
+        for (const bool mixed : {false, true}) {
+          if (mixed && dtype == DType::F32) continue;
+          Problem problem;
+          problem.mixed = mixed;
+          problem.dtype = dtype;
+          problem.kind = kind;
+          problem.affine = affine;
+          problem.rows = rows;
+          problem.cols = cols;
+          if (refusal(chapter, problem).empty()) body(problem);
+        }
+}
+
+struct Size {
+  std::int64_t rows, cols;
+};
+
+inline Fusion common_in_networks() {
+  return {.dropout = 0.3f, .residual = Residual::Same, .prenorm = true};
+}
+
+/// Each part of a fusion alone, some together, and all of them.
+inline std::vector<Fusion> fusions() {
+  std::vector<Fusion> all;
+  for (const std::string_view name : fused_options())
+    for (const Problem& problem : with_option(Problem{}, name)) all.push_back(problem.fusion);
+  all.push_back({.residual = Residual::F32, .prenorm = true});
+  all.push_back({.rowscale = true, .dropout = 0.5f, .second_input = true});
+  all.push_back(common_in_networks());
+  all.push_back(everything());
+  for (Fusion& fusion : all) fusion.masks = fusion.dropout > 0.0f;
+  return all;
+}
+
+}  // namespace lnc

@@ -1,0 +1,413 @@
+// Of every chapter what kills the most faults in the least time: each kernel that it has is
+// launched. Linked with one chapter; runs on either backend.
+#include <limits>
+
+#include "common/harness/parts.h"
+#include "common/harness/tests/chapter_checks.h"
+
+using namespace lnc;
+
+namespace {
+
+constexpr int kRuns = 2;  // of a problem
+
+struct Types {
+  DType dtype;
+  bool mixed;
+};
+constexpr Types kTypes[] = {{DType::F32, false},
+                            {DType::F16, false},
+                            {DType::BF16, false},
+                            {DType::F16, true},
+                            {DType::BF16, true}};
+
+/// The problem with the kind and the parameters that chance, a number, gives it, or else with those
+/// that the chapter takes.
+Problem drawn(const Chapter& chapter, Problem problem, int chance) {
+  for (int i = 0; i < 4; ++i) {
+    problem.kind = (chance ^ i) & 1 ? Kind::Rms : Kind::Layer;
+    problem.affine = ((chance ^ i) & 2) == 0;
+    if (refusal(chapter, problem).empty()) break;
+  }
+  return problem;
+}
+
+}  // namespace
+
+TEST_SUITE_BEGIN("quick");
+
+TEST_CASE("every kernel of a chapter is right, in each pair of types") {
+  // In each pair of types a width of every vectorised kernel, aligned and not; in each width both
+  // kinds, with and without parameters.
+  for (const Chapter& chapter : chapters()) {
+    int chance = 0;
+    for (const auto [rows, cols] :
+         {Size{1, 1},     Size{3, 2},     Size{70, 33},   Size{5, 96},    Size{3, 200},
+          Size{2, 304},   Size{4, 307},   Size{5, 512},   Size{2, 900},   Size{3, 1023},
+          Size{3, 1024},  Size{3, 2048},  Size{2, 3001},  Size{3, 4096},  Size{2, 5000},
+          Size{2, 10003}, Size{2, 13000}, Size{2, 15001}, Size{2, 16383}, Size{3, 20000}}) {
+      for (const auto [dtype, mixed] : kTypes) {
+        Problem problem;
+        problem.dtype = dtype;
+        problem.mixed = mixed;
+        problem.rows = rows;
+        problem.cols = cols;
+        problem = drawn(chapter, problem, chance++);
+        if (refusal(chapter, problem).empty()) check_problem(chapter, problem, kRuns);
+      }
+    }
+  }
+}
+
+TEST_CASE("a chapter that groups rows is right where a group has one row, several, and none") {
+  for (const Chapter& chapter : chapters()) {
+    int chance = 0;
+    for (const auto [rows, cols] : {Size{77, 130}, Size{20, 1027}, Size{9, 9001}})
+      for (const int group : {1, 3, 64}) {
+        Problem problem;
+        problem.dtype = kTypes[chance % 5].dtype;
+        problem.mixed = kTypes[chance % 5].mixed;
+        problem.rows = rows;
+        problem.cols = cols;
+        problem.group = group;
+        problem = drawn(chapter, problem, chance++);
+        if (refusal(chapter, problem).empty()) check_problem(chapter, problem, kRuns);
+      }
+    Problem many;  // sums of more blocks than are added at once
+    many.rows = 1600;
+    many.cols = 40;
+    many.group = 400;
+    if (refusal(chapter, many).empty()) check_problem(chapter, many, 1);
+  }
+}
+
+TEST_CASE("rows that no cluster's shared memory holds are right, several for a cluster") {
+  for (const Chapter& chapter : chapters()) {
+    Problem problem;
+    problem.dtype = DType::BF16;
+    problem.rows = 3;
+    problem.cols = 1'000'003;
+    problem.group = 1;
+    if (refusal(chapter, problem).empty()) check_problem(chapter, problem, 1);
+  }
+}
+
+TEST_CASE("every chapter is right where no tensor starts at a 16-byte boundary") {
+  for (const Chapter& chapter : chapters())
+    for (const std::int64_t cols : {1, 8, 1000, 1023, 2048})
+      for (const DType dtype : kDTypes) {
+        Problem problem;
+        problem.dtype = dtype;
+        problem.rows = 7;
+        problem.cols = cols;
+        problem.misalign = 3;
+        if (refusal(chapter, problem).empty()) check_problem(chapter, problem, kRuns);
+      }
+}
+
+TEST_CASE("a fused chapter is right with each of its parts, and with all") {
+  for (const Chapter& chapter : chapters())
+    for (const Fusion& fusion : fusions())
+      for (const std::int64_t cols : {1, 33, 1000, 1024, 4097, 20000})
+        for (const int misalign : {0, 1}) {
+          Problem problem;
+          problem.dtype = cols % 2 == 0 ? DType::BF16 : DType::F16;
+          problem.mixed = cols % 3 == 0;
+          problem.kind = cols == 1024 ? Kind::Rms : Kind::Layer;
+          problem.rows = 5;
+          problem.cols = cols;
+          problem.misalign = misalign;
+          problem.fusion = fusion;
+          if (refusal(chapter, problem).empty()) check_problem(chapter, problem, kRuns);
+          problem.dtype = DType::F32;
+          problem.affine = false;
+          problem.mixed = false;
+          if (refusal(chapter, problem).empty()) check_problem(chapter, problem, kRuns);
+        }
+}
+
+TEST_CASE("the parts of a fusion, one after another, do what the fused chapter does") {
+  const auto check_parts = [](const Chapter& chapter, const Problem& problem) {
+    if (!refusal(chapter, problem).empty() || !has_parts(chapter, problem)) return;
+    if (problem.fusion == Fusion{.prenorm = true}) return;  // the sum is x: no part writes it
+    INFO(chapter.id << ": " << describe(problem) << ", misalign " << problem.misalign);
+    const Tensors tensors(problem, Direction::Forward);
+    tensors.poison_outputs();
+    const Parts parts(chapter, tensors);
+    parts.launch();
+    const auto checks = check(tensors);
+    if (problem.dtype == DType::F32) return require_right(checks);
+    // Each part rounds to 16 bits what the fused kernel keeps in float. As a whole a rounding may
+    // add what y's limit allows for one, in the sum and so in its statistics too; element by
+    // element the bounds, which are of float arithmetic, do not hold. Masks have no rounding.
+    const double limit = (1 + parts.kernels()) * checks.front().limit;
+    for (const auto& check : checks) {
+      CAPTURE(check.output);
+      CHECK(check.relative_error <= (check.output.starts_with("mask") ? 0.0 : limit));
+    }
+  };
+  for (const Chapter& chapter : chapters())
+    for (const Fusion& fusion : fusions())
+      for (const std::int64_t cols : {1, 33, 1000, 20000})
+        for (const DType dtype : kDTypes)
+          for (const int misalign : {0, 1}) {
+            Problem problem;
+            problem.dtype = dtype;
+            problem.mixed = dtype == DType::BF16;
+            problem.kind = cols == 33 ? Kind::Rms : Kind::Layer;
+            problem.rows = 5;
+            problem.cols = cols;
+            problem.misalign = misalign;
+            problem.fusion = fusion;
+            check_parts(chapter, problem);
+          }
+}
+
+TEST_CASE("the parts of a fusion are counted, with the bytes that each reads and writes") {
+  for (const Chapter& chapter : chapters()) {
+    Problem problem;
+    problem.dtype = DType::BF16;
+    problem.rows = 4;
+    problem.cols = 1000;
+    const auto expect = [&](const Fusion& fusion, int kernels, std::int64_t norms,
+                            std::int64_t element_bytes, std::int64_t row_bytes) {
+      problem.fusion = fusion;
+      if (!refusal(chapter, problem).empty() || !has_parts(chapter, problem)) return;
+      const Tensors tensors(problem, Direction::Forward);
+      const Parts parts(chapter, tensors);
+      CHECK(parts.kernels() == kernels);
+      Problem plain = problem;
+      plain.fusion = {};
+      CHECK(parts.predicted_bytes() == norms * chapter.predicted_bytes(plain, device().gpu) +
+                                           4000 * element_bytes + 4 * row_bytes);
+    };
+    expect({.prenorm = true}, 1, 1, 0, 0);
+    expect({.residual = Residual::Same}, 2, 1, 6, 0);
+    expect({.dropout = 0.1f, .residual = Residual::F32}, 3, 1, 5 + 8, 4);
+    expect({.dropout = 0.1f, .residual = Residual::F32, .prenorm = true}, 3, 1, 5 + 12, 4);
+    expect({.rowscale = true,
+            .dropout = 0.1f,
+            .second_input = true,
+            .residual = Residual::Same,
+            .prenorm = true,
+            .second_affine = true},
+           8, 2, 4 + 5 + 4 + 5 + 6 + 6, 16);
+  }
+}
+
+TEST_CASE("a fused chapter is right for any number of rows and size of a group") {
+  for (const Chapter& chapter : chapters())
+    for (const Fusion& fusion : {everything(), common_in_networks()})
+      for (const std::int64_t rows : {0, 1, 77})
+        for (const int group : {0, 1, 3, 100'000})
+          for (const std::int64_t cols : {130, 8200}) {
+            Problem problem;
+            problem.dtype = cols == 130 ? DType::F16 : DType::BF16;
+            problem.rows = rows;
+            problem.cols = cols;
+            problem.group = group;
+            problem.fusion = fusion;
+            if (refusal(chapter, problem).empty()) check_problem(chapter, problem, kRuns);
+          }
+}
+
+TEST_CASE("NaN or infinity in a row of x changes no other row of y") {
+  for (const Chapter& chapter : chapters()) {
+    if (chapter.direction() != Direction::Forward) continue;
+    Problem problem;
+    problem.rows = 9;
+    for (const std::int64_t cols : {100, 3000}) {
+      problem.cols = cols;
+      const Tensors tensors(problem, Direction::Forward);
+      const Run run(chapter, tensors);
+      run.launch();
+      const Outputs clean = tensors.outputs();
+      for (const float bad :
+           {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+            -std::numeric_limits<float>::infinity()}) {
+        INFO(chapter.id << ", " << bad << ", " << cols << " columns");
+        upload(tensors.data("x") + (4 * cols + 50) * sizeof(float), &bad, sizeof bad);
+        run.launch();
+        const Outputs dirty = tensors.outputs();
+        const auto same = [&](const char* name, std::int64_t begin, std::int64_t count) {
+          return std::memcmp(&output(clean, name)[begin * 4], &output(dirty, name)[begin * 4],
+                             count * 4) == 0;
+        };
+        CHECK(same("y", 0, 4 * cols));
+        CHECK(same("y", 5 * cols, 4 * cols));
+        CHECK_FALSE(same("y", 4 * cols, cols));
+        CHECK(same("rstd", 0, 4));
+        CHECK(same("rstd", 5, 4));
+      }
+    }
+  }
+}
+
+TEST_CASE("a row of equal numbers gives y = bias and rstd = 1 / sqrt(eps)") {
+  for (const Chapter& chapter : chapters()) {
+    if (chapter.direction() != Direction::Forward) continue;
+    Problem problem;
+    problem.rows = 2;
+    problem.cols = 1024;  // a power of two: the mean of equal numbers is exact
+    const Tensors tensors(problem, Direction::Forward);
+    const Run run(chapter, tensors);
+    const std::vector<float> constant(problem.cols, 3.0f);
+    upload(tensors.data("x") + problem.cols * 4, constant.data(), problem.cols * 4);
+    run.launch();
+    synchronize();
+    std::vector<float> y(problem.cols), bias(problem.cols);
+    float rstd = 0.0f;
+    download(y.data(), tensors.data("y") + problem.cols * 4, problem.cols * 4);
+    download(bias.data(), tensors.data("bias"), problem.cols * 4);
+    download(&rstd, tensors.data("rstd") + 4, 4);
+    INFO(chapter.id);
+    CHECK(y == bias);
+    CHECK(rstd == doctest::Approx(1.0 / std::sqrt(1e-5)).epsilon(1e-6));
+  }
+}
+
+TEST_CASE("a backward chapter that can writes y again") {
+  for (const Chapter& chapter : chapters())
+    for (const std::int64_t cols : {33, 1024, 5000})
+      for_each_variant(chapter, 10, cols, [&](Problem problem) {
+        problem.recompute_output = true;
+        if (refusal(chapter, problem).empty()) check_problem(chapter, problem, kRuns);
+      });
+}
+
+TEST_CASE("a chapter that is given y is right where weights are near 0, and where they are 0") {
+  for (const Chapter& chapter : chapters()) {
+    if (!chapter.from_y) continue;
+    for (const float scale : {1e-3f, -1e-3f, 1e-6f, -1e-6f, 0.0f})
+      for (const std::int64_t cols : {33, 1024, 9000})
+        for_each_variant(chapter, 9, cols, [&](Problem problem) {
+          problem.weight_scale = scale;
+          if (problem.affine) check_problem(chapter, problem, kRuns);
+        });
+    for (const bool affine : {true, false}) {
+      Problem problem;
+      problem.affine = affine;  // without, the weight is 1, and nothing is clamped
+      problem.eps = 4.0f;
+      problem.rows = 5;
+      problem.cols = 100;
+      check_problem(chapter, problem, kRuns);
+    }
+  }
+}
+
+TEST_CASE("the distance of a gradient from y to the one from x is told, and cannot fail") {
+  for (const Chapter& chapter : chapters()) {
+    if (!chapter.from_y) continue;
+    const auto distances = [&](const Problem& problem) {
+      INFO(describe(problem));
+      const Tensors tensors(problem, chapter);
+      const Run run(chapter, tensors);
+      run.launch();
+      const auto checks = run.check();
+      std::vector<double> distances;
+      for (const auto& check : checks) {
+        CHECK(check.passed());
+        if (!check.has_limit()) distances.push_back(check.relative_error);
+      }
+      REQUIRE(distances.size() == 2);
+      CHECK(checks[checks.size() - 2].output == "dx from x");
+      CHECK(checks.back().output == "dweight from x");
+      return distances;
+    };
+    Problem problem;
+    problem.rows = 64;
+    problem.cols = 256;
+    problem.dtype = DType::BF16;
+    CHECK(distances(problem)[1] < 0.01);
+    problem.weight_scale = 0x1p-10f;
+    CHECK(distances(problem)[1] > 0.1);  // y is rounded to the bias's digits
+    problem.kind = Kind::Rms;            // without a bias y scales with the weight, bit for bit
+    const auto small = distances(problem);
+    problem.weight_scale = 1.0f;
+    const auto large = distances(problem);
+    CHECK(small[1] == doctest::Approx(large[1]).epsilon(1e-3));
+    CHECK(large[1] < 0.01);
+  }
+}
+
+TEST_CASE("without rows the gradients of the parameters are zero, and nothing else is touched") {
+  for (const Chapter& chapter : chapters())
+    for_each_variant(chapter, 0, 77, [&](const Problem& problem) {
+      INFO(chapter.id << ": " << describe(problem));
+      const Tensors tensors(problem, chapter);
+      const Run run(chapter, tensors);
+      run.launch();
+      require_right(run.check());
+      if (chapter.direction() == Direction::Backward)
+        for (const auto& [name, bytes] : tensors.outputs())
+          for (const std::byte byte : bytes) REQUIRE(byte == std::byte{0});
+    });
+}
+
+TEST_CASE("eps is used: large and small ones give right results") {
+  for (const Chapter& chapter : chapters())
+    for (const float eps : {1e-12f, 1.0f}) {
+      Problem problem;
+      problem.rows = 5;
+      problem.cols = 100;
+      problem.eps = eps;
+      if (refusal(chapter, problem).empty()) check_problem(chapter, problem, kRuns);
+    }
+}
+
+TEST_CASE("the check sees a wrong gradient of a parameter") {
+  for (const Chapter& chapter : chapters()) {
+    if (chapter.direction() != Direction::Backward) continue;
+    Problem problem;
+    problem.rows = 10;
+    problem.cols = 50;
+    if (!refusal(chapter, problem).empty()) continue;
+    const Tensors tensors(problem, chapter);
+    const Run run(chapter, tensors);
+    run.launch();
+    run.launch();  // accumulating instead of overwriting would double dweight and dbias
+    require_right(run.check());
+    const float wrong = 123.0f;
+    upload(tensors.data("dweight") + 49 * sizeof wrong, &wrong, sizeof wrong);
+    CHECK_FALSE(run.check()[1].passed());
+  }
+}
+
+TEST_CASE("the check sees one wrong element of each gradient of a fusion") {
+  for (const Chapter& chapter : chapters()) {
+    Problem problem;
+    problem.dtype = DType::BF16;
+    problem.rows = 10;
+    problem.cols = 50;
+    problem.fusion = everything();
+    if (chapter.direction() != Direction::Backward || !refusal(chapter, problem).empty()) continue;
+    const Tensors tensors(problem, Direction::Backward);
+    const Run run(chapter, tensors);
+    run.launch();
+    synchronize();
+    require_right(run.check());
+    const auto a = backward_args<__nv_bfloat16, __nv_bfloat16>(tensors);
+    // A nudge of a seventh where there is something, and anything at all where there is nothing.
+    const auto fails_with_another = [&]<typename U>(const char* output, U* at) {
+      U right{};
+      download(&right, at, sizeof right);
+      const auto value = static_cast<float>(right);
+      const U wrong(value == 0.0f ? 1e-30f : value * (8.0f / 7.0f));
+      upload(at, &wrong, sizeof wrong);
+      for (const OutputCheck& check : run.check())
+        CHECK(check.passed() == (check.output != output));
+      upload(at, &right, sizeof right);
+    };
+    for (const int i : {0, 123, 499}) {
+      fails_with_another("dx", a.dx + i);
+      fails_with_another("dx1", a.fused.dx1 + i);
+      fails_with_another("dresidual", static_cast<float*>(a.fused.dresidual) + i);
+    }
+    fails_with_another("dweight", a.dweight + 49);
+    fails_with_another("dbias", a.dbias + 49);
+    fails_with_another("dweight1", a.fused.dweight1 + 49);
+    fails_with_another("dbias1", a.fused.dbias1 + 49);
+  }
+}
+
+TEST_SUITE_END();
