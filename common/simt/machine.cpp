@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -19,6 +20,7 @@
 #include <numeric>
 #include <optional>
 #include <random>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -620,6 +622,25 @@ Schedule& active_schedule() {
   return schedule;
 }
 
+// The kernels that have run. At the end of the program their names, as the linker has them, are
+// written to the file that SIMT_LAUNCHED names, if it names one.
+class Launched {
+ public:
+  void add(const void* kernel) { kernels_.insert(kernel); }
+  ~Launched() {
+    const char* const path = std::getenv("SIMT_LAUNCHED");
+    if (path == nullptr) return;
+    std::ofstream file(path);
+    for (const void* kernel : kernels_) {
+      Dl_info info;
+      if (dladdr(kernel, &info) != 0 && info.dli_saddr == kernel) file << info.dli_sname << '\n';
+    }
+  }
+
+ private:
+  std::set<const void*> kernels_;
+};
+
 }  // namespace
 
 Schedule schedule() { return active_schedule(); }
@@ -631,6 +652,8 @@ void run(const Launch& launch, const std::function<void()>& thread_body) {
   // One grid at a time, whichever threads of the program launch it: more are too many stacks.
   static std::mutex one_grid;
   const std::lock_guard lock(one_grid);
+  static Launched launched;
+  launched.add(launch.kernel);
   static StackPool stack_pools[kMaxCores];
   const Schedule schedule = active_schedule();
   const int size = static_cast<int>(std::max(launch.cluster, 1u));

@@ -68,6 +68,8 @@ void set_schedule(Schedule schedule);
 /// Runs `thread_body` once for every thread of the grid and returns when all have ended.
 /// Throws std::runtime_error for a configuration that CUDA refuses, Fault for a broken rule, and
 /// whatever the body throws; the first failure wins, and the blocks not yet started are skipped.
+/// Where the environment's SIMT_LAUNCHED names a file, the program's end writes there the linker's
+/// names of all kernels that ran.
 void run(const Launch& launch, const std::function<void()>& thread_body);
 
 /// The running block's dynamic shared memory: `shared_bytes` long to the byte, 128-byte aligned,

@@ -45,7 +45,8 @@ TEST_CASE("every kernel of a chapter is right, in each pair of types") {
          {Size{1, 1},     Size{3, 2},     Size{70, 33},   Size{5, 96},    Size{3, 200},
           Size{2, 304},   Size{4, 307},   Size{5, 512},   Size{2, 900},   Size{3, 1023},
           Size{3, 1024},  Size{3, 2048},  Size{2, 3001},  Size{3, 4096},  Size{2, 5000},
-          Size{2, 10003}, Size{2, 13000}, Size{2, 15001}, Size{2, 16383}, Size{3, 20000}}) {
+          Size{2, 5003},  Size{2, 10000}, Size{2, 10003}, Size{2, 13000}, Size{2, 15001},
+          Size{2, 16383}, Size{3, 20000}, Size{2, 20001}, Size{2, 33000}, Size{2, 33001}}) {
       for (const auto [dtype, mixed] : kTypes) {
         Problem problem;
         problem.dtype = dtype;
@@ -56,6 +57,27 @@ TEST_CASE("every kernel of a chapter is right, in each pair of types") {
         if (refusal(chapter, problem).empty()) check_problem(chapter, problem, kRuns);
       }
     }
+  }
+}
+
+TEST_CASE("every kernel of a fused chapter is right, in each pair of types") {
+  for (const Chapter& chapter : chapters()) {
+    if (!chapter.fused) continue;
+    int chance = 0;
+    for (const std::int64_t cols : {203, 1003, 2003, 8000, 8003, 8200, 20001})
+      for (const auto [dtype, mixed] : kTypes)
+        for (const Residual residual : {Residual::Same, Residual::F32})
+          for (const bool second_affine : {false, true}) {
+            Problem problem;
+            problem.dtype = dtype;
+            problem.mixed = mixed;
+            problem.rows = 2;
+            problem.cols = cols;
+            problem.fusion = {.dropout = 0.3f, .residual = residual, .prenorm = true};
+            problem.fusion.second_affine = second_affine;
+            problem = drawn(chapter, problem, chance++);
+            if (refusal(chapter, problem).empty()) check_problem(chapter, problem, kRuns);
+          }
   }
 }
 
@@ -108,7 +130,7 @@ TEST_CASE("every chapter is right where no tensor starts at a 16-byte boundary")
 TEST_CASE("a fused chapter is right with each of its parts, and with all") {
   for (const Chapter& chapter : chapters())
     for (const Fusion& fusion : fusions())
-      for (const std::int64_t cols : {1, 33, 1000, 1024, 4097, 20000})
+      for (const std::int64_t cols : {1, 33, 1000, 1024, 4097})
         for (const int misalign : {0, 1}) {
           Problem problem;
           problem.dtype = cols % 2 == 0 ? DType::BF16 : DType::F16;
