@@ -161,7 +161,8 @@ BARRIER = re.compile(
     r"(?:__syncthreads|__syncwarp|__threadfence\w*|cluster_(?:sync|arrive|wait)|fence_\w+|"
     r"grid_dependency_wait|launch_dependents|wait_bulk_stores\w*(?:<\w+>)?|commit_bulk_stores|__pipeline_\w+|"
     r"(?:un)?lock|release|(?:Start::|[\w\[\]]+(?:\.|->))(?:wait|arrive)\w*)\(")
-STATEMENT = re.compile(r"\s*\n(?P<indent> *)(?!\S.*\b(?:return|break|continue)\b|(?:else|do|for|while|asm)\b)(?P<text>[^{};\n]+;)")
+STATEMENT = re.compile(r"\s*\n(?P<indent> *)(?!\S.*\b(?:return|break|continue)\b|(?:else|do|for|while|asm)\b)"
+                       r"(?P<text>[^{};\n]+;)")
 
 
 def barrier(code) -> Iterator[Edit]:
@@ -329,7 +330,7 @@ def mutants_of(text, file):
 
 def mutated(text, mutant):
     """`text` with the mutant in it."""
-    begin = sum(len(line) for line in text.splitlines(True)[:mutant.line - 1]) + mutant.column - 1
+    begin = sum(len(line) + 1 for line in text.split("\n")[:mutant.line - 1]) + mutant.column - 1
     end = begin + len(mutant.old)
     if text[begin:end] != mutant.old:
         raise UserError(f"{mutant.file} has changed since its mutants were made.")
@@ -378,7 +379,7 @@ def sample(mutants, count, seed):
 # Which programs a mutant runs in.
 
 class Program(NamedTuple):
-    """A test program, and what of it is compiled anew: (source, its object in the build)."""
+    """A test program, and what of it is compiled anew."""
 
     name: str
     sources: tuple[str, ...]
@@ -533,21 +534,21 @@ class Build:
         return execute(command, self.directory, COMPILE_SECONDS)
 
     def link(self, program, objects, to):
-        """Links a program with {source: object} in place of the build's, and first."""
+        """Links a program with {source: object} in place of the build's, and first. A Ran."""
         link = list(self.links[program])
         link[link.index("-o") + 1] = str(to)
         replaced = {self.compilations[source][1] for source in objects}
         link = [token for token in link if token not in replaced]
         link[1:1] = [str(path) for path in objects.values()]
-        linked = execute(link, self.directory, COMPILE_SECONDS)
-        if linked.code != 0:
-            raise UserError(f"{program} could not be linked: {linked.output.strip()[-300:]}")
+        return execute(link, self.directory, COMPILE_SECONDS)
 
     def test(self, binary, suite, seconds):
         arguments = ["--abort-after=1"]
         if suite and not binary.name.startswith(REFERENCE_TESTS):
             arguments.append(f"--test-suite={suite}")
-        return execute([str(binary), *arguments], self.directory, seconds, OMP_NUM_THREADS="2")
+        # Passive: with more threads than cores, one that spins takes the time of one that works.
+        return execute([str(binary), *arguments], self.directory, seconds, OMP_NUM_THREADS="2",
+                       OMP_WAIT_POLICY="passive")
 
 
 class Attempt:
@@ -583,7 +584,10 @@ class Attempt:
         """None if the program's tests pass, else how they failed, and the test case."""
         if program.name not in self.binaries:
             binary = self.folder / program.name
-            self.build.link(program.name, {source: self.objects[source] for source in program.sources}, binary)
+            objects = {source: self.objects[source] for source in program.sources}
+            linked = self.build.link(program.name, objects, binary)
+            if linked.code != 0:
+                return {"program": program.name, "how": "link", "case": linked.output.strip()[-300:]}
             self.binaries[program.name] = binary
         ran = self.build.test(self.binaries[program.name], suite, seconds)
         if ran.code == 0:
@@ -592,6 +596,10 @@ class Attempt:
         crashed = ran.code is not None and (ran.code < 0 or ran.code > 128 or "CRASHED" in ran.output)
         how = "timeout" if ran.code is None else "crash" if crashed else "check"
         return {"program": program.name, "how": how, "case": case[1].strip() if case else ""}
+
+
+def verdict_of(failure, verdict):
+    return "does-not-compile" if failure["how"] == "link" else verdict
 
 
 class Judge:
@@ -642,7 +650,7 @@ class Judge:
             if self.suite != "complete":
                 failure = attempt.run(program, "quick", self.limit(program, "quick"))
                 if failure:
-                    return "killed-by-quick", failure
+                    return verdict_of(failure, "killed-by-quick"), failure
         if not different:
             return "same-code", {}
         if self.suite != "quick":
@@ -651,7 +659,7 @@ class Judge:
                     continue
                 failure = attempt.run(program, suite, self.limit(program, suite))
                 if failure:
-                    return "killed-by-complete", failure
+                    return verdict_of(failure, "killed-by-complete"), failure
         return "survives", {}
 
     def _broken(self, attempt, program):
@@ -757,7 +765,7 @@ def part(file):
     return Path(file).parent.as_posix()
 
 
-HEAD = ["", "made", "did not compile", "same code", "killed by quick", "only by complete", "survived"]
+HEAD = ["made", "did not compile", "same code", "killed by quick", "only by complete", "survived"]
 
 
 def table_row(name, records):
@@ -780,7 +788,7 @@ def tables(records):
               ("part", lambda record: part(record["file"]), sorted({part(record["file"]) for record in records}))]
     lines = []
     for title, key, names in groups:
-        lines += [markdown_row([title, *HEAD[1:]]), markdown_row(["---"] + ["---:"] * (len(HEAD) - 1))]
+        lines += [markdown_row([title, *HEAD]), markdown_row(["---"] + ["---:"] * len(HEAD))]
         lines += [table_row(name, [r for r in records if key(r) == name]) for name in names]
         lines += [table_row("all", records), ""]
     return "\n".join(lines)
@@ -791,7 +799,8 @@ def survivors(records):
     lines = []
     for record in sorted((r for r in records if r["verdict"] == "survives"), key=identity):
         mutant = Mutant(*identity(record))
-        lines.append(f"- {mutant.file}:{mutant.line}:{mutant.column} {mutant.kind}: {mutant.change()} in `{mutant.source}`")
+        place = f"{mutant.file}:{mutant.line}:{mutant.column}"
+        lines.append(f"- {place} {mutant.kind}: {mutant.change()} in `{mutant.source}`")
     return "\n".join(lines) or "None survived."
 
 
