@@ -23,6 +23,10 @@ its own tests, and in the complete suite in the quick tests of REFERENCE_READERS
     survives                              none did, in the suites that ran
     same-code                             the compiler makes the same object of it
     does-not-compile
+
+Not every survivor is a hole in the tests. An int64_t that became int shows in tensors of 2^31 elements
+and more, which the CPU's tests do not have; a lost atomic shows where two blocks meet, by chance; and
+some faults change only the time, or write where nobody reads.
 """
 
 import argparse
