@@ -11,7 +11,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <deque>
 #include <map>
 #include <source_location>
 #include <string>
@@ -45,14 +44,15 @@ class ThreadCopies {
   void commit() { ++groups_; }
   /// Ends all copies of the groups committed so far but the last `prior`.
   std::string wait(std::size_t prior) {
-    while (!copies_.empty() && copies_.front().group + prior < groups_) {
-      const Copy& copy = copies_.front();
+    auto copy_at = copies_.begin();
+    for (; copy_at != copies_.end() && copy_at->group + prior < groups_; ++copy_at) {
+      const Copy& copy = *copy_at;
       if (std::any_of(copy.to, copy.to + copy.bytes,
                       [](std::byte byte) { return byte != std::byte{kPoison}; }))
         return "waits for a copy whose destination was written to before it had arrived";
       std::memcpy(copy.to, copy.data.data(), copy.bytes);
-      copies_.pop_front();
     }
+    copies_.erase(copies_.begin(), copy_at);
     return "";
   }
 
@@ -63,8 +63,8 @@ class ThreadCopies {
     std::size_t bytes;
     std::size_t group;
   };
-  std::deque<Copy> copies_;
-  std::size_t groups_ = 0;  // committed
+  std::vector<Copy> copies_;  // few; and a deque allocates even where there are none
+  std::size_t groups_ = 0;    // committed
 };
 
 /// An mbarrier as PTX describes it. A phase is complete when no arrival and no byte is missing.

@@ -54,7 +54,8 @@ TEST_CASE("every kernel of a chapter is right, in each pair of types") {
         problem.rows = rows;
         problem.cols = cols;
         problem = drawn(chapter, problem, chance++);
-        if (refusal(chapter, problem).empty()) check_problem(chapter, problem, kRuns);
+        const int runs = cols > 4096 ? 1 : kRuns;
+        if (refusal(chapter, problem).empty()) check_problem(chapter, problem, runs);
       }
     }
   }
@@ -76,7 +77,8 @@ TEST_CASE("every kernel of a fused chapter is right, in each pair of types") {
             problem.fusion = {.dropout = 0.3f, .residual = residual, .prenorm = true};
             problem.fusion.second_affine = second_affine;
             problem = drawn(chapter, problem, chance++);
-            if (refusal(chapter, problem).empty()) check_problem(chapter, problem, kRuns);
+            const int runs = cols > 4096 ? 1 : kRuns;
+            if (refusal(chapter, problem).empty()) check_problem(chapter, problem, runs);
           }
   }
 }
@@ -84,7 +86,7 @@ TEST_CASE("every kernel of a fused chapter is right, in each pair of types") {
 TEST_CASE("a chapter that groups rows is right where a group has one row, several, and none") {
   for (const Chapter& chapter : chapters()) {
     int chance = 0;
-    for (const auto [rows, cols] : {Size{77, 130}, Size{20, 1027}, Size{9, 9001}})
+    for (const auto [rows, cols] : {Size{33, 130}, Size{20, 1027}, Size{9, 9001}})
       for (const int group : {1, 3, 64}) {
         Problem problem;
         problem.dtype = kTypes[chance % 5].dtype;
@@ -110,7 +112,8 @@ TEST_CASE("rows that no cluster's shared memory holds are right, several for a c
     problem.rows = 3;
     problem.cols = 1'000'003;
     problem.group = 1;
-    if (refusal(chapter, problem).empty()) check_problem(chapter, problem, 1);
+    const bool has_clusters = chapter.min_architecture >= 90;
+    if (has_clusters && refusal(chapter, problem).empty()) check_problem(chapter, problem, 1);
   }
 }
 
