@@ -81,6 +81,6 @@ void remote_store_async(T* pointer, unsigned rank, std::type_identity_t<T> value
 
 // Kernels run one after the other.
 inline void launch_dependents() {}
-inline void grid_dependency_wait() {}
+inline void grid_dependency_wait() { simt::grid_dependency_wait(); }
 
 }  // namespace lnc

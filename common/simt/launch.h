@@ -17,7 +17,7 @@ struct LaunchConfig {
   std::size_t shared_bytes = 0;
   cudaStream_t stream = nullptr;
   unsigned cluster = 0;       ///< blocks, neighbours in x, that share their shared memory
-  bool starts_early = false;  ///< it calls grid_dependency_wait(); here kernels never overlap
+  bool starts_early = false;  ///< every thread calls grid_dependency_wait(); kernels never overlap
 };
 
 /// Runs `kernel` over the grid and returns when it has ended. Each thread gets its own copy of the
@@ -29,7 +29,8 @@ void launch(void (*kernel)(Params...), const LaunchConfig& config, Args&&... arg
   if (config.grid.x == 0 || config.grid.y == 0 || config.grid.z == 0) return;
   const std::tuple<Params...> params(std::forward<Args>(args)...);
   const simt::Launch launch{config.grid, config.block, config.shared_bytes,
-                            reinterpret_cast<const void*>(kernel), config.cluster};
+                            reinterpret_cast<const void*>(kernel), config.cluster,
+                            config.starts_early};
   simt::run(launch, [&] { std::apply(kernel, params); });
 }
 

@@ -72,8 +72,9 @@ class Block {
         rank_(number % cluster.size()),
         threads_(volume(launch.block)),
         warps_((threads_.size() + kWarpSize - 1) / kWarpSize),
-        shared_(static_cast<std::byte*>(::operator new(launch.shared_bytes, kSharedAlignment))) {
-    std::memset(shared_.get(), 0xFF, launch.shared_bytes);
+        shared_(static_cast<std::byte*>(
+            ::operator new(launch.shared_bytes + kBehindShared, kSharedAlignment))) {
+    std::memset(shared_.get(), 0xFF, launch.shared_bytes + kBehindShared);
     for (unsigned i = 0; i < threads_.size(); ++i) {
       threads_[i].number = i;
       threads_[i].index = index_of(i, launch.block);
@@ -155,6 +156,8 @@ class Block {
       if (now - last_progress > schedule.patience)
         problem = "its threads spin, and what they wait for does not come";
       if (exited_ == threads_.size()) problem = async_.unfinished();
+      if (exited_ == threads_.size() && wrote_behind_shared())
+        problem = "a thread has written past the end of its dynamic shared memory";
       const bool idle = stuck || spinning;
       if (problem.empty() && async_.on_their_way() > 0) {
         if (const auto copy = copy_to_complete(schedule.order, idle, random)) {
@@ -320,6 +323,8 @@ class Block {
                 .where = where});
   }
 
+  void grid_dependency_wait() { running_->waited_for_grid = true; }
+
   // Lets those threads run whose wait is over.
   void wake() {
     for (Thread& thread : threads_) {
@@ -365,6 +370,7 @@ class Block {
     ThreadCopies copies;
     unsigned groups = 0;              // of bulk stores that it has committed
     std::uint64_t cluster_phase = 0;  // the last that it has arrived for
+    bool waited_for_grid = false;     // grid_dependency_wait
   };
 
   static bool is_runnable(const Thread& thread) { return thread.state == State::Runnable; }
@@ -374,7 +380,13 @@ class Block {
     unsigned exited = 0;
   };
 
+  bool wrote_behind_shared() const {
+    const std::byte* const end = shared_.get() + launch_.shared_bytes;
+    return std::any_of(end, end + kBehindShared, [](std::byte byte) { return byte != kUntouched; });
+  }
+
   static constexpr std::align_val_t kSharedAlignment{128};
+  static constexpr std::byte kUntouched{0xFF};
   struct DeleteShared {
     void operator()(std::byte* p) const { ::operator delete(p, kSharedAlignment); }
   };
@@ -466,6 +478,11 @@ class Block {
   }
 
   void exit(Thread& self) {
+    if (launch_.starts_early && !self.waited_for_grid) {
+      throw fault("thread " + std::to_string(self.number) +
+                  " ends without grid_dependency_wait(), in a kernel that starts before the last has "
+                  "ended");
+    }
     self.state = State::Exited;
     ++exited_;
     cluster_.exit();
@@ -758,6 +775,7 @@ void remote_store_async(const void* local, unsigned rank, const void* value, std
                         const void* barrier, std::source_location where) {
   this_block().remote_store_async(local, rank, value, bytes, barrier, where);
 }
+void grid_dependency_wait() { this_block().grid_dependency_wait(); }
 
 void yield() { this_block().yield(); }
 

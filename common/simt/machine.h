@@ -37,6 +37,7 @@ struct Launch {
   std::size_t shared_bytes = 0;
   const void* kernel = nullptr;
   unsigned cluster = 0;  ///< blocks, neighbours in x; 0: the launch names no cluster
+  bool starts_early = false;  ///< every thread must call grid_dependency_wait()
 };
 
 /// A kernel broke a rule of the execution model. The message names kernel, block, threads and
@@ -73,7 +74,8 @@ void set_schedule(Schedule schedule);
 void run(const Launch& launch, const std::function<void()>& thread_body);
 
 /// The running block's dynamic shared memory: `shared_bytes` long to the byte, 128-byte aligned,
-/// and filled with 0xFF (NaN in every float format) when the block starts.
+/// and filled with 0xFF (NaN in every float format) when the block starts. A write to the bytes
+/// behind it is a Fault at the block's end.
 void* dynamic_shared();
 
 // What the functions of cuda.h are made of.
@@ -141,6 +143,9 @@ void cluster_wait(std::source_location where);
 std::byte* remote(const void* local, unsigned rank, std::source_location where);
 void remote_store_async(const void* local, unsigned rank, const void* value, std::size_t bytes,
                         const void* barrier, std::source_location where);
+
+/// Kernels never overlap here, so it returns at once; a launch that starts early demands it.
+void grid_dependency_wait();
 
 /// Lets the block's other threads take a turn. Spin loops need this, since no thread is
 /// interrupted.

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/simt/launch.h"
+#include "common/simt/hopper.h"
 
 using lnc::launch;
 
@@ -63,6 +63,14 @@ bool has(const std::string& text, const std::string& part) {
 
 // Kernels need names that the linker exports, so that messages can show them.
 namespace kernels {
+
+__global__ void write_to_dynamic_shared(unsigned count) {
+  if (threadIdx.x < count) lnc::dynamic_shared<float>()[threadIdx.x] = 1.0f;
+}
+
+__global__ void wait_for_the_grid_in(unsigned threads) {
+  if (threadIdx.x < threads) lnc::grid_dependency_wait();
+}
 
 __device__ int linear_thread() {
   return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
@@ -600,6 +608,30 @@ TEST_CASE("a missing barrier gives different results under different schedules")
     launch(kernels::missing_barrier, {1, 64}, reverse.data());
   }
   CHECK(forward != reverse);
+}
+
+#if !defined(__SANITIZE_ADDRESS__)
+TEST_CASE("a write past the end of dynamic shared memory is a fault") {
+  const auto write = [](std::size_t bytes) {
+    return fault_of([=] {
+      const lnc::LaunchConfig config{.grid = 2, .block = 32, .shared_bytes = bytes};
+      launch(kernels::write_to_dynamic_shared, config, 16u);
+    });
+  };
+  CHECK(write(16 * sizeof(float)) == "");
+  CHECK(has(write(15 * sizeof(float)), "written past the end of its dynamic shared memory"));
+}
+#endif
+
+TEST_CASE("a kernel that starts early must wait for the kernel before it, in every thread") {
+  const auto fault = [](unsigned waiting) {
+    return fault_of([=] {
+      const lnc::LaunchConfig config{.grid = 1, .block = 64, .starts_early = true};
+      launch(kernels::wait_for_the_grid_in, config, waiting);
+    });
+  };
+  CHECK(fault(64) == "");
+  CHECK(has(fault(40), "thread 40 ends without grid_dependency_wait()"));
 }
 
 TEST_CASE("faults name kernel, block, threads and line, under every schedule") {

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# test_all.sh BACKEND: the complete matrix, part by part, with the time of each: what `make test` leaves out. A part that
+# fails does not keep the next from running.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+. common/setup/cuda.sh
+
+summary=()
+status=0
+
+part() {
+  local start=$SECONDS word=passed
+  echo "test-all: ---- $*"
+  "$@" || word=FAILED
+  [ $word = passed ] || status=1
+  summary+=("$(printf '%5d s  %s  %s' $((SECONDS - start)) $word "$*")")
+}
+
+part bash common/tools/test.sh "$1" --label-regex complete
+part make sanitize BACKEND=cpu
+if [ "$1" = cuda ]; then
+  part make sanitize BACKEND=cuda
+fi
+part make notebooks-run
+part make notebooks-run DATA=notebooks/data/h200.jsonl 'ARGS=notebooks/[235]*.ipynb'
+if find_nvcc >/dev/null; then
+  part make compile-cuda
+else
+  summary+=("skipped: compile-cuda: there is $no_nvcc")
+fi
+printf 'test-all: %s\n' "${summary[@]}"
+exit $status
