@@ -1,24 +1,16 @@
-#!/usr/bin/env python3
-"""Which data the notebooks read, and what they say of bad ones. Needs neither a GPU nor matplotlib.
-
-    python3 common/bench/tests/book_test.py
-"""
+"""Which data the notebooks read, and what they say of bad ones. Needs neither a GPU nor matplotlib."""
 
 import contextlib
 import io
 import json
 import os
-import sys
 import tempfile
 import unittest
 from pathlib import Path
 
-sys.dont_write_bytecode = True
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]
-import book  # noqa: E402
-from made_up import DEVICE, EMULATED, catalogue, jsonl, peer, profile, record, training  # noqa: E402
-from measurements import PROGRESSION, DataError, MissingData  # noqa: E402
+import book
+from made_up import DEVICE, EMULATED, catalogue, jsonl, peer, profile, record, training
+from measurements import PROGRESSION, DataError, MissingData
 
 
 class Choose(unittest.TestCase):
@@ -269,7 +261,3 @@ class Choose(unittest.TestCase):
         self.assertEqual([row["norm"] for row in chosen.training_rows()][3:], ["torch.compile", "ours"])
         self.assertIn("training_h100.jsonl: skipped 4 lines", err)
         self.assertIn("\nSkipped in it: 4 lines that could not be read.", chosen.about_training())
-
-
-if __name__ == "__main__":
-    unittest.main()

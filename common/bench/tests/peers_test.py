@@ -1,12 +1,9 @@
-#!/usr/bin/env python3
-"""compare_peers.py without PyTorch and without a GPU: requests, statistics, records, tables.
-
-    python3 common/bench/tests/peers_test.py
-"""
+"""compare_peers.py without PyTorch and without a GPU: requests, statistics, records, tables."""
 
 import contextlib
 import io
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -15,14 +12,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
-sys.dont_write_bytecode = True
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]
-import compare_peers  # noqa: E402
-import measurements  # noqa: E402
-import peers  # noqa: E402
-from made_up import MADE_BY  # noqa: E402
-from measurements import Problem  # noqa: E402
+import compare_peers
+import measurements
+import peers
+from made_up import MADE_BY
+from measurements import Problem
 
 SMALL, WIDE = Problem("bf16", 8, 1024), Problem("f32", 4, 2048)
 
@@ -82,10 +76,9 @@ class Requests(unittest.TestCase):
                 self.assertRegex(err.getvalue(), "is no|invalid choice|unrecognized")
 
     def test_without_pytorch_it_is_one_sentence(self):
-        script = "import sys; sys.modules['torch'] = None; sys.path.insert(0, sys.argv[1]); import compare_peers; " \
-                 "sys.exit(compare_peers.main(['--ready']))"
-        result = subprocess.run([sys.executable, "-B", "-c", script, str(HERE.parent)], capture_output=True, text=True,
-                                check=False)
+        script = "import sys; sys.modules['torch'] = None; import compare_peers; sys.exit(compare_peers.main(['--ready']))"
+        result = subprocess.run([sys.executable, "-B", "-c", script], capture_output=True, text=True,
+                                env={**os.environ, "PYTHONPATH": str(Path(compare_peers.__file__).parent)})
         self.assertEqual((result.returncode, result.stdout), (2, ""))
         self.assertRegex(result.stderr, r"\Acompare_peers needs PyTorch, and \S+ has none \(.*\); PYTHON=.*\n\Z")
 
@@ -249,7 +242,3 @@ class Interruption(unittest.TestCase):
                 compare_peers.report(comparison, [], interrupted=False)
             self.assertIn("Not started, because --budget -1 was spent: torch forward, bf16, 8 × 1024; liger forward, "
                           "bf16, 8 × 1024; and 2 more.", out.getvalue())
-
-
-if __name__ == "__main__":
-    unittest.main()

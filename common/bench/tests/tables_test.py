@@ -1,37 +1,27 @@
-#!/usr/bin/env python3
-"""Tests of the loader, the tables, and the profiler's reader. They need no GPU and no matplotlib.
-
-    python3 common/bench/tests/tables_test.py
-"""
+"""Tests of the loader, the tables, and the profiler's reader. They need no GPU and no matplotlib."""
 
 import contextlib
 import io
 import json
 import os
 import shutil
-import sys
 import tempfile
 import unittest
 from pathlib import Path
 
-sys.dont_write_bytecode = True
+import book
+import catalogue as catalogues
+import measurements
+import plots
+import profile_chapter
+import tables
+from made_up import catalogue, jsonl, peer, record, training
+from measurements import PROGRESSION
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
-sys.path[:0] = [str(HERE), str(HERE.parent)]
-import book  # noqa: E402
-import catalogue as catalogues  # noqa: E402
-import measurements  # noqa: E402
-import plots  # noqa: E402
-import profile_chapter  # noqa: E402
-import tables  # noqa: E402
-from made_up import catalogue, peer, record, training  # noqa: E402
-from measurements import PROGRESSION  # noqa: E402
-
 MEASURED = HERE / "measured.jsonl"  # two runs of seven chapters
 NCU = HERE / "ncu.csv"  # fwd01 and bwd02, cut to the columns that are read
-
-def jsonl(*entries):
-    return "".join(json.dumps(entry) + "\n" for entry in entries)
 
 
 def silently(function, *arguments, **options):
@@ -563,11 +553,6 @@ class Profile(InDirectory):
 class ThisRepository(unittest.TestCase):
     def test_its_tables_agree_with_its_data(self):
         if not (book.ROOT / book.DATA).exists():
-            print(f"skipped: {book.DATA} is not there yet, so no table can disagree with it", file=sys.stderr)
-            self.skipTest(f"{book.DATA} is not there yet")
+            self.skipTest(f"{book.DATA} is not there yet, so no table can disagree with it")
         status, out, err = silently(tables.main, ["--check"])
         self.assertEqual(status, 0, out + err)
-
-
-if __name__ == "__main__":
-    unittest.main()
