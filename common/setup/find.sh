@@ -42,7 +42,7 @@ find_cuda_headers() {
     printf '%s/include\n' "${CUDA_HOME:-/nowhere}" "${CUDA_PATH:-/nowhere}" /usr/local/cuda
     own_prefixes | sed 's|$|/include|'
   )
-  venv_has cuda-headers common/setup/cuda-headers.txt
+  venv_has cuda-headers .venv
 }
 
 # has_modules PYTHON REQUIREMENTS…: that interpreter has what the files list, in versions new enough.
@@ -75,7 +75,15 @@ find_clang_format() {
   return 1
 }
 
-# venv_has NAME REQUIREMENTS: venv_install got to its end, with these very requirements.
+# venv_has NAME VENV: what common/setup lists under NAME is in that environment: venv_install got to its end, with this
+# very list.
 venv_has() {
-  cmp -s "$2" ".venv/.$1"
+  cmp -s "$(list_of "$1")" "$2/.$1"
+}
+
+# list_of tests: the path of a list for pip.
+list_of() {
+  local list=common/setup/requirements-$1.txt
+  [ -e "$list" ] || list=common/setup/$1.txt
+  echo "$list"
 }

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# setup.sh [cpu] [cuda] [--with-format] [--with-lint] [--with-tables] [--with-notebooks]
+# setup.sh [cpu] [cuda] [--with-format] [--with-lint] [--with-tables] [--with-tests] [--with-notebooks] [--with-torch]
 #
 # Installs what is missing for that: Debian packages with one call of apt-get, Python wheels into
-# .venv. Where everything is there, it tests a few files, touches no network and says nothing.
-# Where it may not install, it prints the command that you need and exits with 2.
+# .venv, PyTorch (5 GB) into .venv-torch. Where everything is there, it tests a few files, touches no
+# network and says nothing. Where it may not install, it prints the command that you need and exits with 2.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . common/setup/find.sh
@@ -20,7 +20,7 @@ refuse() {
 
 packages=() # Debian packages
 missing=()  # the same, in words
-wheels=()   # NAME=REQUIREMENTS, for venv_install
+wheels=()   # "NAME VENV", for venv_install
 
 lacks() {
   packages+=("$1")
@@ -43,21 +43,21 @@ check_build() {
 check_cpu() {
   { find_header boost/context/fiber.hpp && find_library boost_context; } ||
     lacks libboost-context-dev Boost.Context
-  find_cuda_headers || wheels+=(cuda-headers=common/setup/cuda-headers.txt)
+  find_cuda_headers || wheels+=("cuda-headers .venv")
 }
 
-# In .venv, since the reader's own Python lacks something.
-check_tables() {
-  venv_has tables common/setup/requirements-tables.txt || wheels+=(tables=common/setup/requirements-tables.txt)
-}
-
-check_notebooks() {
-  venv_has notebooks common/setup/requirements-notebooks.txt ||
-    wheels+=(notebooks=common/setup/requirements-notebooks.txt)
+# check_python VENV NAME…: the reader's own Python has what the lists ask for, or the environment has.
+check_python() {
+  local venv=$1 name lists=()
+  shift
+  for name in "$@"; do lists+=("$(list_of "$name")"); done
+  if ! has_modules "${PYTHON:-python3}" "${lists[@]}"; then
+    for name in "$@"; do venv_has "$name" "$venv" || wheels+=("$name $venv"); done
+  fi
 }
 
 check() {
-  local part
+  local part wheel
   packages=() missing=() wheels=()
   for part in "$@"; do
     case $part in
@@ -65,20 +65,19 @@ check() {
       cpu) check_cpu ;;
       cuda) find_nvcc >/dev/null ||
         refuse "This needs the CUDA Toolkit, and there is $no_nvcc." ;;
-      --with-format) find_clang_format >/dev/null ||
-        wheels+=(clang-format=common/setup/clang-format.txt) ;;
-      --with-lint) venv_has lint common/setup/requirements-lint.txt ||
-        wheels+=(lint=common/setup/requirements-lint.txt) ;;
-      --with-tables) has_modules "${PYTHON:-python3}" common/setup/requirements-tables.txt || check_tables ;;
-      --with-notebooks)
-        has_modules "${PYTHON:-python3}" common/setup/requirements-{tables,notebooks}.txt ||
-          { check_tables && check_notebooks; } ;;
-      *) refuse "setup.sh: '$part' is not one of cpu, cuda, --with-format, --with-lint, --with-tables, --with-notebooks." ;;
+      --with-format) find_clang_format >/dev/null || wheels+=("clang-format .venv") ;;
+      --with-lint) venv_has lint .venv || wheels+=("lint .venv") ;;
+      --with-tables) check_python .venv tables ;;
+      --with-tests) check_python .venv tables tests ;;
+      --with-notebooks) check_python .venv tables notebooks ;;
+      --with-torch) check_python .venv-torch torch tests ;;
+      *) refuse "setup.sh: '$part' is none of cpu, cuda, --with-{format,lint,tables,tests,notebooks,torch}." ;;
     esac
   done
-  if [ ${#wheels[@]} -gt 0 ] && ! venv_works && ! "${PYTHON:-python3}" -c 'import ensurepip' 2>/dev/null; then
-    lacks python3-venv "Python's venv (to install ${wheels[*]#*=})"
-  fi
+  for wheel in ${wheels[@]+"${wheels[@]}"}; do
+    venv_works "${wheel#* }" || "${PYTHON:-python3}" -c 'import ensurepip' 2>/dev/null ||
+      lacks python3-venv "Python's venv (to install $(list_of "${wheel% *}"))"
+  done
   # cpu and cuda ask for much the same.
   mapfile -t packages < <(printf '%s\n' "${packages[@]}" | awk 'NF && !seen[$0]++')
   mapfile -t missing < <(printf '%s\n' "${missing[@]}" | awk 'NF && !seen[$0]++')
@@ -119,25 +118,27 @@ install_packages() {
   fi
 }
 
-venv_works() { [ ! -e .venv/.unfinished ] && .venv/bin/python -m pip --version >/dev/null 2>&1; }
+venv_works() { [ ! -e "$1/.unfinished" ] && "$1/bin/python" -m pip --version >/dev/null 2>&1; }
 
-# venv_install NAME REQUIREMENTS. A copy of REQUIREMENTS in .venv says that they are in it. What was
-# interrupted is made again: half a package looks whole to pip.
+# venv_install NAME VENV. A copy of the list in VENV says that it is in there. What was interrupted is
+# made again: half a package looks whole to pip.
 venv_install() {
-  if ! venv_works; then
-    say "making .venv"
-    [ ! -e .venv/.unfinished ] || rm -rf .venv
-    mkdir -p .venv && touch .venv/.unfinished
-    "${PYTHON:-python3}" -m venv .venv
+  local name=$1 venv=$2 list
+  list=$(list_of "$name")
+  if ! venv_works "$venv"; then
+    say "making $venv"
+    [ ! -e "$venv/.unfinished" ] || rm -rf "$venv"
+    mkdir -p "$venv" && touch "$venv/.unfinished"
+    "${PYTHON:-python3}" -m venv "$venv"
   fi
-  say "pip installs $1 into .venv: $(grep -v '^#' "$2" | tr '\n' ' ')"
-  touch .venv/.unfinished
-  if ! .venv/bin/python -m pip install --quiet --disable-pip-version-check --only-binary :all: -r "$2"; then
-    rm .venv/.unfinished # pip has undone its work
-    refuse "set-up: pip could not install what $2 lists."
+  say "pip installs $name into $venv: $(grep -v '^#' "$list" | tr '\n' ' ')"
+  touch "$venv/.unfinished"
+  if ! "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --only-binary :all: -r "$list"; then
+    rm "$venv/.unfinished" # pip has undone its work
+    refuse "set-up: pip could not install what $list lists."
   fi
-  cp "$2" ".venv/.$1"
-  rm .venv/.unfinished
+  cp "$list" "$venv/.$name"
+  rm "$venv/.unfinished"
 }
 
 check "$@"
@@ -149,5 +150,5 @@ if [ ${#packages[@]} -gt 0 ]; then
     refuse "set-up: still missing after the installation, maybe because this system is too old: $(in_words)."
 fi
 for wheel in ${wheels[@]+"${wheels[@]}"}; do
-  venv_install "${wheel%%=*}" "${wheel#*=}"
+  venv_install "${wheel% *}" "${wheel#* }"
 done

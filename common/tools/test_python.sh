@@ -1,13 +1,27 @@
 #!/usr/bin/env bash
-# test_python.sh [ARGUMENT…]: the Python of the tests, which ctest calls: the reader's own where it has what the tables
-# need, or PyTorch, which some tests need; else that of .venv.
+# test_python.sh FILE… [OPTION…]: pytest for ctest, with the reader's own Python where it has what the tests need, else
+# that of .venv. A file with torch in its name has PyTorch from .venv-torch, or from the reader's own Python.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . common/setup/find.sh
 
-python=${PYTHON:-python3}
-if ! has_modules "$python" common/setup/requirements-tables.txt && venv_has tables common/setup/requirements-tables.txt &&
-  ! "$python" -c 'import sys; from importlib.util import find_spec; sys.exit(not find_spec("torch"))'; then
-  python=.venv/bin/python
+own=${PYTHON:-python3}
+python=
+if [[ ${1##*/} == *torch* ]]; then
+  if venv_has torch .venv-torch && venv_has tests .venv-torch; then
+    python=.venv-torch/bin/python
+  elif has_modules "$own" common/setup/requirements-{torch,tests}.txt; then
+    python=$own
+  fi
 fi
-exec "$python" "$@"
+if [ -z "$python" ]; then
+  if has_modules "$own" common/setup/requirements-{tables,tests}.txt; then
+    python=$own
+  elif venv_has tables .venv && venv_has tests .venv; then
+    python=.venv/bin/python
+  else
+    echo "skipped: no Python here has pytest and what the tables need; \`bash common/setup/setup.sh --with-tests\` installs them"
+    exit 77
+  fi
+fi
+exec "$python" -B -m pytest -q "$@"

@@ -1,20 +1,9 @@
-"""lab.py: kernels on the CPU backend, and sums and quotients in narrow types.
+"""lab: kernels on the CPU backend, and sums and quotients in narrow types."""
 
-Exit status 77: skipped, and why
-"""
-
-import sys
 import unittest
-from pathlib import Path
 
-sys.dont_write_bytecode = True
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "notebooks"))
-
-from with_numpy import numpy_or_skip  # noqa: E402
-
-np = numpy_or_skip()
-import lab  # noqa: E402
+import lab
+import numpy as np
 
 DOUBLES = r"""
 #include <cstdio>
@@ -68,7 +57,3 @@ class Numbers(unittest.TestCase):
 
     def test_bfloat16_is_read_from_its_bits(self):
         np.testing.assert_array_equal(lab.as_numbers(np.array([0x3F80, 0xC040], np.uint16)), [1, -3])
-
-
-if __name__ == "__main__":
-    unittest.main()

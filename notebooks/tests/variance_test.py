@@ -1,28 +1,24 @@
-"""variance.py against the kernels that it follows, and against fwd04's notes.
-
-Usage: variance_test.py BIN_DIR [unittest options]      exit status 77: skipped, and why
-"""
+"""variance.py against the kernels that it follows, and against fwd04's notes."""
 
 import platform
 import subprocess
-import sys
 import tempfile
 import unittest
 from pathlib import Path
 
-sys.dont_write_bytecode = True
+import numpy as np
+import pytest
+from lab import variance
+
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "notebooks"))
-
-from with_numpy import numpy_or_skip  # noqa: E402
-
-np = numpy_or_skip()
-from lab import variance  # noqa: E402
-
 ROWS = 20
 
 
 class Kernels(unittest.TestCase):
+    @pytest.fixture(autouse=True)
+    def of_the_build(self, programs):
+        self.programs = programs
+
     def test_the_kernels_err_as_the_table_says(self):
         for chapter, method in (("fwd03", variance.two_passes), ("fwd04", variance.welford)):
             for dtype in ("f32", "f16", "bf16"):
@@ -34,7 +30,7 @@ class Kernels(unittest.TestCase):
     def compare(self, chapter, method, dtype, cols, offset):
         with tempfile.TemporaryDirectory() as folder:
             result = subprocess.run(
-                [BIN / chapter, "--rows", str(ROWS), "--cols", str(cols), "--dtype", dtype,
+                [self.programs[chapter], "--rows", str(ROWS), "--cols", str(cols), "--dtype", dtype,
                  "--offset", offset, "--samples", "0", "--dump", folder], capture_output=True, text=True)
             if "no usable NVIDIA GPU" in result.stderr:
                 self.skipTest(result.stderr.strip())
@@ -64,10 +60,3 @@ class Script(unittest.TestCase):
                                   ("f16", 10003, 10000), ("f16", 65519, 65504), ("f16", 65520, np.inf)):
             with self.subTest(f"{dtype} {x}"):
                 self.assertEqual(variance.round_to(dtype, np.array([x], np.float32))[0], rounded)
-
-
-if __name__ == "__main__":
-    if len(sys.argv) < 2 or not Path(sys.argv[1], "fwd04").exists():
-        sys.exit("usage: variance_test.py BIN_DIR, the folder of the built programs")
-    BIN = Path(sys.argv.pop(1)).resolve()
-    unittest.main()

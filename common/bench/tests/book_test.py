@@ -1,24 +1,16 @@
-#!/usr/bin/env python3
-"""Which data the notebooks read, and what they say of bad ones. Needs neither a GPU nor matplotlib.
-
-    python3 common/bench/tests/book_test.py
-"""
+"""Which data the notebooks read, and what they say of bad ones. Needs neither a GPU nor matplotlib."""
 
 import contextlib
 import io
 import json
 import os
-import sys
 import tempfile
 import unittest
 from pathlib import Path
 
-sys.dont_write_bytecode = True
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]
-import book  # noqa: E402
-from made_up import DEVICE, EMULATED, catalogue, jsonl, peer, profile, record, training  # noqa: E402
-from measurements import PROGRESSION, DataError, MissingData  # noqa: E402
+import book
+from made_up import DEVICE, EMULATED, catalogue, jsonl, peer, profile, record, training
+from measurements import PROGRESSION, DataError, MissingData
 
 
 class Choose(unittest.TestCase):
@@ -52,11 +44,10 @@ class Choose(unittest.TestCase):
 
     def test_the_committed_data_and_who_is_missing_in_them(self):
         chosen, err = self.choose()
-        self.assertEqual((chosen.device, err), (DEVICE, ""))
+        self.assertEqual((chosen.device, chosen.missing("fwd"), err), (DEVICE, ["fwd02"], ""))
         self.assertEqual([row["chapter"] for row in chosen.rows("fwd", [PROGRESSION])], ["fwd01"])
-        self.assertEqual(chosen.missing("fwd"), ["fwd02"])
-        self.assertIn("Data: notebooks/data/h100.jsonl, NVIDIA H100 80GB HBM3, driver 1", chosen.about())
-        self.assertIn("left out: fwd02.", chosen.about())
+        for words in ("notebooks/data/h100.jsonl", DEVICE, "left out: fwd02."):
+            self.assertIn(words, chosen.about())
         self.assertEqual([row["device"] for row in chosen.source_rows("bwd")], ["A100"])
 
     def test_a_row(self):
@@ -73,31 +64,13 @@ class Choose(unittest.TestCase):
         chosen, err = self.choose()
         self.assertEqual(err, "notebooks/data/chapters.json lacks fwd10; `make tables` writes it anew\n")
         self.assertEqual(list(chosen.chapters), ["fwd01", "fwd02", "bwd01", "fwd10"])
-        self.assertEqual(chosen.chapters["fwd10"].title, "fwd10")
-        (self.root / book.CATALOGUE).unlink()
-        self.assertIn("lacks bwd01, fwd01, fwd02, fwd10; `make tables`", self.choose()[1])
 
-    def test_a_warm_time_stands_beside_no_cold_one(self):
+    def test_a_warm_time_and_a_wrong_result_s_stand_beside_no_cold_one(self):
         warm = [record("fwd01", 1.0, l2="warm"), record("fwd02", 2.0, l2="warm")]
-        self.write(book.DATA, jsonl(*self.measured, *warm))
+        self.write(book.DATA, jsonl(*self.measured, *warm, record("fwd02", 2.0, passed=False)))
         chosen, _ = self.choose()
         self.assertEqual([row["median_us"] for row in chosen.rows("fwd", [PROGRESSION])], [20.0])
-        self.assertEqual(chosen.missing("fwd"), ["fwd02"])
         self.assertIn("Left out: 2 records of a warm L2", chosen.about())
-        self.write(book.DATA, jsonl(*warm, *self.measured))
-        self.assertEqual([row["median_us"] for row in self.choose()[0].rows("fwd", [PROGRESSION])], [20.0])
-        self.write(book.DATA, jsonl(*warm))
-        self.assertEqual(self.choose()[0].rows("fwd", [PROGRESSION]), [])
-
-    def test_records_of_another_schema_are_named_skipped_and_counted(self):
-        old = {"chapter": "fwd02", "dtype": "f32", "rows": 1024, "cols": 2048, "median_us": 1.0}
-        self.write(book.DATA, jsonl(*self.measured, old, {**record("fwd02", 1.0), "schema": 3},
-                                    {**record("bwd01", 1.0), "schema": 3}))
-        chosen, err = self.choose()
-        self.assertIn("h100.jsonl: skipped 1 record of no schema and 2 records of schema 3: this reads schema 2\n",
-                      err)
-        self.assertEqual(chosen.missing("fwd"), ["fwd02"])
-        self.assertIn("Skipped in it: 3 lines that could not be read.", chosen.about())
 
     def test_the_readers_own_measurements_come_first(self):
         self.write(book.LOCAL, jsonl(record("fwd01", 9e4, **EMULATED), record("fwd02", 7.0, device="GPU")))
@@ -116,14 +89,16 @@ class Choose(unittest.TestCase):
         self.assertIn("Emulated times", chosen.about())
         row, = chosen.rows("fwd", [PROGRESSION])
         self.assertEqual([row[key] for key in ("cycles", "gbps", "roof_gbps", "of_roof")], [None] * 4)
-        self.assertEqual((chosen.source_rows("bwd"), chosen.contenders("fwd")[1], chosen.profiles), ([], [], {}))
+        self.assertEqual([chosen.source_rows("bwd"), chosen.contenders("fwd")[1], chosen.training_rows()], [[], [], []])
 
-    def test_a_line_cut_short_is_skipped_counted_and_said(self):
-        self.write(book.DATA, jsonl(*self.measured)[:-40])
+    def test_lines_that_cannot_be_read_are_skipped_counted_and_said(self):
+        text = jsonl({**record("fwd02", 1.0), "schema": 3}, *self.measured)
+        self.write(book.DATA, text[:-40])
         chosen, err = self.choose()
         self.assertIn("skipped 1 line", err)
-        self.assertIn("Skipped in it: 1 line that could not be read.", chosen.about())
-        self.assertEqual(chosen.missing("bwd"), ["bwd01"])
+        self.assertIn("skipped 1 record of schema 3", err)
+        self.assertIn("Skipped in it: 2 lines that could not be read.", chosen.about())
+        self.assertEqual((chosen.missing("fwd"), chosen.missing("bwd")), (["fwd02"], ["bwd01"]))
 
     def test_no_data(self):
         with self.assertRaisesRegex(MissingData, "nowhere.jsonl is not there yet; `make bench JSON="):
@@ -134,10 +109,6 @@ class Choose(unittest.TestCase):
         self.write("two.jsonl", jsonl(*self.measured, record("fwd02", 1.0, device="B")))
         with self.assertRaisesRegex(DataError, "times of B and NVIDIA H100 80GB HBM3"):
             self.choose("two.jsonl")
-
-    def test_a_wrong_result_has_no_time(self):
-        self.write(book.DATA, jsonl(record("fwd01", 20.0, passed=False)))
-        self.assertEqual(self.choose()[0].rows("fwd", [PROGRESSION]), [])
 
     def test_profiles_and_peers_are_of_the_same_device(self):
         self.write("notebooks/data/h100_profile.jsonl", jsonl(profile("fwd01"), profile("fwd01")))
@@ -170,8 +141,8 @@ class Choose(unittest.TestCase):
     def test_kernels_measured_beside_the_peers_are_held_against_them(self):
         ours, peers, chosen = self.contend(*self.OWN, self.TORCH)
         self.assertEqual((ours, peers), ([("fwd02", 8.0), ("fwd01", 21.0)], [("torch", 9.0)]))
-        self.assertEqual(chosen.about_peers(), "The peers were measured beside our kernels, in one run, 2026-01-02, "
-                                               "PyTorch 2.11, QuACK 0.6.")
+        for words in ("in one run", "2026-01-02", "PyTorch 2.11", "QuACK 0.6"):
+            self.assertIn(words, chosen.about_peers())
         pair, = chosen.against_peers("fwd")
         self.assertEqual((pair["title"], pair["peer"], pair["ratio"]), ("Two", "torch", 8 / 9))
 
@@ -214,24 +185,14 @@ class Choose(unittest.TestCase):
         self.write(name, jsonl(*entries))
         return self.choose()
 
-    def test_without_training_that_is_said(self):
-        chosen, err = self.choose()
-        self.assertEqual((chosen.training_rows(), err), ([], ""))
-        self.assertRegex(chosen.about_training(), "^notebooks/data/training_h100.jsonl holds no training")
-
     def test_training_rows(self):
-        told = {"packages": {"torch": "2.11"}}
-        runs = [*training("bf16", **told), *training("f32", **told)]
-        chosen, err = self.train(book.TRAINING, *runs)
+        chosen, err = self.train(book.TRAINING, *training("bf16"), *training("f32"))
         rows = chosen.training_rows()
         self.assertEqual([row["norm"] for row in rows[:6]],
                          ["torch"] * 3 + ["torch.compile", "ours", "ours, memory-efficient"])
         self.assertEqual(([row["noise"] for row in rows[::6]], len(rows), err), ([3e-3, 2e-5], 12, ""))
         self.assertAlmostEqual(rows[0]["last"], sum(rows[0]["losses"][54:]) / 6)
-        self.assertEqual(rows[0]["model"], "60 steps of 16 × 512 symbols, 6 layers of width 768")
         self.assertEqual(chosen.training_rows("rms"), [])
-        self.assertEqual(chosen.about_training(), "Data: notebooks/data/training_h100.jsonl, NVIDIA H100 80GB HBM3, "
-                                                  "driver 1, CUDA 13.0, PyTorch 2.11, 2026-01-02, commit c.")
 
     def test_of_two_trainings_the_newest_whole_one_counts(self):
         def run(number):
@@ -256,10 +217,6 @@ class Choose(unittest.TestCase):
             chosen, err = self.train(book.LOCAL_TRAINING, *entries)
             self.assertEqual({row["device"] for row in chosen.training_rows()}, {DEVICE})
             self.assertIn("local_training.jsonl holds no whole training on a GPU", err)
-        self.write(book.LOCAL, jsonl(record("fwd01", 9e4, **EMULATED)))
-        chosen, _ = self.choose(book.LOCAL)
-        self.assertEqual((chosen.training_rows(), chosen.about_training()),
-                         ([], "A model trains on a GPU; none stands beside emulated times."))
 
     def test_a_training_cut_short_is_skipped_counted_and_said(self):
         broken = ['{"schema": 2, "training": "torch"}\n', "[]\n", json.dumps({**training("f32")[0], "losses": ["low"]}) + "\n"]
@@ -269,7 +226,3 @@ class Choose(unittest.TestCase):
         self.assertEqual([row["norm"] for row in chosen.training_rows()][3:], ["torch.compile", "ours"])
         self.assertIn("training_h100.jsonl: skipped 4 lines", err)
         self.assertIn("\nSkipped in it: 4 lines that could not be read.", chosen.about_training())
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -2,34 +2,22 @@
 
 Chapters whose launch is several kernels of their own are shown and not judged: Nsight Compute empties
 the caches before each kernel and does not count the time between them, so its sum is another quantity.
-
-Usage: cycles_test.py BIN_DIR      exit status 77: skipped, and why
-       cycles_test.py --self-test  only how the profiler's table is read; needs no GPU
 """
 
 import json
 import os
-import pathlib
 import shutil
 import statistics
 import subprocess
-import sys
-import tempfile
-import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import pytest
 from measurements import DataError
 from profile_chapter import by_chapter, parse_csv
 
 RUNS = 3
 LAUNCHES = "4"  # in a run of the profiler; the first finds its instructions in no cache
 TOLERANCE = 0.10
-SKIPPED = 77
 METRIC = "sm__cycles_elapsed.max"
-
-
-class Skip(Exception):
-    """There is nothing to compare with here."""
 
 
 def kernels_by_chapter(table):
@@ -55,25 +43,22 @@ def profiled_kernels(ncu, chapters):
     result = subprocess.run(command, capture_output=True, text=True, timeout=600)
     output = result.stdout + result.stderr
     if "ERR_NVGPUCTRPERM" in output:
-        raise Skip("the driver keeps its performance counters from this user (ERR_NVGPUCTRPERM)")
+        pytest.skip("the driver keeps its performance counters from this user (ERR_NVGPUCTRPERM)")
     if result.returncode != 0:
         raise RuntimeError(f"ncu ended with status {result.returncode}:\n{output}")
     return kernels_by_chapter(result.stdout)
 
 
-def reported_cycles(chapters):
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder, "results.jsonl")
-        result = subprocess.run([chapters, "--json", path], capture_output=True, text=True,
-                                timeout=600)
-        if "no usable NVIDIA GPU" in result.stderr:
-            raise Skip(result.stderr.strip())
-        if result.returncode != 0:
-            raise RuntimeError(f"chapters ended with status {result.returncode}:\n"
-                               + result.stdout + result.stderr)
-        records = [json.loads(line) for line in path.read_text().splitlines()]
+def reported_cycles(chapters, path):
+    path.unlink(missing_ok=True)
+    result = subprocess.run([chapters, "--json", path], capture_output=True, text=True, timeout=600)
+    if "no usable NVIDIA GPU" in result.stderr:
+        pytest.skip(result.stderr)
+    if result.returncode != 0:
+        raise RuntimeError(f"chapters ended with status {result.returncode}:\n" + result.stdout + result.stderr)
+    records = [json.loads(line) for line in path.read_text().splitlines()]
     if records[0]["backend"] != "cuda":
-        raise Skip("these programs run on the CPU, which counts no cycles")
+        pytest.skip("these programs run on the CPU, which counts no cycles")
     return {record["chapter"]: record["cycles"] for record in records}
 
 
@@ -100,24 +85,18 @@ def compare(reported, profiled, unjudged=()):
     return agree and bool(reported)
 
 
-def main(bin_dir):
-    chapters = pathlib.Path(bin_dir, "chapters").resolve()
-    path = os.environ.get("PATH", "") + os.pathsep + "/usr/local/cuda/bin"
-    try:
-        if subprocess.run("nvidia-smi -L", shell=True, capture_output=True).returncode != 0:
-            raise Skip("there is no NVIDIA GPU")
-        ncu = shutil.which("ncu", path=path)
-        if ncu is None:
-            raise Skip("there is no ncu, Nsight Compute's command line")
-        reported = medians([reported_cycles(chapters) for _ in range(RUNS)])
-        runs = [profiled_kernels(ncu, chapters) for _ in range(RUNS)]
-        profiled = medians([{chapter: sum(kernels.values()) for chapter, kernels in run.items()}
-                            for run in runs])
-    except Skip as why:
-        print(f"skipped: {why}")
-        return SKIPPED
+def test_the_reported_cycles_are_nsight_compute_s(programs, tmp_path):
+    if subprocess.run("nvidia-smi -L", shell=True, capture_output=True).returncode != 0:
+        pytest.skip("there is no NVIDIA GPU")
+    ncu = shutil.which("ncu", path=os.environ.get("PATH", "") + os.pathsep + "/usr/local/cuda/bin")
+    if ncu is None:
+        pytest.skip("there is no ncu, Nsight Compute's command line")
+    chapters = programs["chapters"]
+    reported = medians([reported_cycles(chapters, tmp_path / "results.jsonl") for _ in range(RUNS)])
+    runs = [profiled_kernels(ncu, chapters) for _ in range(RUNS)]
+    profiled = medians([{chapter: sum(kernels.values()) for chapter, kernels in run.items()} for run in runs])
     unjudged = [chapter for chapter, kernels in runs[0].items() if several(kernels)]
-    return 0 if compare(reported, profiled, unjudged) else 1
+    assert compare(reported, profiled, unjudged)
 
 
 FIXTURE = """\
@@ -136,32 +115,22 @@ fwd01 · One thread per row
 """
 
 
-class SelfTest(unittest.TestCase):
-    def test_gives_each_chapter_its_kernels(self):
-        kernels = kernels_by_chapter(FIXTURE)
-        self.assertEqual({chapter: sum(own.values()) for chapter, own in kernels.items()},
-                         {"fwd01": 2622769, "bwd01": 5070625, "bwd02": 81328})
-        self.assertEqual([chapter for chapter, own in kernels.items() if several(own)], ["bwd02"])
-
-    def test_refuses_output_without_a_table(self):
-        with self.assertRaises(DataError):
-            kernels_by_chapter("==ERROR== no kernels were profiled\n")
-
-    def test_takes_the_median_of_the_runs(self):
-        self.assertEqual(medians([{"fwd01": 3}, {"fwd01": 100}, {"fwd01": 1}]), {"fwd01": 3})
-
-    def test_compares(self):
-        for cycles, agree in [(89, False), (91, True), (109, True), (111, False)]:
-            self.assertEqual(compare({"fwd01": cycles}, {"fwd01": 100}), agree)
-        self.assertTrue(compare({"fwd01": 200}, {"fwd01": 100}, unjudged=["fwd01"]))
-        self.assertFalse(compare({}, {"fwd01": 100}))
-        self.assertFalse(compare({"fwd01": 100, "fwd02": 1}, {"fwd01": 100}))
+def test_each_chapter_has_the_cycles_of_its_kernels():
+    kernels = kernels_by_chapter(FIXTURE)
+    assert ({chapter: sum(own.values()) for chapter, own in kernels.items()}
+            == {"fwd01": 2622769, "bwd01": 5070625, "bwd02": 81328})
+    assert [chapter for chapter, own in kernels.items() if several(own)] == ["bwd02"]
+    with pytest.raises(DataError):
+        kernels_by_chapter("==ERROR== no kernels were profiled\n")
 
 
-if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit(__doc__)
-    self_test = unittest.main(argv=sys.argv[:1], exit=False, buffer=True).result
-    if not self_test.wasSuccessful():
-        sys.exit(1)
-    sys.exit(0 if sys.argv[1] == "--self-test" else main(sys.argv[1]))
+def test_the_median_run_counts():
+    assert medians([{"fwd01": 3}, {"fwd01": 100}, {"fwd01": 1}]) == {"fwd01": 3}
+
+
+def test_10_percent_apart_agree_and_a_chapter_of_one_side_does_not():
+    for cycles, agree in [(89, False), (91, True), (109, True), (111, False)]:
+        assert compare({"fwd01": cycles}, {"fwd01": 100}) == agree
+    assert compare({"fwd01": 200}, {"fwd01": 100}, unjudged=["fwd01"])
+    assert not compare({}, {"fwd01": 100})
+    assert not compare({"fwd01": 100, "fwd02": 1}, {"fwd01": 100})

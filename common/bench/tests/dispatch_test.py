@@ -1,26 +1,23 @@
 """At every measured shape the dispatch's choice is within 3 % of the fastest chapter.
 
-Usage: dispatch_test.py LIBRARY [DATA]          LIBRARY: the CPU backend's liblnc.so, whose dispatch
-       dispatch_test.py --table LIBRARY [DATA]  sees an H100. --table: shows every shape. DATA: another
-                                                file than h100.jsonl, of any Hopper GPU.
+    .venv/bin/python -m pytest -s common/bench/tests/dispatch_test.py
 
-A line of the table in common/library/dispatch.cpp starts from what --table shows: where another chapter than
-the choice is the fastest, and by how much. The choices must be those of notebooks/data/chapters.json, which
-other scripts read.
+shows every shape. A line of the table in common/library/dispatch.cpp starts from there: where another chapter than
+the choice is the fastest, and by how much. LNC_DATA names another file than h100.jsonl, of any Hopper GPU.
 """
 
-import sys
+import os
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[3]
-sys.path[:0] = [str(ROOT / "common/python/layernorm_chapters"), str(ROOT / "common/bench")]
-from library import DTYPES, KINDS, BackwardArgs, ForwardArgs, Library, Problem  # noqa: E402
-from catalogue import REMEDY, dispatched, load_catalogue  # noqa: E402
-from measurements import Problem as Shape  # noqa: E402
-from measurements import load, problem_of  # noqa: E402
-from peers import DTYPES as DTYPE_NAMES  # noqa: E402
+import pytest
+from catalogue import REMEDY, dispatched, load_catalogue
+from layernorm_chapters.library import DTYPES, KINDS, BackwardArgs, ForwardArgs, Library, Problem
+from measurements import Problem as Shape
+from measurements import load, problem_of
+from peers import DTYPES as DTYPE_NAMES
 
+ROOT = Path(__file__).resolve().parents[3]
 TOLERANCE = 0.03
 OPTIONS = {"affine", "mixed"}  # without a fusion, and with the groups that a chapter chooses itself
 ALIGNED = 1 << 20  # an address for a plan, which reads nothing there
@@ -84,11 +81,14 @@ def row(one, times, chosen):
     return f"{str(one):40} {chosen} {us:12}  then {', '.join(shown) or 'nothing'}"
 
 
-def test_the_judge():
+def test_a_choice_may_be_3_percent_slower_and_must_be_measured():
     times = {"fwd01": 10.0, "fwd02": 10.2, "fwd03": 10.4}
     assert not judge(times, "fwd01") and not judge(times, "fwd02")
     assert judge(times, "fwd03") == "fwd03 is chosen, and needs 10.40 us; fwd01 needs 10.00"
     assert judge(times, "fwd04") == "fwd04 is chosen, and not measured there"
+
+
+def test_only_a_gpu_s_times_of_plain_passes_count():
     record = {"chapter": "bwd07", "direction": "backward", "kind": "layer", "dtype": "f32", "rows": 1, "cols": 2,
               "options": {}, "median_us": 3.0, "backend": "cuda"}
     grouped = {**record, "options": {"group": 2}}
@@ -97,30 +97,21 @@ def test_the_judge():
     assert one.from_y and measured == {"bwd07": 3.0}
 
 
-def main(path, data=ROOT / "notebooks/data/h100.jsonl", *, table=False):
-    test_the_judge()
-    library = Library(Path(path).resolve())
+def test_the_dispatch_chooses_the_fastest_chapter_at_every_measured_shape(library):
+    library = Library(library)
     if library.backend != "cpu":
-        sys.exit(f"{path} asks the GPU that is here; the table is for an H100")
+        pytest.skip("the table is for an H100, which the CPU backend stands for; a GPU's library asks the GPU that is here")
     catalogue = load_catalogue()
     from_y = {chapter["id"] for chapter in catalogue["chapters"] if chapter["from_y"]}
     named = dispatched(catalogue)
-    measured = passes(load(data).only().records, from_y)
+    measured = passes(load(ROOT / os.environ.get("LNC_DATA", "notebooks/data/h100.jsonl")).only().records, from_y)
+    assert measured
     wrong = []
     for one, times in sorted(measured.items()):
         chosen = choice(library, one)
-        if table:
-            print(row(one, times, chosen))
+        print(row(one, times, chosen))
         if problem := judge(times, chosen):
             wrong.append(f"{one}: {problem}")
         if chosen not in named:
             wrong.append(f"{one}: {chosen} is chosen, which chapters.json does not name; {REMEDY}")
-    print("\n".join([*wrong, f"{len(measured)} shapes, {len(wrong)} with a slow choice"]))
-    return 1 if wrong or not measured else 0
-
-
-if __name__ == "__main__":
-    arguments = [argument for argument in sys.argv[1:] if argument != "--table"]
-    if not 1 <= len(arguments) <= 2:
-        sys.exit(__doc__)
-    sys.exit(main(*arguments, table="--table" in sys.argv))
+    assert not wrong, "\n".join([f"{len(wrong)} of {len(measured)} shapes with a slow choice", *wrong])

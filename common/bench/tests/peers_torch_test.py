@@ -1,15 +1,10 @@
-#!/usr/bin/env python3
-"""compare_peers.py with PyTorch: the reference, the C library, a whole run. On the library's device.
-
-    python3 common/bench/tests/peers_torch_test.py build/cpu/lib/liblnc.so      exit status 77: skipped, and why
-"""
+"""compare_peers.py with PyTorch: the reference, the C library, a whole run. On the library's device."""
 
 import contextlib
 import io
 import json
 import math
 import os
-import sys
 import tempfile
 import time
 import unittest
@@ -17,17 +12,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
-sys.dont_write_bytecode = True
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]
-SKIPPED = 77
+import pytest
+from pytest_fixtures import import_torch
 
-try:
-    import torch
-except ImportError as missing:
-    print(f"skipped: {missing}")
-    sys.exit(SKIPPED)
-
+torch = import_torch()
 import compare_peers  # noqa: E402
 import gpt_training  # noqa: E402
 import measurements  # noqa: E402
@@ -37,12 +25,14 @@ import peers  # noqa: E402
 from layernorm_chapters.library import Library, LibraryError  # noqa: E402
 from measurements import Problem  # noqa: E402
 
-LIBRARY = Path(sys.argv.pop(1) if len(sys.argv) > 1 else "build/cpu/lib/liblnc.so").resolve()
-DEVICE = {"cpu": "cpu", "cuda": "cuda"}[Library(LIBRARY).backend]
-if DEVICE == "cuda" and not torch.cuda.is_available():
-    print("skipped: PyTorch sees no GPU")
-    sys.exit(SKIPPED)
 PROBLEMS = [Problem(dtype, 33, 264) for dtype in peers.DTYPES]
+LIBRARY, DEVICE = None, "cpu"  # those of --build
+
+
+@pytest.fixture(scope="module", autouse=True)
+def of_the_build(library, torch_device):
+    global LIBRARY, DEVICE
+    LIBRARY, DEVICE = library, torch_device
 
 
 class WallClock:
@@ -282,10 +272,11 @@ class Queue(unittest.TestCase):
         self.assertEqual(set(counts), {3, 4, 5, 6})
 
 
-@unittest.skipUnless(DEVICE == "cuda", "events need a GPU")
 class Events(unittest.TestCase):
     def test_the_host_s_time_counts_only_where_it_should(self):
         """A call that keeps the host busy for 300 µs and the device for none."""
+        if DEVICE != "cuda":
+            self.skipTest("events need a GPU")
         x = torch.zeros(1, device=DEVICE)
 
         def run():
@@ -298,7 +289,3 @@ class Events(unittest.TestCase):
         self.assertFalse(late)
         self.assertLess(peers.quantile(without, 0.5), 30)
         self.assertGreater(peers.quantile(peer_clock.Clock(with_launch=True).samples(run, 15)[0], 0.5), 300)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,7 +1,5 @@
 """The chapters against PyTorch and Triton, on a GPU.
 
-Usage: pytorch_test.py BIN_DIR      exit status 77: skipped, and why
-
 1. The reference's Philox words equal Triton's for 2048 x 2048 (seed, offset) pairs.
 2. fwd07's dropout masks equal Triton's, and its outputs those of PyTorch's operations one by one.
 3. The plain forward chapters agree with torch.nn.functional.layer_norm.
@@ -12,25 +10,21 @@ Usage: pytorch_test.py BIN_DIR      exit status 77: skipped, and why
 import concurrent.futures
 import pathlib
 import subprocess
-import sys
 import tempfile
 
-SKIPPED = 77
+import pytest
+from pytest_fixtures import import_torch
+
+torch = import_torch()
+if not torch.cuda.is_available():
+    pytest.skip("PyTorch sees no GPU", allow_module_level=True)
+import numpy  # noqa: E402
+import triton  # noqa: E402
+import triton.language as tl  # noqa: E402
+
 SIDE, STRIDE, ROUNDS = 2048, 2097143, 7
 SHAPES = [["--rows", str(rows), "--cols", str(cols)] for rows, cols in
           ((1031, 1500), (1024, 2048), (257, 33), (70, 12288), (9, 50257))]
-
-try:
-    import numpy
-    import torch
-    import triton
-    import triton.language as tl
-except ImportError as missing:
-    print(f"skipped: {missing}")
-    sys.exit(SKIPPED)
-if not torch.cuda.is_available():
-    print("skipped: PyTorch sees no GPU")
-    sys.exit(SKIPPED)
 
 
 @triton.jit
@@ -49,19 +43,13 @@ def mask_kernel(seeds, out, cols, p, rounds: tl.constexpr, block: tl.constexpr):
     tl.store(out + row * cols + col, keep.to(tl.uint8), mask=col < cols)
 
 
-def check(what, passed, detail=""):
-    print(f"{'pass' if passed else 'FAIL'}  {what}  {detail}")
-    return passed
-
-
-def compare_words(bin_dir):
-    ours = subprocess.run([bin_dir / "philox_words", str(SIDE), str(STRIDE)], check=True,
+def test_philox_words_are_triton_s(programs):
+    ours = subprocess.run([programs["philox_words"], str(SIDE), str(STRIDE)], check=True,
                           capture_output=True).stdout
     ours = torch.frombuffer(bytearray(ours), dtype=torch.int32).reshape(SIDE, SIDE)
     theirs = torch.empty(SIDE, SIDE, dtype=torch.int32, device="cuda")
     words_kernel[(SIDE,)](theirs, SIDE, STRIDE, ROUNDS, SIDE)
-    equal = int((theirs.cpu() == ours).sum())
-    return check("Philox words equal Triton's", equal == SIDE * SIDE, f"{equal} of {SIDE * SIDE}")
+    assert int((theirs.cpu() == ours).sum()) == SIDE * SIDE
 
 
 def load(directory, name, bfloat16):
@@ -80,13 +68,13 @@ def relative(ours, reference):
     return float((ours.double() - reference.double()).norm() / reference.double().norm())
 
 
-def run_and_load(bin_dir, chapter, dtype, options, dropout):
+def run_and_load(programs, chapter, dtype, options, dropout):
     """Every tensor of one run of a chapter, by its name."""
     with tempfile.TemporaryDirectory() as directory:
         arguments = ["--dtype", dtype, "--samples", "0", "--dump", directory, *options]
         if dropout:
             arguments += ["--dropout", str(dropout)]
-        subprocess.run([bin_dir / chapter, *arguments], check=True, capture_output=True)
+        subprocess.run([programs[chapter], *arguments], check=True, capture_output=True)
         return {path.stem: load(directory, path.stem, dtype == "bf16")
                 for path in pathlib.Path(directory).glob("*.npy")}
 
@@ -109,9 +97,9 @@ def keep_scale(dropout):
     return 1.0 / (1.0 - float(numpy.float32(dropout)))
 
 
-def compare_chapter(bin_dir, chapter, dtype, options, dropout=0.0):
+def compare_chapter(programs, chapter, dtype, options, dropout=0.0):
     """One run of a chapter, its dumped inputs put through PyTorch's operations in double."""
-    t = run_and_load(bin_dir, chapter, dtype, options, dropout)
+    t = run_and_load(programs, chapter, dtype, options, dropout)
     passed, details = True, []
 
     def branch(x, rowscale, seeds, mask):
@@ -150,12 +138,14 @@ def compare(chapter, dtype, options, ours, expected, passed=True, details=()):
     errors = {name: relative(ours[name], reference) for name, reference in expected.items()}
     details = [*details, *(f"{name}: {error:.1e}" for name, error in errors.items())]
     passed = passed and all(error < limit for error in errors.values())
-    return check(f"{chapter} {dtype} {' '.join(options)}", passed, ", ".join(details))
+    what = f"{'pass' if passed else 'FAIL'}  {chapter} {dtype} {' '.join(options)}  {', '.join(details)}"
+    print(what)
+    return "" if passed else what
 
 
-def compare_gradients(bin_dir, chapter, dtype, options, dropout=0.0):
+def compare_gradients(programs, chapter, dtype, options, dropout=0.0):
     """One run of a backward chapter, its dumped inputs put through PyTorch's autograd in double."""
-    t = run_and_load(bin_dir, chapter, dtype, options, dropout)
+    t = run_and_load(programs, chapter, dtype, options, dropout)
     parameters = {name: t[name].double().requires_grad_() for name in
                   ("weight", "bias", "weight1", "bias1") if name in t}
     if "residual_out" in t:
@@ -187,9 +177,9 @@ def compare_gradients(bin_dir, chapter, dtype, options, dropout=0.0):
     return compare(chapter, dtype, options, t, expected)
 
 
-def comparisons(bin_dir):
+def comparisons(programs):
     """Each comparison, as a function and its arguments."""
-    names = subprocess.run([bin_dir / "chapters", "--list"], check=True, capture_output=True,
+    names = subprocess.run([programs["chapters"], "--list"], check=True, capture_output=True,
                            text=True).stdout
     for chapter in (line.split()[0] for line in names.splitlines()):
         compare_one = compare_chapter if chapter.startswith("fwd") else compare_gradients
@@ -197,27 +187,19 @@ def comparisons(bin_dir):
         for kind in ["layer", "rms"] if takes_rms else ["layer"]:
             for dtype in ("f32", "f16", "bf16"):
                 for shape in SHAPES if dtype == "f32" else SHAPES[:2]:
-                    yield compare_one, bin_dir, chapter, dtype, [*shape, "--kind", kind]
+                    yield compare_one, programs, chapter, dtype, [*shape, "--kind", kind]
     everything = ["--rowscale", "--parallel", "--prenorm"]
     for dtype in ("f32", "f16", "bf16"):
         for parts in (["--residual", "same", "--prenorm"], [*everything, "--residual", "f32"],
                       [*everything, "--residual", "same", "--kind", "rms"]):
             for dropout in (0.0, 0.1, 0.5):
                 options = [*SHAPES[0], *parts]
-                yield compare_chapter, bin_dir, "fwd07", dtype, options, dropout
-                yield compare_gradients, bin_dir, "bwd10", dtype, options, dropout
+                yield compare_chapter, programs, "fwd07", dtype, options, dropout
+                yield compare_gradients, programs, "bwd10", dtype, options, dropout
 
 
-def main(bin_dir):
-    passed = [compare_words(bin_dir)]
+def test_every_chapter_agrees_with_pytorch(programs):
     with concurrent.futures.ThreadPoolExecutor(max_workers=4) as pool:
-        jobs = [pool.submit(*comparison) for comparison in comparisons(bin_dir)]
-        passed += [job.result() for job in jobs]
-    print(f"{sum(passed)} of {len(passed)} comparisons passed")
-    return 0 if all(passed) else 1
-
-
-if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit(__doc__)
-    sys.exit(main(pathlib.Path(sys.argv[1]).resolve()))
+        jobs = [pool.submit(*comparison) for comparison in comparisons(programs)]
+        wrong = [what for what in (job.result() for job in jobs) if what]
+    assert jobs and not wrong, "\n".join([f"{len(wrong)} of {len(jobs)} comparisons failed", *wrong])

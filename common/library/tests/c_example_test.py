@@ -1,12 +1,7 @@
-"""The C example of README.md is C99, links with the library, and runs; so lnc.h is C, too.
-
-Usage: c_example_test.py COMPILER LIBRARY      LIBRARY: the CPU backend's liblnc.so
-"""
+"""The C example of README.md is C99, links with the library, and runs; so lnc.h is C, too."""
 
 import re
 import subprocess
-import sys
-import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -21,24 +16,13 @@ int main(void) { /* bfloat16 is the upper half of a float: 0x3f80 is 1, 0x4040 i
 """
 
 
-def main(compiler, library):
+def test_the_example_of_the_readme_is_c_and_runs(compiler, library, tmp_path):
     example, = re.findall(r"^```c\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"),
                           re.MULTILINE | re.DOTALL)
-    library = Path(library).resolve()
-    with tempfile.TemporaryDirectory() as directory:
-        program = Path(directory, "example")
-        program.with_suffix(".c").write_text(example + MAIN, encoding="utf-8")
-        subprocess.run([compiler, "-x", "c", "-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror",
-                        f"-I{ROOT}", program.with_suffix(".c"), "-x", "none", library,
-                        f"-Wl,-rpath,{library.parent}", "-o", program], check=True)
-        result = subprocess.run([program], capture_output=True, text=True)
-    print(result.stdout, result.stderr, sep="")
-    assert result.returncode == 0, result.returncode
-    assert result.stdout == "2.000 1.000 bf80 3f80 3f80 bf80\n"
-    assert result.stderr == "x is null\n"
-
-
-if __name__ == "__main__":
-    if len(sys.argv) != 3:
-        sys.exit(__doc__)
-    main(*sys.argv[1:])
+    program = tmp_path / "example"
+    program.with_suffix(".c").write_text(example + MAIN, encoding="utf-8")
+    subprocess.run([compiler, "-x", "c", "-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror",
+                    f"-I{ROOT}", program.with_suffix(".c"), "-x", "none", library,
+                    f"-Wl,-rpath,{library.parent}", "-o", program], check=True)
+    result = subprocess.run([program], capture_output=True, text=True)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "2.000 1.000 bf80 3f80 3f80 bf80\n", "x is null\n")

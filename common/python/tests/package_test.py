@@ -1,7 +1,4 @@
-"""The package without PyTorch and without a library: its version, its names, what it says where something is missing.
-
-    python3 common/python/tests/package_test.py
-"""
+"""The package without PyTorch and without a library: its version, its names, what it says where something is missing."""
 
 import os
 import re
@@ -18,11 +15,11 @@ VERSION = re.search(r"^project\(\w+ VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt"
 
 
 def python(code, path, **environment):
-    """Runs code with the folder first in the path, in a Python that believes that there is no PyTorch."""
-    code = f"import sys; sys.modules['torch'] = None; sys.path.insert(0, {str(path)!r})\n{code}"
-    clean = {name: value for name, value in os.environ.items() if name not in ("LNC_LIBRARY", "PYTHONPATH")}
-    return subprocess.run([sys.executable, "-B", "-c", code], env={**clean, **environment},
-                          capture_output=True, text=True)
+    """Runs code with the folder in the path, in a Python that believes that there is no PyTorch."""
+    code = f"import sys; sys.modules['torch'] = None\n{code}"
+    clean = {name: value for name, value in os.environ.items() if name != "LNC_LIBRARY"}
+    return subprocess.run([sys.executable, "-B", "-c", code], capture_output=True, text=True,
+                          env={**clean, "PYTHONPATH": str(path), **environment})
 
 
 class Package(unittest.TestCase):
@@ -65,7 +62,3 @@ class Package(unittest.TestCase):
         self.install()
         code = "from layernorm_chapters.library import library_path; print(library_path('cpu'))"
         self.assertEqual(python(code, self.site, LNC_LIBRARY=__file__).stdout.strip(), __file__)
-
-
-if __name__ == "__main__":
-    unittest.main()

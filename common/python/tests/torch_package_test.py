@@ -1,49 +1,46 @@
 """The Python package against PyTorch: functions, modules, gradients, compilation, threads, streams.
 
-Usage: torch_package_test.py LIBRARY [unittest options]      exit status 77: skipped, and why
-
-LIBRARY is a liblnc.so. The GPU's needs a GPU; with the CPU backend's, everything but CUDA graphs and
-streams is tested on CPU tensors.
+With the CPU backend's library, everything but CUDA graphs and streams is tested, on CPU tensors.
 """
 
 import copy
 import os
 import re
-import sys
 import threading
 import unittest
 import unittest.mock
 from pathlib import Path
 
-SKIPPED = 77
-ROOT = Path(__file__).resolve().parents[3]
+import pytest
+from pytest_fixtures import import_torch
 
-
-def skip(why):
-    print(f"skipped: {why}")
-    sys.exit(SKIPPED)
-
-
-if __name__ != "__main__" or len(sys.argv) < 2:
-    sys.exit(__doc__)
-os.environ["LNC_LIBRARY"] = sys.argv.pop(1)
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # PyTorch's threads and the CPU library's
-sys.path.insert(0, str(ROOT / "common/python"))
-try:
-    import torch
-except ImportError:
-    skip("there is no PyTorch on this machine")
+torch = import_torch()
 import layernorm_chapters as lnc  # noqa: E402
 from layernorm_chapters import operators  # noqa: E402
 
-DEVICE = operators.library().backend
-if DEVICE == "cuda" and not torch.cuda.is_available():
-    skip("PyTorch sees no GPU")
-
-on_gpu = unittest.skipUnless(DEVICE == "cuda", "needs a GPU")
+ROOT = Path(__file__).resolve().parents[3]
 LIMITS = {torch.float32: 1e-5, torch.float16: 6e-4, torch.bfloat16: 4e-3}
 KINDS = ("layer", "rms")
 EPS = 1e-5
+DEVICE = "cpu"  # or "cuda", where the library's tensors are
+
+
+@pytest.fixture(scope="module", autouse=True)
+def with_the_library(library, torch_device):
+    global DEVICE
+    DEVICE = torch_device
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LNC_LIBRARY", str(library))
+        operators.library.cache_clear()
+        print(f"{library}, PyTorch {torch.__version__}, {DEVICE} tensors")
+        yield
+
+
+@pytest.fixture
+def on_gpu():
+    if DEVICE != "cuda":
+        pytest.skip("needs a GPU")
 
 
 def random(*shape, dtype=torch.float32, mean=0.0, requires_grad=False):
@@ -441,7 +438,7 @@ class Compilation(Package):
                                                torch.autograd.grad(expected, leaves, dy)):
                             self.assertLess(error(mine, eager), 1e-4)
 
-    @on_gpu
+    @pytest.mark.usefixtures("on_gpu")
     def test_compiled_into_a_cuda_graph(self):
         torch.compiler.reset()
         model = small_model()
@@ -452,7 +449,7 @@ class Compilation(Package):
                 self.assertLess(error(compiled(x).clone(), model(x)), 1e-5)
 
 
-@on_gpu
+@pytest.mark.usefixtures("on_gpu")
 class Streams(Package):
     def test_a_cuda_graph_replays_with_new_inputs(self):
         for memory_efficient in (False, True):
@@ -526,8 +523,3 @@ class Streams(Package):
         y.square().sum().backward()
         self.assertEqual((str(y.device), str(x.grad.device)), ("cuda:1", "cuda:1"))
         self.assertLess(error(y, torch.nn.functional.layer_norm(x, (512,))), 1e-5)
-
-
-if __name__ == "__main__":
-    print(f"{os.environ['LNC_LIBRARY']}, PyTorch {torch.__version__}, {DEVICE} tensors")
-    unittest.main()

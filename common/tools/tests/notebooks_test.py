@@ -1,22 +1,14 @@
-#!/usr/bin/env python3
-"""The notebooks are committed without outputs. That they run is for `make notebooks-run` to show.
-
-    python3 common/tools/tests/notebooks_test.py
-"""
+"""The notebooks are committed without outputs. That they run is for `make notebooks-run` to show."""
 
 import contextlib
 import io
 import json
 import os
-import sys
 import tempfile
 import unittest
 from pathlib import Path
 
-sys.dont_write_bytecode = True
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
-import run_notebooks  # noqa: E402
+import run_notebooks
 
 
 def notebook(*cells):
@@ -29,7 +21,7 @@ EXECUTED = {"cell_type": "code", "id": "a", "metadata": {"scrolled": True}, "sou
 
 class ThisRepository(unittest.TestCase):
     def test_its_notebooks_are_stripped(self):
-        paths = sorted((HERE.parents[2] / "notebooks").glob("*.ipynb"))
+        paths = sorted((Path(__file__).resolve().parents[3] / "notebooks").glob("*.ipynb"))
         self.assertTrue(paths)
         for path in paths:
             with self.subTest(path.name):
@@ -71,7 +63,3 @@ class BadData(unittest.TestCase):
         with contextlib.redirect_stderr(io.StringIO()) as err:
             self.assertEqual(run_notebooks.main([]), 2)
         self.assertRegex(err.getvalue(), r"^\S+nowhere.jsonl is not there yet; `make bench JSON=\S+` measures it\n$")
-
-
-if __name__ == "__main__":
-    unittest.main()

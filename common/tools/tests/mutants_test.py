@@ -1,18 +1,13 @@
-"""Tests of the faults that mutants.py makes, on small snippets and on the kernels as they are.
-
-    python3 -m unittest discover -s common/tools/tests
-"""
+"""Tests of the faults that mutants.py makes, on small snippets and on the kernels as they are."""
 
 import contextlib
 import io
 import json
-import sys
 import tempfile
 import unittest
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-import mutants  # noqa: E402
+import mutants
 
 
 def changed(kind, statements):
@@ -186,7 +181,3 @@ class Commands(unittest.TestCase):
             _, out, _ = self.call("table", str(path), "--survivors", str(listed))
             self.assertNotIn("kernel.cu:3", out)
             self.assertIn("kernel.cu:3", listed.read_text(encoding="utf-8"))
-
-
-if __name__ == "__main__":
-    unittest.main()

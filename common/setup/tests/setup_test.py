@@ -1,7 +1,4 @@
-"""Tests of the front door: which backend, what is there. They install nothing.
-
-    python3 -m unittest discover -s common/setup/tests
-"""
+"""Tests of the front door: which backend, what is there. They install nothing."""
 
 import os
 import re
@@ -155,7 +152,3 @@ class SaidTwice(unittest.TestCase):
         pinned, = re.findall(r"^(clang-format==\S+)", self.read("common/setup/clang-format.txt"), re.MULTILINE)
         hooks = re.findall(r"clang-format==[^]\s,]+", self.read(".pre-commit-config.yaml"))
         self.assertEqual(hooks, [pinned])
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,15 +1,10 @@
-"""Tests of the front door: which chapter is meant.
+"""Tests of the front door: which chapter is meant."""
 
-    python3 -m unittest discover -s common/tools/tests
-"""
-
-import sys
 import tempfile
 import unittest
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from find_chapter import find_chapter, known_chapters  # noqa: E402
+from find_chapter import find_chapter, known_chapters
 
 CHAPTERS = {
     "fwd01": "fwd01_thread_per_row",
@@ -43,7 +38,3 @@ class FindChapter(unittest.TestCase):
                 (Path(directory) / name / "kernel.cu").touch()
             (Path(directory) / "fwd09_without_a_kernel").mkdir()
             self.assertEqual(list(known_chapters(Path(directory)).items()), list(CHAPTERS.items()))
-
-
-if __name__ == "__main__":
-    unittest.main()

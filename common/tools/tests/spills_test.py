@@ -1,18 +1,13 @@
-"""Tests of the check for spills, on made-up reports of ptxas.
-
-    python3 -m unittest discover -s common/tools/tests
-"""
+"""Tests of the check for spills, on made-up reports of ptxas."""
 
 import contextlib
 import io
-import sys
 import tempfile
 import unittest
 from pathlib import Path
 from unittest import mock
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-import spills  # noqa: E402
+import spills
 
 ALIGNED = "_ZN5fwd0618layer_norm_forwardIfLb1EEEvf"  # void fwd06::layer_norm_forward<float, true>(float)
 OTHER = "_ZN5bwd0919layer_norm_backwardIfLi1ELb0EEEvf"  # …<float, 1, false>
@@ -82,7 +77,3 @@ class Spills(unittest.TestCase):
             unneeded = spills.Known("no such kernel", 8, "")
             with mock.patch.object(spills, "KNOWN", [unneeded]):
                 self.assertEqual(spills.main(directory), 1)
-
-
-if __name__ == "__main__":
-    unittest.main()
