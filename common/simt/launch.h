@@ -28,9 +28,9 @@ void launch(void (*kernel)(Params...), const LaunchConfig& config, Args&&... arg
   static_assert(sizeof...(Params) == sizeof...(Args), "one argument for each kernel parameter");
   if (config.grid.x == 0 || config.grid.y == 0 || config.grid.z == 0) return;
   const std::tuple<Params...> params(std::forward<Args>(args)...);
-  const simt::Launch launch{config.grid, config.block, config.shared_bytes,
-                            reinterpret_cast<const void*>(kernel), config.cluster,
-                            config.starts_early};
+  const simt::Launch launch{config.grid,         config.block,
+                            config.shared_bytes, reinterpret_cast<const void*>(kernel),
+                            config.cluster,      config.starts_early};
   simt::run(launch, [&] { std::apply(kernel, params); });
 }
 

@@ -479,9 +479,10 @@ class Block {
 
   void exit(Thread& self) {
     if (launch_.starts_early && !self.waited_for_grid) {
-      throw fault("thread " + std::to_string(self.number) +
-                  " ends without grid_dependency_wait(), in a kernel that starts before the last has "
-                  "ended");
+      throw fault(
+          "thread " + std::to_string(self.number) +
+          " ends without grid_dependency_wait(), in a kernel that starts before the last has "
+          "ended");
     }
     self.state = State::Exited;
     ++exited_;

@@ -36,7 +36,7 @@ struct Launch {
   dim3 block;
   std::size_t shared_bytes = 0;
   const void* kernel = nullptr;
-  unsigned cluster = 0;  ///< blocks, neighbours in x; 0: the launch names no cluster
+  unsigned cluster = 0;       ///< blocks, neighbours in x; 0: the launch names no cluster
   bool starts_early = false;  ///< every thread must call grid_dependency_wait()
 };
 

@@ -20,7 +20,7 @@ using boost::context::stack_context;
 // stay.
 #if defined(__SANITIZE_ADDRESS__)
 constexpr std::size_t kStackBytes = 256 << 10;  // its red zones make frames several times larger
-constexpr std::size_t kBehindShared = 0;        // what lies behind a block's shared memory is its to see
+constexpr std::size_t kBehindShared = 0;  // what lies behind a block's shared memory is its to see
 inline void before_switch(void** keep, const void* bottom, std::size_t size) {
   __sanitizer_start_switch_fiber(keep, bottom, size);
 }
@@ -33,7 +33,8 @@ inline void clean(const stack_context& stack) {
 }
 #else
 constexpr std::size_t kStackBytes = 64 << 10;
-constexpr std::size_t kBehindShared = 64;  // bytes behind a block's shared memory, to stay untouched
+constexpr std::size_t kBehindShared =
+    64;  // bytes behind a block's shared memory, to stay untouched
 inline void before_switch(void**, const void*, std::size_t) {}
 inline void after_switch(void*, const void** = nullptr, std::size_t* = nullptr) {}
 inline void clean(const stack_context&) {}
