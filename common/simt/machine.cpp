@@ -170,10 +170,9 @@ class Block {
       if (!problem.empty()) {
         error_ = std::make_exception_ptr(fault(problem));
       } else if (exited_ < threads_.size()) {
-        if (schedule.order == Order::Random)
-          cluster_.pass_turn(rank_, random() % cluster_.size());
-        else if (idle)
-          cluster_.pass_turn(rank_, step);
+        if (schedule.order != Order::Random && idle) cluster_.pass_turn(rank_, step);
+        const bool ends = schedule.order == Order::Random && random() % kChanceToStop == 0;
+        if (ends) cluster_.pass_turn(rank_, random() % cluster_.size());
       }
     }
     unwinding_ = true;

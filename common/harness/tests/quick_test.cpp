@@ -101,7 +101,7 @@ TEST_CASE("a chapter that groups rows is right where a group has one row, severa
     many.rows = 1600;
     many.cols = 40;
     many.group = 400;
-    if (refusal(chapter, many).empty()) check_problem(chapter, many, 1);
+    if (chapter.group == "blocks") check_problem(chapter, many, 1);
   }
 }
 
