@@ -21,7 +21,7 @@ program = build/$$backend/bin/$$program
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test library bench peers profile sanitize tables notebooks notebooks-run notebooks-strip \
+.PHONY: help run test test-all library bench peers profile sanitize tables notebooks notebooks-run notebooks-strip \
         compile-cuda format format-check lint clean
 
 help:
@@ -49,9 +49,21 @@ peers:
 	@$(PYTHON) common/bench/compare_peers.py --ready $(ARGS) && $(setup)/setup.sh cuda && $(setup)/build.sh cuda lnc && \
 	$(PYTHON) common/bench/compare_peers.py --json '$(JSON)' $(ARGS)
 
+# All quick tests; with CH=… those of one chapter, which need no Python.
 test:
+	@chapter=$$($(PYTHON) common/tools/find_chapter.py '$(CH)') && \
+	backends=$$($(setup)/backend.sh '$(BACKEND)' test) && $(setup)/setup.sh $$backends && \
+	if [ $$chapter = chapters ]; then \
+	  target=all; tests='--label-exclude complete'; \
+	  $(setup)/setup.sh --with-tests || echo "test: without them the Python tests are skipped" >&2; \
+	else \
+	  target=$${chapter}_test; tests="--tests-regex ^$$chapter$$"; \
+	fi && \
+	for backend in $$backends; do $(setup)/build.sh $$backend $$target && $(tools)/test.sh $$backend $$tests || exit; done
+
+test-all:
 	@backends=$$($(setup)/backend.sh '$(BACKEND)' test) && $(setup)/setup.sh $$backends && \
-	for backend in $$backends; do $(setup)/build.sh $$backend all && $(tools)/test.sh $$backend || exit; done
+	for backend in $$backends; do $(setup)/build.sh $$backend all || exit; done && $(tools)/test_all.sh $$backends
 
 tables:
 	@backend=$$($(setup)/backend.sh cpu) && $(setup)/setup.sh $$backend && $(setup)/build.sh $$backend chapters && \

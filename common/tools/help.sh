@@ -6,7 +6,9 @@ LayerNorm, chapter by chapter
   make run                     set up what is missing, build, run and check every chapter
   make run CH=bwd02            one chapter; add ARGS="--rows 4096 --cols 1000" to choose the problem
   make run CH=bwd02 ARGS=-h    everything that a chapter's program takes
-  make test                    every test: on the CPU, and on the GPU where there is one
+  make test                    what shows most faults, in minutes: on the CPU, and on the GPU where there is one
+  make test CH=bwd02           the same of one chapter, in seconds
+  make test-all                the rest: every shape, type and order, sanitizers, every architecture, the notebooks
   make library                 every chapter as a library for C and PyTorch: build/…/lib/liblnc.so
   make bench [CH=…]            the measurements behind the notebooks, into notebooks/data/local.jsonl
   make peers                   our kernels beside PyTorch, Liger, QuACK, …: common/bench/compare_peers.py --help

@@ -22,6 +22,8 @@ if [ "$backend" = cpu ]; then
         build/cpu-asan/bin/"$name" --rows 5 --cols $cols --dtype $dtype --samples 0 >/dev/null
       done
     done
+    build/cpu-asan/bin/"$name" --rows 2 --cols 17001 --dtype f32 --samples 0 >/dev/null
+    build/cpu-asan/bin/"$name" --rows 2 --cols 20000 --dtype bf16 --samples 0 >/dev/null
   fi
   echo "sanitize: the address and undefined-behaviour sanitizers found nothing"
   exit

@@ -1,14 +1,13 @@
 #!/usr/bin/env bash
-# test.sh DIRECTORY: runs the tests of build/DIRECTORY, as many at a time as there are cores, and says at the end which
-# were skipped, and why: a line `skipped: why` of a test, or `skipped: part: why` where the rest of it ran.
+# test.sh DIRECTORY CTEST_OPTION…: runs those tests of build/DIRECTORY, as many at a time as there are cores, and says at
+# the end which chapters took too long, and which tests were skipped, and why: a line `skipped: why` of a test, or
+# `skipped: part: why` where the rest of it ran.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-bash common/setup/setup.sh --with-tests || echo "test: without them the Python tests are skipped" >&2
-
 # ctest prints which tests were skipped whole, and its log has what each printed.
 status=0
-ctest --test-dir "build/$1" --output-on-failure --no-tests=error -j "$(nproc)" | tee "build/$1/tests.log" || status=$?
+ctest --test-dir "build/$1" --output-on-failure --no-tests=error -j "$(nproc)" "${@:2}" | tee "build/$1/tests.log" || status=$?
 awk '
   FNR == NR && /\*\*\*Skipped/ { skipped[$4] }
   FNR == NR                   { next }
@@ -20,4 +19,7 @@ awk '
   }
   END { for (name in skipped) print "skipped: " name ": it does not say why" }
 ' "build/$1/tests.log" "build/$1/Testing/Temporary/LastTest.log"
+if [ "${1%%-*}" = cpu ]; then
+  "${PYTHON:-python3}" common/tools/budget.py "build/$1"
+fi
 exit "$status"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# test_all.sh BACKEND: the complete matrix, part by part, with the time of each: what `make test` leaves out. A part that
-# fails does not keep the next from running.
+# test_all.sh BACKEND…: what `make test` leaves out, part by part, with the time of each. A part that fails does not keep
+# the next from running.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . common/setup/cuda.sh
@@ -16,17 +16,16 @@ part() {
   summary+=("$(printf '%5d s  %s  %s' $((SECONDS - start)) $word "$*")")
 }
 
-part bash common/tools/test.sh "$1" --label-regex complete
-part make sanitize BACKEND=cpu
-if [ "$1" = cuda ]; then
-  part make sanitize BACKEND=cuda
-fi
+for backend in "$@"; do
+  part bash common/tools/test.sh "$backend" --label-regex complete
+  part make sanitize "BACKEND=$backend"
+done
 part make notebooks-run
 part make notebooks-run DATA=notebooks/data/h200.jsonl 'ARGS=notebooks/[235]*.ipynb'
 if find_nvcc >/dev/null; then
   part make compile-cuda
 else
-  summary+=("skipped: compile-cuda: there is $no_nvcc")
+  echo "skipped: compile-cuda: there is $no_nvcc"
 fi
 printf 'test-all: %s\n' "${summary[@]}"
 exit $status
