@@ -162,9 +162,11 @@ def by(rows, key):
 def digest(data):
     """Names the data of a figure. The figure carries it, so that a check need not draw.
 
-    A change of the style leaves the digest: delete the figure to have it drawn anew.
+    A change of the style leaves the digest: delete the figure to have it drawn anew. Nine digits of a number count: the
+    last ones of a sum differ between versions of Python.
     """
-    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
+    rounded = json.loads(json.dumps(data), parse_float=lambda number: f"{float(number):.9g}")
+    return hashlib.sha256(json.dumps(rounded, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def drawn_from(path):
