@@ -2,8 +2,9 @@
 # sanitize.sh BACKEND PROGRAM [ARGUMENT…]
 #
 # On a GPU, runs PROGRAM under each of compute-sanitizer's tools. They slow a kernel down a
-# hundredfold, so the problem is small; its odd width exercises the tails. On the CPU, builds it with
-# the address and undefined-behaviour sanitizers and runs it on a few shapes and dtypes.
+# hundredfold, so the problem is small; its odd width exercises the tails. On the CPU, builds with the
+# address and undefined-behaviour sanitizers, and runs the quick tests of PROGRAM, a chapter or all of
+# them (`chapters`), or with arguments PROGRAM itself.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . common/setup/cuda.sh
@@ -13,17 +14,16 @@ name=$2
 shift 2
 
 if [ "$backend" = cpu ]; then
-  bash common/setup/build.sh cpu-asan "$name" -DSANITIZE=ON
   if [ $# -gt 0 ]; then
+    bash common/setup/build.sh cpu-asan "$name" -DSANITIZE=ON
     build/cpu-asan/bin/"$name" "$@"
   else
-    for dtype in f32 f16 bf16; do
-      for cols in 1 33 1025 4096; do
-        build/cpu-asan/bin/"$name" --rows 5 --cols $cols --dtype $dtype --samples 0 >/dev/null
-      done
-    done
-    build/cpu-asan/bin/"$name" --rows 2 --cols 17001 --dtype f32 --samples 0 >/dev/null
-    build/cpu-asan/bin/"$name" --rows 2 --cols 20000 --dtype bf16 --samples 0 >/dev/null
+    tests=${name}_test only="^$name\$"
+    if [ "$name" = chapters ]; then
+      tests=chapter_tests only='^(fwd|bwd)[0-9]+$'
+    fi
+    bash common/setup/build.sh cpu-asan "$tests" -DSANITIZE=ON
+    bash common/tools/test.sh cpu-asan --tests-regex "$only"
   fi
   echo "sanitize: the address and undefined-behaviour sanitizers found nothing"
   exit

@@ -22,8 +22,10 @@ list(TRANSFORM chapter_ids APPEND _kernel OUTPUT_VARIABLE kernels)
 add_library(chapter_test OBJECT common/harness/tests/quick_test.cpp
                                 common/harness/tests/complete_test.cpp)
 target_link_libraries(chapter_test PUBLIC harness PRIVATE quick_to_build)
+add_custom_target(chapter_tests)  # all of them
 foreach(id IN LISTS chapter_ids)
   add_executable(${id}_test)
+  add_dependencies(chapter_tests ${id}_test)
   target_link_libraries(${id}_test PRIVATE doctest_main chapter_test ${id}_kernel)
   if(BACKEND STREQUAL "cpu")  # where it is known which kernels were launched
     set(launcher python3 -B ${CMAKE_SOURCE_DIR}/common/tools/test_chapter.py $<TARGET_FILE:${id}_test>

@@ -870,6 +870,10 @@ TEST_CASE("fused_forward names the argument that it cannot take, what it got and
           [](In& in) { in.rows = std::int64_t{1} << 62; });
   refuses("cols is 4294967297, but with dropout it must be 4294967296 or less.",
           [](In& in) { in.cols = 4294967297; });
+  refuses("cols is 4294967297, but with dropout it must be 4294967296 or less.", [](In& in) {
+    in.cols = 4294967297;
+    in.seeds1 = {};  // one of the two is enough
+  });
   refuses("x has 4 values, but it must have rows × cols = 6.", [&](In& in) { in.x = four; });
   refuses("x has 0 values, but it must have rows × cols = 6.", [](In& in) { in.x = {}; });
   refuses("rowscale has 4 values, but it must have rows = 2, or none.",
