@@ -15,7 +15,7 @@ TEST_SECONDS = 10  # of its quick tests
 
 
 def build_seconds(ninja_log):
-    """{"fwd01": seconds} of each kernel in a .ninja_log: start and end in ms, a time, the file; the last line counts."""
+    """{"fwd01": seconds} of each kernel of a .ninja_log: start, end in ms, a time, the file. The last line counts."""
     seconds = {}
     for line in ninja_log.splitlines()[1:]:
         start, end, _, path, *_ = line.split("\t")
@@ -36,11 +36,13 @@ def over(seconds, budget, what):
             for chapter, taken in sorted(seconds.items()) if taken > budget]
 
 
+def text_of(path):
+    return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
 def main(build):
-    folder = Path(build)
-    read = lambda name: (folder / name).read_text(encoding="utf-8") if (folder / name).exists() else ""
-    sentences = over(build_seconds(read(".ninja_log")), BUILD_SECONDS, "build")
-    sentences += over(test_seconds(read("tests.log")), TEST_SECONDS, "test")
+    sentences = over(build_seconds(text_of(Path(build, ".ninja_log"))), BUILD_SECONDS, "build")
+    sentences += over(test_seconds(text_of(Path(build, "tests.log"))), TEST_SECONDS, "test")
     print(*sentences, sep="\n", end="\n" if sentences else "")
 
 
