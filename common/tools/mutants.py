@@ -24,6 +24,9 @@ its own tests, and in the complete suite in the quick tests of REFERENCE_READERS
     same-code                             the compiler makes the same object of it
     does-not-compile
 
+The complete suite has the sanitizers too: --build build/cpu-asan --suite quick asks them, after
+`make sanitize BACKEND=cpu`.
+
 Not every survivor is a hole in the tests. An int64_t that became int shows in tensors of 2^31 elements
 and more, which the CPU's tests do not have; a lost atomic shows where two blocks meet, by chance; and
 some faults change only the time, or write where nobody reads.
@@ -475,9 +478,9 @@ class Ran(NamedTuple):
     output: str
 
 
-def execute(command, directory, seconds, **environment):
+def execute(command, directory, seconds, memory=MEMORY_KIB, **environment):
     """Runs a command with limits of memory and time, and no core file."""
-    limited = ["bash", "-c", 'ulimit -c 0 -v "$0" && exec "$@"', str(MEMORY_KIB), *command]
+    limited = ["bash", "-c", 'ulimit -c 0 -v "$0" && exec "$@"', str(memory), *command]
     try:
         ran = subprocess.run(limited, cwd=directory, timeout=seconds, env={**os.environ, **environment},
                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -498,6 +501,8 @@ class Build:
             raise UserError(f"{directory} is not a build folder: {advice}.")
         if not re.search(r"^BACKEND:\w+=cpu$", cache.read_text(encoding="utf-8"), re.MULTILINE):
             raise UserError(f"{directory} is not a build of the CPU backend: {advice}.")
+        # The address sanitizer maps far more than it uses.
+        self.test_memory = "unlimited" if "SANITIZE:BOOL=ON" in cache.read_text(encoding="utf-8") else MEMORY_KIB
         if not shutil.which("ninja"):
             raise UserError(f"ninja is not there: install it, then {advice}.")
         self.advice = advice
@@ -551,8 +556,8 @@ class Build:
         if suite and not binary.name.startswith(REFERENCE_TESTS):
             arguments.append(f"--test-suite={suite}")
         # Passive: with more threads than cores, one that spins takes the time of one that works.
-        return execute([str(binary), *arguments], self.directory, seconds, OMP_NUM_THREADS="2",
-                       OMP_WAIT_POLICY="passive")
+        return execute([str(binary), *arguments], self.directory, seconds, self.test_memory,
+                       OMP_NUM_THREADS="2", OMP_WAIT_POLICY="passive")
 
 
 class Attempt:

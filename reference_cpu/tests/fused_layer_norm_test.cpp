@@ -868,6 +868,8 @@ TEST_CASE("fused_forward names the argument that it cannot take, what it got and
   refuses("cols is 0, but it must be 1 or more.", [](In& in) { in.cols = 0; });
   refuses("rows is 4611686018427387904, but rows × cols with cols = 3 must fit in 63 bits.",
           [](In& in) { in.rows = std::int64_t{1} << 62; });
+  refuses("rowscale has 2 values, but it must have rows = 3074457345618258602, or none.",
+          [](In& in) { in.rows = 3074457345618258602; });  // times 3 it is the last that fits
   refuses("cols is 4294967297, but with dropout it must be 4294967296 or less.",
           [](In& in) { in.cols = 4294967297; });
   refuses("cols is 4294967297, but with dropout it must be 4294967296 or less.", [](In& in) {

@@ -572,6 +572,8 @@ TEST_CASE("forward names the argument that it cannot take, what it got and what 
   refuses("cols is 0, but it must be 1 or more.", 2, 0, none, none, none, 1);
   refuses("rows is 4611686018427387904, but rows × cols with cols = 4 must fit in 63 bits.",
           std::int64_t{1} << 62, 4, none, none, none, 1);
+  refuses("x has 0 values, but it must have rows × cols = 9223372036854775806.",
+          std::int64_t{3074457345618258602}, 3, none, none, none, 1);  // the last that fits
   refuses("x has 3 values, but it must have rows × cols = 6.", 2, 3, three, none, none, 1);
   refuses("weight has 2 values, but it must have cols = 3, or none.", 2, 3, six, two, none, 1);
   refuses("bias has 6 values, but it must have cols = 3, or none.", 2, 3, six, three, six, 1);
