@@ -16,7 +16,7 @@
 #include "common/harness/run.h"
 #include "common/harness/tests/fusions.h"
 #if defined(LNC_CPU_BACKEND)
-#include "common/simt/machine.h"
+#include "common/simt/tests/under.h"
 #endif
 
 namespace lnc {
@@ -24,20 +24,6 @@ namespace lnc {
 inline constexpr DType kDTypes[] = {DType::F32, DType::F16, DType::BF16};
 
 #if defined(LNC_CPU_BACKEND)
-/// Sets the order in which threads and blocks run, until the end of the scope.
-class Under {
- public:
-  explicit Under(simt::Schedule schedule) : before_(simt::schedule()) {
-    simt::set_schedule(schedule);
-  }
-  ~Under() { simt::set_schedule(before_); }
-  Under(const Under&) = delete;
-  Under& operator=(const Under&) = delete;
-
- private:
-  simt::Schedule before_;
-};
-
 /// The orders of the first runs of a problem. In the usual one, forward, the fewest faults show.
 inline simt::Schedule schedule_of_run(int run) {
   if (run == 0) return {simt::Order::Reverse};
@@ -52,7 +38,7 @@ void for_each_run(int count, const Body& body) {
   for (int run = 0; run < count; ++run) {
     CAPTURE(run);
 #if defined(LNC_CPU_BACKEND)
-    const Under under(schedule_of_run(run));
+    const simt::Under under(schedule_of_run(run));
 #endif
     body();
   }

@@ -8,26 +8,22 @@
 #include <vector>
 
 #include "common/kernel/bulk_rows.h"
+#include "common/simt/tests/under.h"
 
 using namespace lnc;
 
-namespace {
+using simt::kSchedules;
+using simt::Under;
 
-const std::vector<simt::Schedule> kSchedules = {{simt::Order::Forward},
-                                                {simt::Order::Reverse},
-                                                {simt::Order::Random, 1},
-                                                {simt::Order::Random, 2},
-                                                {simt::Order::Random, 3}};
+namespace {
 
 template <typename Body>
 void under_each_schedule(const Body& body) {
-  const simt::Schedule before = simt::schedule();
   for (const simt::Schedule schedule : kSchedules) {
-    simt::set_schedule(schedule);
+    const Under under(schedule);
     INFO("order " << static_cast<int>(schedule.order) << ", seed " << schedule.seed);
     body();
   }
-  simt::set_schedule(before);
 }
 
 /// What a launch says: the message of its fault, or "".
@@ -449,10 +445,9 @@ TEST_CASE("misuse of barriers and copies is a fault in words") {
 }
 
 TEST_CASE("a barrier that others use before it is initialised") {
-  simt::set_schedule({simt::Order::Reverse});
+  const Under under({simt::Order::Reverse});
   Memory out;
   CHECK(has(run_ring(Mistake::NoSyncthreads, out), "waits for a Barrier that is not initialised"));
-  simt::set_schedule({});
 }
 
 TEST_CASE("bulk stores write what is in shared memory, and what may go wrong is told") {
@@ -465,7 +460,7 @@ TEST_CASE("bulk stores write what is in shared memory, and what may go wrong is 
     CHECK(has(run_stores(StoreMistake::EarlyExit, out),
               "it ends while the bulk store of 256 bytes that thread 0 began at "));
   });
-  simt::set_schedule({});
+  const Under under({});
   Memory out;
   CHECK(has(run_stores(StoreMistake::EarlyReuse, out),
             "had not read its source when that was written to"));
@@ -540,11 +535,10 @@ TEST_CASE("a cluster in which nobody can go on is told, and one that fails does 
 
 TEST_CASE("a seed replays the turns of a cluster") {
   const auto turns = [](simt::Schedule schedule) {
-    simt::set_schedule(schedule);
+    const Under under(schedule);
     int next = 0;
     std::vector<int> order(2 * 4 * 32);
     launch(kernels::order_of_turns, {4, 32, 0, nullptr, 4}, &next, order.data());
-    simt::set_schedule({});
     return order;
   };
   std::vector<int> forward(128);

@@ -16,32 +16,15 @@
 #include <vector>
 
 #include "common/simt/hopper.h"
+#include "common/simt/tests/under.h"
 
 using lnc::launch;
+using simt::kSchedules;
+using simt::Under;
 
 namespace {
 
 constexpr unsigned kFull = 0xFFFF'FFFF;
-
-// Sets a schedule until the end of the scope.
-class Under {
- public:
-  explicit Under(simt::Schedule schedule) : before_(simt::schedule()) {
-    simt::set_schedule(schedule);
-  }
-  ~Under() { simt::set_schedule(before_); }
-  Under(const Under&) = delete;
-  Under& operator=(const Under&) = delete;
-
- private:
-  simt::Schedule before_;
-};
-
-const std::vector<simt::Schedule> kSchedules = {{simt::Order::Forward},
-                                                {simt::Order::Reverse},
-                                                {simt::Order::Random, 1},
-                                                {simt::Order::Random, 2},
-                                                {simt::Order::Random, 3}};
 
 // The message of the fault that `action` must raise.
 template <typename Action>
