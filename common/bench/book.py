@@ -7,7 +7,7 @@
 A row is one chapter (or peer) on one problem:
 
     chapter, title, direction   "fwd02", "One warp per row", "fwd"
-    group                       what the chapter's --group counts
+    group                       what the option group counts in this chapter: "rows a block"
     kind, dtype, rows, cols, options            the problem, as in a record
     variant                     the kind and the options in words; empty for a plain layer norm
     median_us, p10_us, p90_us   as measurements.py says, of a cold L2: a book holds no other times
@@ -58,7 +58,7 @@ class Chapter(NamedTuple):
     id: str  # "bwd02"
     directory: Path  # chapters/bwd02_warp_per_row
     title: str  # "One warp per row"
-    group: str  # what --group counts, "rows a block"; empty where it has none
+    group: str  # what the option group counts, "rows a block"; empty where it has none
 
     @property
     def direction(self):

@@ -379,7 +379,7 @@ def nearest_to_roof(rows):
     return f"Nearest to the roof: {'; '.join(texts)}" if texts else "No roof was measured"
 
 
-@drawing("measurements with --group")
+@drawing("measurements of how a chapter cuts its work")
 def groups(rows):
     """How many rows or partial sums a chapter takes together."""
     rows = [row for row in rows if problem_of(row).group is not None and row["of_roof"]]
@@ -406,7 +406,7 @@ def groups(rows):
         sizes = sorted({problem_of(row).group for row in own})
         axes.set_xticks(sizes, [str(size) for size in sizes])
         axes.set_title(str(problem))
-        axes.set_xlabel("--group (log scale)")
+        axes.set_xlabel("of what the legend names (log scale)")
         axes.grid(which="major")
     panels[0, 0].set_ylim(0)
     panels[0, 0].set_ylabel(AXES["of_roof"])

@@ -10,7 +10,7 @@ A table stands between two markers, each alone on its line; nothing else is touc
     <!-- table: measured bwd02 -->         one chapter on the progression's, the sweep's, the large, the wide problems
     <!-- table: profile bwd02 -->          what the hardware counted while the chapter ran
     <!-- table: variants fwd07 -->         a fused chapter with some of its parts
-    <!-- table: groups bwd05 -->           a chapter with --group 1, 2, 4, … on two problems
+    <!-- table: groups bwd05 -->           a chapter with 1, 2, 4, … of what it counts, on two problems
     <!-- table: peers -->                  our time beside those of others' kernels
     <!-- table: peers rms -->              the same for RMS norm
     <!-- table: against layer -->          our time over the best peer's, in sentences; or rms
@@ -135,7 +135,7 @@ def parts(record):
 
 
 def groups(book, chapter):
-    """The problems of --set groups, by the size that --group asks for."""
+    """The problems of --set groups, by how much they ask for of what the chapter counts."""
     sizes = sorted({problem_of(record).group for record in book.measured.records
                     if record.get("chapter") == chapter.id} - {None})
     asked = {size: [problem.with_options(group=size) for problem in GROUPS] for size in sizes}

@@ -56,8 +56,8 @@ std::vector<Option> options(Problem& p) {
        {0, 1024, "a whole number of at least 0 and at most 1024"}},
       {"group",
        &p.group,
-       "G",
-       "rows a block, row groups or buffers, as the chapter's page says; 0: its own choice",
+       "COUNT",
+       "how a chapter cuts its work, in what it counts (rows a block, buffers, ...); 0: its choice",
        {0, 1 << 20, "a whole number of at least 0 and at most 1048576"}},
       {"recompute_output", &p.recompute_output, "",
        "a backward pass that can writes y again, for recomputation"},
@@ -345,7 +345,7 @@ bool within(const Range& range, double value) {
   return enough && not_too_much;
 }
 
-std::string describe(const Problem& p) {
+std::string describe(const Problem& p, std::string_view group) {
   std::string text = std::string(name(p.kind)) + " " + std::string(name(p.dtype)) + ", " +
                      std::to_string(p.rows) + " x " + std::to_string(p.cols) + ", ";
   if (!p.affine)
@@ -356,7 +356,7 @@ std::string describe(const Problem& p) {
   const nlohmann::ordered_json json = to_json(p);
   for (const auto& [key, value] : json["options"].items()) {
     if (key == "affine") continue;
-    std::string words = key;
+    std::string words = key == "group" ? std::string(group) : key;
     std::replace(words.begin(), words.end(), '_', ' ');
     text += ", " + words;
     if (value.is_string()) text += " " + value.get<std::string>();

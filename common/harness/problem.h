@@ -65,8 +65,9 @@ bool set_by_name(const Option::Field& field, std::string_view name);
 /// Whether `value` is a number that the option takes.
 bool within(const Range& range, double value);
 
-/// "layer f32, 1024 x 2048, weight and bias, eps 1e-05, seed 1, group 8"
-std::string describe(const Problem& problem);
+/// "layer f32, 1024 x 2048, weight and bias, eps 1e-05, seed 1, rows a block 8", where `group` is
+/// "rows a block": what Problem::group counts
+std::string describe(const Problem& problem, std::string_view group = "group");
 
 /// The problem as a record has it: kind, dtype, rows, cols, eps, seed, and in "options" whatever
 /// else is not as usual.

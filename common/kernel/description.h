@@ -35,9 +35,11 @@ struct Chapter {
   bool fused = false;              ///< takes a Problem::fusion
   bool recomputes_output = false;  ///< takes Problem::recompute_output
   bool from_y = false;             ///< a backward pass that is given y in place of x and mean
-  std::string_view group = {};  ///< what Problem::group counts, "rows a block"; empty: it has none
-  int min_architecture = 0;     ///< the first that has what it uses: 90 for Hopper
-  bool deterministic = true;    ///< the same bits from run to run
+  /// What Problem::group counts; empty where there is no such number. The command line makes its
+  /// option of it: "rows a block" is --rows-per-block.
+  std::string_view group = {};
+  int min_architecture = 0;   ///< the first that has what it uses: 90 for Hopper
+  bool deterministic = true;  ///< the same bits from run to run
   std::int64_t max_cols = std::numeric_limits<std::int64_t>::max();
   std::string_view max_cols_because = "its sums would lose digits";       ///< no more than max_cols
   std::int64_t max_row_bytes = std::numeric_limits<std::int64_t>::max();  ///< that fit in a block

@@ -42,6 +42,17 @@ TOO_LARGE = [
     "--rows 1073741824 --cols 17179869184",
 ]
 
+# What chapters count, where one may choose how they cut their work, and the option that asks for a number of it.
+CUTS = {
+    "rows a block": "--rows-per-block",
+    "row groups": "--row-groups",
+    "buffers": "--buffers",
+    "blocks": "--blocks",
+    "blocks a multiprocessor": "--blocks-per-multiprocessor",
+    "blocks a cluster": "--blocks-per-cluster",
+    "clusters": "--clusters",
+}
+
 ALWAYS = {"schema", "chapter", "direction", "problem", "set", "l2", "clock", "device", "driver", "cuda",
           "backend", "date", "commit", "passed", "max_abs_err", "rel_err", "operator_bytes",
           "predicted_bytes", "roof_bytes"}
@@ -162,6 +173,62 @@ def test_a_full_disk_under_the_output_is_said(programs):
         result = subprocess.run([programs["fwd01"], *SMALL], stdout=full, stderr=subprocess.PIPE, text=True)
     assert result.returncode == 1
     assert "disk full" in result.stderr
+
+
+# --- How a chapter cuts its work ---
+
+
+@pytest.fixture
+def cuts(run):
+    """The option of each chapter; None where it cuts its work in one way only."""
+    listed = json.loads(passes(run("chapters", "--list", "--json")))["chapters"]
+    assert {chapter["group"] for chapter in listed} == {"", *CUTS}
+    return {chapter["id"]: CUTS.get(chapter["group"]) for chapter in listed}
+
+
+def test_a_chapter_lists_its_own_cut_alone(run, cuts):
+    for chapter, own in cuts.items():
+        options = set(re.findall(r"(?m)^ *(--[a-z-]+)", passes(run(chapter, "--help"))))
+        assert options & {*CUTS.values(), "--group"} == ({own} if own else set()), chapter
+
+
+def test_a_chapter_refuses_the_cuts_of_others_and_names_its_own(run, cuts):
+    for chapter, own in cuts.items():
+        for other in {*CUTS.values(), "--group"} - {own}:
+            sentence = refuses(run(chapter, *SMALL, other, "3"), f"{chapter} does not take {other}")
+            assert set(re.findall(r"--[a-z-]+", sentence)) == {other, "--help", *([own] if own else [])}
+
+
+def test_a_chapter_takes_its_own_cut_and_records_it(run, results, cuts):
+    for chapter, own in cuts.items():
+        if own:
+            passes(run(chapter, *SMALL, own, "3", "--json", results))
+    assert [(r["chapter"], r["problem"]["options"]) for r in records_of(results)] == [
+        (chapter, {"group": 3}) for chapter, own in cuts.items() if own]
+
+
+def test_of_all_chapters_those_run_that_have_the_cut(run, results, cuts):
+    out = passes(run("chapters", *SMALL, "--rows-per-block", "3", "--json", results))
+    assert {r["chapter"] for r in records_of(results)} == {
+        chapter for chapter, own in cuts.items() if own == "--rows-per-block"}
+    assert "rows a block 3" in out
+    assert "not run: bwd08 takes --buffers, not --rows-per-block\n" in out
+    assert "not run: fwd01 does not take --rows-per-block\n" in out
+
+
+def test_what_a_cut_counts_must_be_said_and_once(run):
+    refuses(run("chapters", *SMALL, "--group", "3"), "--group", *CUTS.values())
+    refuses(run("chapters", *SMALL, "--buffers", "3", "--row-groups", "3"), "--buffers", "--row-groups")
+    refuses(run("bwd08", *SMALL, "--buffers", "x"), "--buffers", "'x'")
+
+
+def test_the_set_of_cuts_asks_each_chapter_for_its_own(run, results, tmp_path):
+    path = tmp_path / "sets.json"
+    path.write_text('{"mine": {"problems": [{"rows": 9, "cols": 40, "group": [1, 2]}]}}')
+    for chapter in ("bwd05", "bwd08"):
+        passes(run(chapter, "--set", "mine", "--set-file", path, "--samples", "0", "--json", results))
+    assert [r["problem"]["options"]["group"] for r in records_of(results)] == [1, 2, 1, 2]
+    refuses(run("fwd02", "--set", "mine", "--set-file", path), "fwd02", "one way only")
 
 
 # --- What it leaves behind ---
