@@ -1,11 +1,11 @@
 // bwd08 · Sums in buffers under a lock
 //
 // bwd04 adds each element's part of dweight and dbias with an atomic of its own, and all rows meet
-// at 2·N addresses. Here rows share G buffers of [N] sums instead: a block computes the dx of its
-// row, takes the lock of buffer row % G, adds its row to that buffer with plain loads and stores,
+// at 2·N addresses. Here rows share F buffers of [N] sums instead: a block computes the dx of its
+// row, takes the lock of buffer row % F, adds its row to that buffer with plain loads and stores,
 // and lets go. A second kernel adds up the buffers. One atomic pair a row replaces 2·N.
 //
-// The rows of a buffer wait for each other: M / G turns of one lock, some 2 µs each, are a time
+// The rows of a buffer wait for each other: M / F turns of one lock, some 2 µs each, are a time
 // that no bandwidth shortens.
 #include "common/kernel/chapter.h"
 #include "common/kernel/gradient_sums.h"
