@@ -17,6 +17,17 @@ constexpr int kColumns = 8;                      // [1] of a thread, at most
 constexpr int kThreadsPerMultiprocessor = 1024;  // with 64 registers each
 constexpr int kMostThreads = 1024;
 
+/// Loads this thread's columns of a row: `from[threadIdx.x + i * kThreads]`. Past the row's end
+/// stands 0.
+template <int kThreads, typename T>
+__device__ inline void load_columns(float (&values)[kColumns], const T* from, int cols) {
+#pragma unroll
+  for (int i = 0; i < kColumns; ++i) {
+    const int col = i * kThreads + static_cast<int>(threadIdx.x);
+    values[i] = col < cols ? to_float(from[col]) : 0.0f;
+  }
+}
+
 template <typename T, int kThreads>
 __global__ void __launch_bounds__(kThreads, kThreadsPerMultiprocessor / kThreads)
     layer_norm_backward(BackwardArgs<T> a, GradientSums sums, int64_t rows_per_block) {
@@ -28,29 +39,29 @@ __global__ void __launch_bounds__(kThreads, kThreadsPerMultiprocessor / kThreads
   float dweight[kColumns] = {};  // [3] over the block's rows so far
   float dbias[kColumns] = {};
   for (int64_t row = first_row; row < end_row; ++row) {
-    const T* dy = a.dy + row * a.cols;
-    const T* x = a.x + row * a.cols;
     T* dx = a.dx + row * a.cols;
     const float mean = a.mean[row];
     const float rstd = a.rstd[row];
 
-    float xhat[kColumns];  // [4] of this row
+    float dy[kColumns];  // [4]
+    float x[kColumns];
+    float weight[kColumns];
+    load_columns<kThreads>(dy, a.dy + row * a.cols, cols);  // [5]
+    load_columns<kThreads>(x, a.x + row * a.cols, cols);
+    load_columns<kThreads>(weight, a.weight, cols);
+
+    float xhat[kColumns];
     float wdy[kColumns];
     float c1 = 0.0f;
     float c2 = 0.0f;
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
-      const int col = i * kThreads + static_cast<int>(threadIdx.x);
-      const bool inside = col < cols;
-      const float dy_col = inside ? to_float(dy[col]) : 0.0f;  // [5]
-      const float x_col = inside ? to_float(x[col]) : 0.0f;
-      const float weight = inside ? to_float(a.weight[col]) : 0.0f;
-      xhat[i] = (x_col - mean) * rstd;
-      wdy[i] = weight * dy_col;
+      xhat[i] = (x[i] - mean) * rstd;
+      wdy[i] = weight[i] * dy[i];
       c1 += wdy[i] * xhat[i];
       c2 += wdy[i];
-      dweight[i] += dy_col * xhat[i];
-      dbias[i] += dy_col;
+      dweight[i] += dy[i] * xhat[i];
+      dbias[i] += dy[i];
     }
     c1 = block_sum<kThreads>(c1) * inverse_cols;
     c2 = block_sum<kThreads>(c2) * inverse_cols;

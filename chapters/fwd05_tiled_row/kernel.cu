@@ -12,8 +12,8 @@
 namespace fwd05 {
 using namespace lnc;
 
-constexpr int kTile = 1024;  // [1] columns
-constexpr int kThreads = 128;
+constexpr int kTile = 2048;  // [1] columns
+constexpr int kThreads = 256;
 constexpr int kPlaces = kTile / kThreads;  // of a thread in a tile
 
 /// Loads this thread's places of a tile that begins at `tile` and has `width` columns: kTile, or

@@ -244,6 +244,43 @@ double l1_bytes_a_us() {
   return blocks * static_cast<double>(kBytes) / us;
 }
 
+/// Each warp asks again and again for 32 floats that lie `stride` floats apart, all of them in L1.
+__global__ void ask_l1(const float* from, int stride, int rounds, long long* cycles, float* sink) {
+  constexpr int kFloats = 16 * kKiB;  // 64 KB
+  const int first = static_cast<int>(threadIdx.x) * stride;
+  float sum = 0.0f;
+  for (int i = threadIdx.x; i < kFloats; i += blockDim.x) {
+    sum += __ldca(from + i);
+  }
+  __syncthreads();
+  const long long start = clock64();
+  for (int round = 0; round < rounds; ++round) {
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      sum += __ldca(from + (first + 32 * (8 * round + k)) % kFloats);
+    }
+  }
+  __syncthreads();
+  if (sum == 1.0f) *sink = sum;
+  if (threadIdx.x == 0) *cycles = clock64() - start;
+}
+
+/// Cycles that a multiprocessor's L1 is busy with one request.
+double cycles_of_a_request(int stride) {
+  constexpr int kThreads = 512;
+  constexpr int kRounds = 256;
+  const Buffer from(64 * kKiB);
+  const Buffer out(sizeof(long long) + sizeof(float));
+  auto* cycles = out.as<long long>();
+  cold_us([&] {
+    launch(ask_l1, {1, kThreads}, from.as<float>(), stride, kRounds, cycles,
+           reinterpret_cast<float*>(cycles + 1));
+  });
+  long long counted = 0;
+  download(&counted, cycles, sizeof counted);
+  return static_cast<double>(counted) / (8.0 * kRounds * kThreads / kWarpSize);
+}
+
 /// Useful bytes a microsecond where neighbouring lanes read floats that lie `stride` floats apart.
 __global__ void read_apart(const float* from, std::int64_t floats, int stride, float* sink) {
   float sum = 0.0f;
@@ -359,6 +396,9 @@ std::vector<Figure> measure() {
   say("bandwidth: L2, read", l2_bytes_a_us() / 1e6, "TB/s");
   say("bandwidth: L1, read", l1_bytes_a_us() / 1e6, "TB/s");
 
+  say("L1: a request to 1 line", cycles_of_a_request(1), "cycles");
+  say("L1: a request to 32 lines", cycles_of_a_request(32), "cycles");
+
   {
     const Buffer from(512 * kMiB);
     copy_on_device(from.as<char>(), from.as<char>() + 256 * kMiB, 256 * kMiB);
@@ -386,16 +426,18 @@ int main(int count, char** words) {
       ->type_name("FILE");
   CLI11_PARSE(options, count, words);
   try {
+    std::ofstream file;
+    if (!path.empty()) file.open(path, std::ios::app);
+    if (!file) throw std::runtime_error("cannot write '" + path + "'");
     const std::vector<Figure> figures = measure();
     if (path.empty()) return 0;
-    std::ofstream file(path, std::ios::app);
     for (const Figure& figure : figures) {
       nlohmann::ordered_json record{
           {"figure", figure.name}, {"value", figure.value}, {"unit", figure.unit}};
       record.update(made_by());
       file << record.dump() << '\n';
     }
-    if (!file.flush()) throw std::runtime_error("cannot write '" + path + "'");
+    if (!file.flush()) throw std::runtime_error("writing to '" + path + "' failed");
   } catch (const std::exception& error) {
     std::fprintf(stderr, "machine: %s\n", error.what());
     return 1;
