@@ -1,4 +1,4 @@
-"""A chapter's two files say the same: ids, titles, remark numbers, sections, links."""
+"""A chapter's three files say the same: ids, titles, remark numbers, sections, links."""
 
 import functools
 import pathlib
@@ -36,6 +36,10 @@ class Chapter:
     def notes(self):
         return (self.directory / "notes.md").read_text()
 
+    @functools.cached_property
+    def laboratory(self):
+        return (self.directory / "lab.md").read_text()
+
     def section(self, title):
         """The notes under the heading `## title`, up to the next heading of that level."""
         parts = re.split(r"^## (.*)\n", prose(self.notes), flags=re.MULTILINE)
@@ -49,9 +53,9 @@ of_each_chapter = pytest.mark.parametrize("chapter", CHAPTERS, ids=[chapter.dire
 
 
 @of_each_chapter
-def test_a_chapter_is_two_files(chapter):
+def test_a_chapter_is_three_files(chapter):
     files = sorted(path.name for path in chapter.directory.iterdir())
-    assert files == ["kernel.cu", "notes.md"]
+    assert files == ["kernel.cu", "lab.md", "notes.md"]
     assert re.fullmatch(r"[fb]wd\d\d(_[a-z0-9]+)+", chapter.directory.name)
 
 
@@ -66,12 +70,20 @@ def test_one_id_and_title_everywhere(chapter):
                               (r'^ *\.title = "(.*)",$', title)]:
         assert re.findall(pattern, chapter.kernel, re.MULTILINE) == [expected]
     assert chapter.notes.splitlines()[0] == f"# {identifier} · {title}"
+    assert chapter.laboratory.splitlines()[0] == f"# {identifier} · {title}: laboratory"
 
 
 @of_each_chapter
 def test_the_notes_have_their_sections_in_order(chapter):
     headings = re.findall(r"^## (.*)$", prose(chapter.notes), re.MULTILINE)
     assert [h for h in headings if h in SECTIONS] == SECTIONS
+
+
+@of_each_chapter
+def test_the_laboratory_links_to_the_lesson_and_holds_the_tables(chapter):
+    assert "](notes.md)" in chapter.laboratory
+    for table in ("measured", "profile"):
+        assert f"<!-- table: {table} {chapter.id} -->" in chapter.laboratory.splitlines()
 
 
 @of_each_chapter
