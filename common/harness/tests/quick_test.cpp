@@ -1,5 +1,6 @@
 // Of every chapter what kills the most faults in the least time: each kernel that it has is
 // launched. Linked with one chapter; runs on either backend.
+#include <algorithm>
 #include <limits>
 #include <random>
 
@@ -290,6 +291,35 @@ TEST_CASE("a copy keeps every bit, and its check sees one that differs") {
       upload(tensors.data("x"), bits.data(), bits.size());
       run.launch();
       CHECK(output(tensors.outputs(), "y") == bits);
+    }
+  }
+}
+
+TEST_CASE("a copy writes as many elements as it is told, and not one more") {
+  for (const Chapter& chapter : chapters()) {
+    if (chapter.direction() != Direction::Copy) continue;
+    for (const DType dtype : kDTypes) {
+      Problem problem;
+      problem.dtype = dtype;
+      problem.rows = 1;
+      problem.cols = 2000;
+      const Tensors tensors(problem, chapter);
+      const std::size_t element = problem.element_bytes();
+      std::vector<std::byte> x(problem.tensor_bytes());
+      download(x.data(), tensors.data("x"), x.size());
+      for (const std::int64_t count : {0, 1, 2, 31, 255, 256, 257, 1023, 1999}) {
+        INFO(chapter.id << ": " << count << " of " << describe(problem));
+        tensors.poison_outputs();
+        const Outputs before = tensors.outputs();
+        with_types(problem, [&]<typename T, typename W>() {
+          auto args = copy_args<T, W>(tensors);
+          args.count = count;
+          std::get<CopyLaunchers>(chapter.run).get<T, W>()(args);
+        });
+        auto expected = output(before, "y");
+        std::copy_n(x.begin(), count * element, expected.begin());
+        CHECK(output(tensors.outputs(), "y") == expected);
+      }
     }
   }
 }
