@@ -27,7 +27,7 @@ std::string grouped(double value) {
 }
 
 const char* roof_name(Direction direction) {
-  return direction == Direction::Forward ? "copy" : "triad";
+  return direction == Direction::Backward ? "triad" : "copy";
 }
 
 /// The parts of a fusion, beside the chapter that does them all.
@@ -112,8 +112,9 @@ void print_line(const Result& r) {
   const Problem& p = r.problem;
   const std::string shape =
       format("%lld x %lld", static_cast<long long>(p.rows), static_cast<long long>(p.cols));
-  std::printf("%-6s %-5s %-4s %16s", std::string(r.chapter->id).c_str(),
-              std::string(name(p.kind)).c_str(), std::string(name(p.dtype)).c_str(), shape.c_str());
+  const std::string_view kind = r.chapter->direction() == Direction::Copy ? "" : name(p.kind);
+  std::printf("%-6s %-5s %-4s %16s", std::string(r.chapter->id).c_str(), std::string(kind).c_str(),
+              std::string(name(p.dtype)).c_str(), shape.c_str());
   if (r.timing && device().emulated) std::printf(" %10.1f ms emulated", r.timing->median_us / 1e3);
   if (r.timing && !device().emulated) std::printf(" %12.2f us", r.timing->median_us);
   if (r.timing && r.roof_us) std::printf(" %6.1f %% of the roof", *r.percent_of_roof());

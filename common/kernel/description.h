@@ -42,7 +42,10 @@ struct Chapter {
   std::string_view max_cols_because = "its sums would lose digits";       ///< no more than max_cols
   std::int64_t max_row_bytes = std::numeric_limits<std::int64_t>::max();  ///< that fit in a block
   std::int64_t max_rows = kMaxGridX;  ///< where a grid of one block or warp a row ends
-  std::variant<ForwardLaunchers, BackwardLaunchers> run;  ///< says the direction too
+  /// Elements of x that its launch can count: a copy's grid of one thread an element ends there.
+  std::int64_t max_elements = std::numeric_limits<std::int64_t>::max();
+  /// Its host function for each pair of types. Says the direction too, in Direction's order.
+  std::variant<CopyLaunchers, ForwardLaunchers, BackwardLaunchers> run;
 
   /// Bytes that must move to and from device memory, predicted before any measurement.
   std::int64_t (*predicted_bytes)(const Problem&, const Gpu&) = nullptr;
@@ -51,9 +54,7 @@ struct Chapter {
 
   std::string_view directory = {};  ///< "fwd02_warp_per_row"; its registration fills it in
 
-  Direction direction() const {
-    return run.index() == 0 ? Direction::Forward : Direction::Backward;
-  }
+  Direction direction() const { return static_cast<Direction>(run.index()); }
 };
 
 /// Enters a chapter into the registry; a static object of a kernel.cu. `directory` is the name of

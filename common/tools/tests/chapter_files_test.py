@@ -56,7 +56,7 @@ of_each_chapter = pytest.mark.parametrize("chapter", CHAPTERS, ids=[chapter.dire
 def test_a_chapter_is_three_files(chapter):
     files = sorted(path.name for path in chapter.directory.iterdir())
     assert files == ["kernel.cu", "lab.md", "notes.md"]
-    assert re.fullmatch(r"[fb]wd\d\d(_[a-z0-9]+)+", chapter.directory.name)
+    assert re.fullmatch(r"(copy|fwd|bwd)\d\d(_[a-z0-9]+)+", chapter.directory.name)
 
 
 @of_each_chapter
@@ -109,7 +109,7 @@ def test_a_kernel_stands_alone(chapter):
     assert "common/kernel/chapter.h" in includes
     needs_hopper = bool(includes & NEEDS_HOPPER)
     assert (".min_architecture = 90," in chapter.kernel) == needs_hopper
-    used = set(re.findall(r"\b([fb]wd\d\d)::", re.sub(r"//.*", "", chapter.kernel)))
+    used = set(re.findall(r"\b((?:copy|fwd|bwd)\d\d)::", re.sub(r"//.*", "", chapter.kernel)))
     assert used <= {chapter.id}
 
 
