@@ -59,6 +59,8 @@ const Registration registration{{
     .title = "One thread per row",
     .teaches = "dx, dw, db by definition; an atomic for every element",
     .source = "CUDA layer-norm backward progression, v1",
+    .parent = "fwd01",
+    .road = Road::Main,
     .kinds = {Kind::Layer},
     .needs_affine = true,
     .deterministic = false,

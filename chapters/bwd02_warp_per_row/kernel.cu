@@ -62,6 +62,8 @@ const Registration registration{{
     .title = "One warp per row",
     .teaches = "coalesced reads and coalesced atomics; c1 and c2 by shuffles",
     .source = "CUDA layer-norm backward progression, v2",
+    .parent = "bwd01",
+    .road = Road::Main,
     .kinds = {Kind::Layer},
     .needs_affine = true,
     .deterministic = false,

@@ -67,6 +67,8 @@ const Registration registration{{
     .title = "Shared-memory staging that does not pay",
     .teaches = "staging without reuse: an optimisation that isn't",
     .source = "CUDA layer-norm backward progression, v3",
+    .parent = "bwd02",
+    .road = Road::Sums,
     .kinds = {Kind::Layer},
     .needs_affine = true,
     .deterministic = false,

@@ -61,6 +61,8 @@ const Registration registration{{
     .title = "One block of 1024 threads per row",
     .teaches = "enough warps to hide latency; few rows under way at a time",
     .source = "CUDA layer-norm backward progression, v4",
+    .parent = "bwd02",
+    .road = Road::Main,
     .kinds = {Kind::Layer},
     .needs_affine = true,
     .deterministic = false,

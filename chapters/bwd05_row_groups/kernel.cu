@@ -183,6 +183,8 @@ const Registration registration{{
     .title = "A block takes many rows",
     .teaches = "column sums in registers; an atomic a column and block",
     .source = "CUDA layer-norm backward progression, v5 as described",
+    .parent = "bwd04",
+    .road = Road::Main,
     .group = "rows a block",
     .deterministic = false,
     .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,

@@ -185,6 +185,8 @@ const Registration registration{{
     .title = "Partial sums, then their sum",
     .teaches = "no atomics: the same bits in every run, for a second reading of x and dy",
     .source = "NVIDIA Apex",
+    .parent = "bwd05",
+    .road = Road::Sums,
     .group = "row groups",
     .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
                              run<__nv_bfloat16, float>},

@@ -201,6 +201,8 @@ const Registration registration{{
     .title = "Sums in buffers under a lock",
     .teaches = "a lock between blocks; what acquire and release must wait for",
     .source = "Triton tutorial 05",
+    .parent = "bwd06",
+    .road = Road::Sums,
     .group = "buffers",
     .deterministic = false,
     .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,

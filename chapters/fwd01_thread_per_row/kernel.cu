@@ -53,6 +53,8 @@ const Registration registration{{
     .title = "One thread per row",
     .teaches = "the definition, in two passes for the statistics and one for y",
     .source = "llm.c",
+    .parent = "copy00",
+    .road = Road::Main,
     .kinds = {Kind::Layer},
     .needs_affine = true,
     .max_cols = 1 << 16,

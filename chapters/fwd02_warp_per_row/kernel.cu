@@ -57,6 +57,8 @@ const Registration registration{{
     .title = "One warp per row",
     .teaches = "coalesced access; sums by warp shuffles",
     .source = "llm.c",
+    .parent = "fwd01",
+    .road = Road::Main,
     .kinds = {Kind::Layer},
     .needs_affine = true,
     .max_cols = 1 << 21,

@@ -54,6 +54,8 @@ const Registration registration{{
     .title = "One block per row",
     .teaches = "block-wide sums through shared memory; enough loads in flight",
     .source = "llm.c",
+    .parent = "fwd02",
+    .road = Road::Main,
     .kinds = {Kind::Layer},
     .needs_affine = true,
     .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>},

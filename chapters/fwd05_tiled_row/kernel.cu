@@ -123,6 +123,8 @@ const Registration registration{{
     .title = "A row in tiles",
     .teaches = "a row in tiles, of any width; what reading it again costs in each cache",
     .source = "Triton tutorial 05",
+    .parent = "fwd03",
+    .road = Road::Main,
     .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
                             run<__nv_bfloat16, float>},
     .predicted_bytes = [](const Problem& p, const Gpu& gpu) -> std::int64_t {

@@ -258,6 +258,8 @@ const Registration registration{{
     .title = "Persistent blocks, bulk copies in a ring",
     .teaches = "the copy engine brings the next rows while a block works on one",
     .source = "this repository",
+    .parent = "fwd06",
+    .road = Road::Main,
     .group = "blocks",
     .min_architecture = 90,
     .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,

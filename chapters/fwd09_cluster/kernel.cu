@@ -268,6 +268,8 @@ const Registration registration{{
     .title = "A row over a cluster",
     .teaches = "blocks share a row through distributed shared memory; one exchange of moments",
     .source = "QuACK",
+    .parent = "fwd08",
+    .road = Road::WideRows,
     .group = "clusters",
     .min_architecture = 90,
     .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,

@@ -24,12 +24,34 @@ inline constexpr Gpu kH100{132, 2048, 50 << 20, 90};
 
 inline constexpr std::int64_t kMaxGridX = std::numeric_limits<std::int32_t>::max();
 
+/// Where a chapter stands on the map: on the main line, which a learner walks first, or on a side
+/// road.
+enum class Road { Main, Numerics, Fusion, Sums, WideRows };
+
+constexpr std::string_view name(Road road) {
+  switch (road) {
+    case Road::Main:
+      return "main line";
+    case Road::Numerics:
+      return "numerics";
+    case Road::Fusion:
+      return "fusion";
+    case Road::Sums:
+      return "sums";
+    case Road::WideRows:
+      return "wide rows";
+  }
+  return {};
+}
+
 /// A chapter, as data. A kernel.cu describes itself with one of these in a `Registration`.
 struct Chapter {
   std::string_view id;       ///< "fwd02"
   std::string_view title;    ///< "One warp per row"
   std::string_view teaches;  ///< the one idea, in a line
   std::string_view source;   ///< the public system that it follows
+  std::string_view parent;   ///< id of the chapter that it improves on; empty for the first
+  Road road = Road::Main;
   std::vector<Kind> kinds = {Kind::Layer, Kind::Rms};
   bool needs_affine = false;       ///< refuses null weight and bias
   bool fused = false;              ///< takes a Problem::fusion
