@@ -201,9 +201,8 @@ def steps(book, file, chapter):
     if parent:
         rows += [[f"speed-up over {parent.id}", *(cell for pair in zip(before, own)
                                                   for cell in (speed_up(*pair) or MISSING, ""))]]
-    roof = {"fwd": "a copy", "bwd": "a triad"}.get(chapter.direction)
-    if roof:
-        rows += [[roof, *(cell for record in own for cell in roof_cells(record))]]
+    roof = "a triad" if chapter.direction == "bwd" else "a copy"
+    rows += [[roof, *(cell for record in own for cell in roof_cells(record))]]
     shown = [record for record in (*before, *own) if record]
     return [*markdown(headers, rows), "",
             f"Median of launches with a cold L2. {provenance(shown)}." if shown else "Not measured yet."]

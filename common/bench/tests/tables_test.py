@@ -281,6 +281,11 @@ class Tables(InDirectory):
         self.assert_row({small: "12.58", wide: "1 611", "% of the roof": "100.0"}, "a triad")
         self.assertIn("Median of launches with a cold L2. NVIDIA H100", self.text(self.NOTES))
         self.assertEqual(self.text(self.NOTES).count("\n|"), 6)
+        self.write(self.NOTES, "<!-- table: steps fwd01 -->\n<!-- end table -->\n")
+        self.add_records(record("fwd01", 16.777216))
+        self.run_tables()
+        self.assert_row({small: "16.78"}, "**fwd01**")
+        self.assert_row({small: "8.389", wide: "–"}, "a copy")
 
     def test_steps_of_a_direction_s_first_have_no_parent_and_those_of_what_is_not_measured_no_times(self):
         self.write(self.NOTES, "<!-- table: steps bwd01 -->\n<!-- end table -->\n")
