@@ -1,4 +1,4 @@
-"""A chapter's two files say the same: ids, titles, remark numbers, sections, links."""
+"""A chapter's three files say the same: ids, titles, remark numbers, sections, links."""
 
 import functools
 import pathlib
@@ -68,9 +68,9 @@ of_each_chapter = pytest.mark.parametrize("chapter", CHAPTERS, ids=[chapter.dire
 
 
 @of_each_chapter
-def test_a_chapter_is_two_files(chapter):
+def test_a_chapter_is_three_files(chapter):
     files = sorted(path.name for path in chapter.directory.iterdir())
-    assert files == ["kernel.cu", "notes.md"]
+    assert files == ["kernel.cu", "lab.md", "notes.md"]
     assert re.fullmatch(r"[fb]wd\d\d(_[a-z0-9]+)+", chapter.directory.name)
 
 
@@ -85,6 +85,8 @@ def test_one_id_and_title_everywhere(chapter):
                               (r'^ *\.title = "(.*)",$', title)]:
         assert re.findall(pattern, chapter.kernel, re.MULTILINE) == [expected]
     assert chapter.notes.splitlines()[0] == f"# {identifier} · {title}"
+    laboratory = (chapter.directory / "lab.md").read_text()
+    assert laboratory.splitlines()[0] == f"# {identifier} · {title}: laboratory"
 
 
 def sections(markdown):
