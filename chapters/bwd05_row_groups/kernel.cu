@@ -119,6 +119,8 @@ const Registration registration{{
     .title = "A block takes many rows",
     .teaches = "column sums in registers; an atomic a column and block",
     .source = "CUDA layer-norm backward progression, v5 as described",
+    .parent = "bwd04",
+    .road = Road::Main,
     .kinds = {Kind::Layer},
     .needs_affine = true,
     .group = "rows a block",
@@ -126,8 +128,10 @@ const Registration registration{{
     .max_cols = kMostThreads * kColumns,
     .max_cols_because = "a thread keeps 8 columns in registers",
     .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>},
-    .predicted_bytes = [](const Problem& p,
-                          const Gpu& gpu) { return predict_bytes(p, gpu, 1, 2, 1); },
+    .predicted_bytes =
+        [](const Problem& p, const Gpu& gpu) {
+          return predict_bytes(p, gpu, {.inputs = 2, .walks = 1, .threads_per_row = 1});
+        },
     .workspace_bytes = gradient_sums_bytes,
 }};
 

@@ -101,11 +101,15 @@ const Registration registration{{
     .title = "A row in tiles",
     .teaches = "eight loads wait together; what reading a row again costs in each cache",
     .source = "Triton tutorial 05",
+    .parent = "fwd03",
+    .road = Road::Main,
     .kinds = {Kind::Layer},
     .needs_affine = true,
     .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>},
-    .predicted_bytes = [](const Problem& p,
-                          const Gpu& gpu) { return predict_bytes(p, gpu, kThreads, 1, 3); },
+    .predicted_bytes =
+        [](const Problem& p, const Gpu& gpu) {
+          return predict_bytes(p, gpu, {.inputs = 1, .walks = 3, .threads_per_row = kThreads});
+        },
 }};
 
 }  // namespace fwd05

@@ -111,6 +111,12 @@ def test_the_committed_list_of_chapters_is_the_programs_own(run):
     assert committed == listed, "run `make tables`: it writes notebooks/data/chapters.json"
 
 
+@pytest.mark.parametrize("chapter, place", [("bwd02", "main line; its parent is bwd01"),
+                                            ("fwd04", "side road: numerics; its parent is fwd03")])
+def test_a_page_says_where_its_chapter_stands_on_the_map(run, chapter, place):
+    assert f"\n  {place}\n" in passes(run(chapter, *SMALL[:4], "--samples", "0"))
+
+
 def test_the_version_is_that_of_cmake(run):
     version = re.search(r"project\(\w+ VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text())[1]
     assert passes(run("chapters", "--version")).split()[-1] == version
