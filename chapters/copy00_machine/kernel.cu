@@ -31,6 +31,7 @@ const Registration registration{{
     .title = "The machine",
     .teaches = "threads, warps and memory, on a kernel that only copies",
     .source = "this repository",
+    .parent = "",
     .max_elements = kMaxGridX * kThreadsPerBlock,  // a grid has 2^31 - 1 blocks at most
     .run = CopyLaunchers{run<float>, run<__half>, run<__nv_bfloat16>},
     .predicted_bytes = [](const Problem& p, const Gpu&) { return 2 * p.tensor_bytes(); },  // [6]
