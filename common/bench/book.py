@@ -28,6 +28,7 @@ from typing import NamedTuple
 
 import measurements
 from catalogue import CATALOGUE, load_catalogue
+from chapter_map import ChapterMap
 from measurements import (MISSING, MODEL, PROGRESSION, ROOT, DataError, Measurements, MissingData, gbps, problem_of,
                           roof_gbps)
 from peers import is_ours
@@ -49,6 +50,9 @@ SHORT = {name: short for short, name in DIRECTIONS.items()}
 TOOLS = {"torch": "PyTorch", "triton": "Triton", "liger-kernel": "Liger", "quack-kernels": "QuACK",
          "flash-attn": "FlashAttention", "apex": "Apex", "transformer-engine": "Transformer Engine"}
 
+# What chapters.json says of a chapter, beside its id and directory.
+LISTED = ("title", "group", "teaches", "parent", "road")
+
 # In training: what the norms and their kinds are called.
 NORMS = {"chapters": "ours", "chapters-memory-efficient": "ours, memory-efficient"}
 KINDS = {"layer": "layer norm", "rms": "RMS norm"}
@@ -59,6 +63,9 @@ class Chapter(NamedTuple):
     directory: Path  # chapters/bwd02_warp_per_row
     title: str  # "One warp per row"
     group: str  # what the option group counts, "rows a block"; empty where it has none
+    teaches: str = ""  # the one idea, in a line
+    parent: str = ""  # id of the chapter that it improves on; empty for the first
+    road: str = ""  # "main line", or a side road's name; empty for a chapter that chapters.json lacks
 
     @property
     def direction(self):
@@ -75,6 +82,10 @@ class Book:
     peers: Measurements  # and our kernels beside them, of the same device
     training: Measurements  # of any GPU
     left_out: int = 0  # records of a warm L2, or with the host's time
+
+    @property
+    def map(self):
+        return ChapterMap(self.chapters)
 
     @property
     def emulated(self):
@@ -439,7 +450,7 @@ def find_chapters(root):
         listed = {entry["id"]: entry for entry in load_catalogue(root)["chapters"]}
     except MissingData:
         listed = {}
-    chapters = {identifier: Chapter(identifier, directories[identifier], entry["title"], entry["group"])
+    chapters = {identifier: Chapter(identifier, directories[identifier], *(entry[key] for key in LISTED))
                 for identifier, entry in listed.items() if identifier in directories}
     new = {identifier: Chapter(identifier, directory, identifier, "")
            for identifier, directory in directories.items() if identifier not in listed}
