@@ -8,6 +8,7 @@ A row is one chapter (or peer) on one problem:
 
     chapter, title, direction   "fwd02", "One warp per row", "fwd"
     group                       what the chapter's --group counts
+    road                        "main line", or the side road that the chapter stands on
     kind, dtype, rows, cols, options            the problem, as in a record
     variant                     the kind and the options in words; empty for a plain layer norm
     median_us, p10_us, p90_us   as measurements.py says, of a cold L2: a book holds no other times
@@ -27,7 +28,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import measurements
-from catalogue import CATALOGUE, load_catalogue
+from catalogue import CATALOGUE, MAIN_LINE, load_catalogue
 from measurements import (MISSING, MODEL, PROGRESSION, ROOT, DataError, Measurements, MissingData, gbps, problem_of,
                           roof_gbps)
 from peers import is_ours
@@ -59,6 +60,7 @@ class Chapter(NamedTuple):
     directory: Path  # chapters/bwd02_warp_per_row
     title: str  # "One warp per row"
     group: str  # what --group counts, "rows a block"; empty where it has none
+    road: str = MAIN_LINE  # or the side road that it stands on
 
     @property
     def direction(self):
@@ -246,7 +248,7 @@ def make_row(chapter, record):
     median = record["median_us"]
     speed, roof = (None, None) if emulated else (gbps(record), roof_gbps(record))
     return {"chapter": chapter and chapter.id, "title": chapter and chapter.title,
-            "group": chapter and chapter.group,
+            "group": chapter and chapter.group, "road": chapter and chapter.road,
             "direction": SHORT[record["direction"]],
             "kind": problem.kind, "dtype": problem.dtype, "rows": problem.rows, "cols": problem.cols,
             "options": dict(problem.options),
@@ -439,7 +441,8 @@ def find_chapters(root):
         listed = {entry["id"]: entry for entry in load_catalogue(root)["chapters"]}
     except MissingData:
         listed = {}
-    chapters = {identifier: Chapter(identifier, directories[identifier], entry["title"], entry["group"])
+    chapters = {identifier: Chapter(identifier, directories[identifier], entry["title"], entry["group"],
+                                    entry.get("road", MAIN_LINE))
                 for identifier, entry in listed.items() if identifier in directories}
     new = {identifier: Chapter(identifier, directory, identifier, "")
            for identifier, directory in directories.items() if identifier not in listed}

@@ -8,6 +8,7 @@ import json
 
 from measurements import CATALOGUE, ROOT, DataError, MissingData
 
+MAIN_LINE = "main line"  # the road of the chapters that a learner walks first
 REMEDY = "`make tables` writes it anew"
 
 

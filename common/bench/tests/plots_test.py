@@ -8,6 +8,7 @@ import plots
 import pytest
 from book import Book, Chapter
 from made_up import DEVICE, EMULATED, jsonl, peer, profile, record, records, training
+from matplotlib.text import Text
 from measurements import LARGE, PROGRESSION, SWEEP, load, load_training
 from profile_chapter import load_profiles
 
@@ -58,8 +59,6 @@ def drawings(book):
 
 def texts_of(figure):
     """The words that a figure shows, and their boxes in pixels: what is asked to draw itself."""
-    from matplotlib.text import Text
-
     shown, draw = [], Text.draw
     with mock.patch.object(Text, "draw", lambda text, renderer: (shown.append(text), draw(text, renderer))):
         figure.draw_without_rendering()
@@ -90,6 +89,19 @@ def test_every_word_of_a_figure_can_be_read_and_its_title_names_the_device(chapt
             assert device in figure.get_suptitle(), name
 
 
+def test_readmes_figures_can_be_read_in_its_column_and_say_what_they_show():
+    """GitHub shows a picture in its own size, in a column of 948 pixels."""
+    drawn = drawings(make_book(13))
+    for name in ("progression",):
+        figure = drawn[name]()
+        figure.draw_without_rendering()
+        small = [text.get_text() for text in figure.findobj(Text)
+                 if text.get_visible() and text.get_text().strip() and text.get_fontsize() < 10]
+        assert not small, name
+        assert figure.get_size_inches()[0] * 96 <= 948, name
+        assert figure.get_label() and "fwd" in figure.get_label(), name
+
+
 def test_emulated_times_are_labelled_and_stand_alone(capsys):
     drawn = {name: draw() for name, draw in drawings(make_book(2, backend="cpu")).items() if name not in ("traffic", "waits")}
     shown = {name: figure for name, figure in drawn.items() if figure is not None}
@@ -116,6 +128,26 @@ def test_the_same_data_give_the_same_file(tmp_path):
     assert paths[0].read_bytes() == paths[1].read_bytes()
     assert plots.drawn_from(paths[0]) == plots.digest(rows)
     assert plots.drawn_from(tmp_path / "c.svg") is None
+
+
+def test_a_file_has_a_title_and_words_for_those_who_do_not_see_it(tmp_path):
+    rows, path = make_book(2).rows("fwd", [PROGRESSION]), tmp_path / "a.svg"
+    assert plots.write_figure(plots.progression, rows, path)
+    text = path.read_text(encoding="utf-8")
+    assert "<title>Forward falls from 1\u202f678 to 62.9 µs, 13 % of the roof " in text
+    assert "From fwd01 to fwd02: forward falls from 1\u202f678 to 62.9 µs" in text
+
+
+def test_the_fall_is_the_main_lines_and_side_roads_are_hollow():
+    book = make_book(4)
+    road = {"fwd02": "numerics", "fwd04": "wide rows"}
+    book.chapters = {name: chapter._replace(road=road.get(name, chapter.road)) for name, chapter in book.chapters.items()}
+    figure = plots.progression(book.rows("fwd", [PROGRESSION]))
+    fall, *dots = (line for line in figure.axes[0].lines if len(line.get_ydata()) == 2 or line.get_marker() == "o")
+    assert list(fall.get_ydata()) == [0, 2]
+    hollow = [dot.get_markerfacecolor() == "white" for dot in dots if dot.get_marker() == "o"]
+    assert hollow == [False, True, False, True]
+    assert "to 47.2 µs" in figure.get_suptitle()  # fwd03's; fwd04 is faster, and beside the line
 
 
 def train(*entries):
