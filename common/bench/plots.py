@@ -127,15 +127,15 @@ def spread_out(positions, gap):
     return [total / members + i * gap for total, members in groups for i in range(members)]
 
 
-def label_ends(axes, ends, inches):
+def label_ends(axes, ends, inches, size=8.5, lines=1):
     """Names lines at the right of an axes that is `inches` high. An end is (y, text, colour)."""
-    transform, gap = axes.transAxes.inverted().transform, 0.145 / inches
+    transform, gap = axes.transAxes.inverted().transform, (lines * size + 2) / 72 / inches
     ends = sorted((transform(axes.transData.transform((axes.get_xlim()[1], y)))[1], text, colour)
                   for y, text, colour in ends)
     wished = [min(max(height, i * gap), 1 - (len(ends) - 1 - i) * gap) for i, (height, _, _) in enumerate(ends)]
     for (height, text, colour), place in zip(ends, spread_out(wished, gap)):
         axes.annotate(text, (1.0, height), (1.035, place), xycoords="axes fraction", textcoords="axes fraction",
-                      va="center", fontsize=8.5, annotation_clip=False,
+                      va="center", fontsize=size, color=colour, linespacing=1.0, annotation_clip=False,
                       arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.8, "relpos": (0, 0.5),
                                   "shrinkA": 1, "shrinkB": 0})
 
@@ -393,51 +393,155 @@ def waterfall(rows):
 
 
 @drawing("such measurements of more than one width")
-def over_columns(rows, value="median_us", log=True):
-    """A value over N, a line a chapter, a panel for each M and dtype."""
+def over_columns(rows, value="median_us", log=True, shown=None):
+    """A value over N, a line a chapter, a panel for each M and dtype. The chapters of `shown` are in colour and
+    named, of each direction those of story() where nothing is said; all others are thin and grey."""
     rows = [row for row in rows if row[value] is not None]
-    if not rows:
-        return None
-    panels = by(rows, lambda row: (row["direction"], row["dtype"], row["rows"]))
-    panels = {key: group for key, group in panels.items() if len({row["cols"] for row in group}) > 1}
+    panels = panels_over_columns(rows)
     if not panels:
         return None
-    styles = chapter_styles(rows)
     height = 3.9
-    figure, axes_row = new_figure(4.6 * len(panels) + 0.6, height, verdict(rows, nearest_to_roof(rows)),
+    figure, axes_row = new_figure(4.6 * len(panels) + 0.6, height, verdict(rows, over_columns_title(rows, value)),
                                   panels=(1, len(panels)), sharey="row")
+    styles = {}
     for axes, ((direction, dtype, height_of_x), group) in zip(axes_row[0], panels.items()):
-        axes.set_xscale("log", base=2)
-        if log:
-            axes.set_yscale("log")
-        chapters = by(sorted(group, key=lambda row: row["cols"]), lambda row: row["chapter"])
-        for chapter, own in chapters.items():
-            cols = [row["cols"] for row in own]
-            axes.plot(cols, [row[value] for row in own], markersize=4, linewidth=1.2,
-                      markevery=max(1, len(own) // 8), **styles[chapter])
-            axes.fill_between(cols, *spread_of(own, value), color=styles[chapter]["color"], alpha=0.3, linewidth=0)
-        roof = roof_over_columns(group, value)
-        if roof:
-            axes.plot(*zip(*roof), color="black", linewidth=2.0, zorder=1)
+        own = [row for row in rows if row["direction"] == direction]
+        styles[axes] = story_styles(story(own) if shown is None else shown)
+        draw_over_columns(axes, group, value, styles[axes], log)
         axes.set_title(f"{DIRECTIONS[direction][0]}, {dtype}, {height_of_x} × N")
-        widths = sorted({row["cols"] for row in group})
-        axes.set_xlim(widths[0], widths[-1])
-        marked = [2**i for i in range(20) if widths[0] <= 2**i <= widths[-1]] or widths
-        axes.set_xticks(marked, [str(width) for width in marked])
-        axes.set_xlabel("N, columns (log scale)")
-        axes.grid(which="major")
-    for axes, group in zip(axes_row[0], panels.values()):
+        axes.set_xlabel("N, columns (log scale)\nshade: p10 to p90; grey: the other chapters")
+    for axes, group in zip(axes_row[0], panels.values()):  # now that all share their y axis
         if log:
             log_axis(axes.yaxis)
-        else:
-            axes.set_ylim(0)
-        styled = by(sorted(group, key=lambda row: row["cols"]), lambda row: row["chapter"])
-        ends = [(own[-1][value], chapter, styles[chapter]["color"]) for chapter, own in styled.items()]
-        roof = roof_over_columns(group, value)
-        label_ends(axes, ends + ([(roof[-1][1], "the roof", "black")] if roof else []), height - 1.35)
-    label = time_label(rows) if value == "median_us" else AXES[value]
-    axes_row[0, 0].set_ylabel(label + (" (log scale)" if log else ""))
+        label_ends(axes, ends_over_columns(group, value, styles[axes]), height - 1.35)
+    axes_row[0, 0].set_ylabel(value_label(rows, value, log))
     return figure
+
+
+@drawing("part of the roof at more than one width")
+def sweep(rows):
+    """% of the roof over N, a panel for each direction: a few chapters in colour, the others thin and grey."""
+    rows = [row for row in rows if row["of_roof"] is not None]
+    panels = panels_over_columns(rows)
+    if not panels:
+        return None
+    height = 2.9
+    figure, axes_column = readme_figure(0.6 + height * len(panels), rows, capital(";\n".join(kept(rows))),
+                                        sweep_words(rows), panels=(len(panels), 1), sharey=True)
+    for axes, ((direction, dtype, height_of_x), group) in zip(axes_column[:, 0], panels.items()):
+        draw_over_columns(axes, group, "of_roof", story_styles(story(group)), log=False)
+        axes.set_title(f"{DIRECTIONS[direction][0]}, {dtype}, {height_of_x} × N")
+        axes.set_ylabel(AXES["of_roof"], fontsize=WORDS)
+    for axes, group in zip(axes_column[:, 0], panels.values()):
+        names = {row["chapter"]: textwrap.fill(f"{row['chapter']} {row['title']}", 24) for row in group}
+        ends = ends_over_columns(group, "of_roof", story_styles(story(group)), names)
+        label_ends(axes, ends, height - 0.8, WORDS, lines=2)
+    axes_column[-1, 0].set_xlabel("N, columns (log scale)\nshade: p10 to p90; grey: the other chapters", fontsize=WORDS)
+    return figure
+
+
+def panels_over_columns(rows):
+    """The rows by direction, dtype and M, where there is more than one N."""
+    panels = by(rows, lambda row: (row["direction"], row["dtype"], row["rows"]))
+    return {key: group for key, group in panels.items() if len({row["cols"] for row in group}) > 1}
+
+
+def story(rows):
+    """Up to four chapters of a direction that tell where it goes: the first, the best, and of the main line those
+    nearest to a third and two thirds of the way from the one to the other."""
+    least = {problem: min(row["median_us"] for row in own) for problem, own in by(rows, problem_of).items()}
+    share = {}
+    for chapter, own in by(rows, lambda row: row["chapter"]).items():
+        share[chapter] = sum(least[problem_of(row)] / row["median_us"] for row in own) / len(own)
+    main = list(dict.fromkeys(row["chapter"] for row in main_line(rows)))
+    best = max(main, key=share.get)
+    between = [share[main[0]] + part * (share[best] - share[main[0]]) for part in (1 / 3, 2 / 3)]
+    nearest = [min(main, key=lambda chapter, at=at: abs(share[chapter] - at)) for at in between]
+    return sorted({main[0], *nearest, best}, key=share.get)
+
+
+# Okabe and Ito's colours that words can be written in; each with a marker.
+STORY = [("black", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#0072B2", "D"), ("#CC79A7", "v"), ("#56B4E9", "P"),
+         ("#E69F00", "X")]
+
+
+def story_styles(chapters):
+    """The last chapter of the story, its best, is blue whether there are two or four."""
+    marks = STORY[:max(0, len(chapters) - 1)][:3] + STORY[3:] if len(chapters) <= 4 else STORY
+    return {chapter: {"color": colour, "marker": marker}
+            for chapter, (colour, marker) in zip(chapters, itertools.cycle(marks))}
+
+
+def draw_over_columns(axes, rows, value, styles, log):
+    axes.set_xscale("log", base=2)
+    if log:
+        axes.set_yscale("log")
+    for chapter, own in by(sorted(rows, key=lambda row: row["cols"]), lambda row: row["chapter"]).items():
+        cols, values = [row["cols"] for row in own], [row[value] for row in own]
+        if chapter not in styles:
+            axes.plot(cols, values, color="#bbbbbb", linewidth=0.8, zorder=1.5)
+            continue
+        axes.plot(cols, values, markersize=4.5, linewidth=1.8, markevery=max(1, len(own) // 8), zorder=3,
+                  **styles[chapter])
+        axes.fill_between(cols, *spread_of(own, value), color=styles[chapter]["color"], alpha=0.25, linewidth=0)
+    roof = roof_over_columns(rows, value)
+    if roof:
+        axes.plot(*zip(*roof), color="black", linewidth=2.0, zorder=2)
+    if not log:
+        axes.set_ylim(0)
+    widths = sorted({row["cols"] for row in rows})
+    axes.set_xlim(widths[0], widths[-1])
+    marked = [2**i for i in range(20) if widths[0] <= 2**i <= widths[-1]] or widths
+    axes.set_xticks(marked, [str(width) for width in marked])
+    axes.grid(which="major")
+
+
+def ends_over_columns(rows, value, styles, names=None):
+    """What label_ends() takes: the last values of the lines in colour, and the roof's. `names`: by chapter."""
+    ends = []
+    for chapter, own in by(sorted(rows, key=lambda row: row["cols"]), lambda row: row["chapter"]).items():
+        if chapter in styles:
+            ends.append((own[-1][value], (names or {}).get(chapter, chapter), styles[chapter]["color"]))
+    roof = roof_over_columns(rows, value)
+    return ends + ([(roof[-1][1], "the roof", "black")] if roof else [])
+
+
+def value_label(rows, value, log):
+    label = time_label(rows) if value == "median_us" else AXES[value]
+    return label + (" (log scale)" if log else "")
+
+
+def over_columns_title(rows, value):
+    """What the value tells, of the problem with the most bytes."""
+    if value == "of_roof":
+        return nearest_to_roof(rows)
+    if value == "gbps":
+        best = max(rows, key=lambda row: row["gbps"])
+        return f"Most bytes a second: {best['chapter']}, {count(best['gbps'])} GB/s at {problem_of(best)}"
+    largest = problem_of(max(rows, key=lambda row: row["operator_bytes"]))
+    own = sorted((row for row in rows if problem_of(row) == largest), key=lambda row: row["median_us"])
+    return (f"At {largest} {own[0]['chapter']} takes {number(own[0]['median_us'], 3)} µs, "
+            f"{own[-1]['chapter']} {number(own[-1]['median_us'] / own[0]['median_us'], 3)} times as long")
+
+
+def kept(rows):
+    """['forward, fwd06 keeps 91 to 98 % of the roof', …]: the best chapter over all widths, of each direction."""
+    texts = []
+    for direction, own in by(rows, lambda row: row["direction"]).items():
+        best = story(own)[-1]
+        parts = [row["of_roof"] for row in own if row["chapter"] == best]
+        texts.append(f"{DIRECTIONS[direction][0]}, {best} keeps {min(parts):.0f} to {max(parts):.0f} % of the roof")
+    return texts
+
+
+def sweep_words(rows):
+    """The alternative text of sweep()."""
+    widths = [row["cols"] for row in rows]
+    first = [f"{chapters[0]} {min(parts):.1f} to {max(parts):.1f} %"
+             for own in by(rows, lambda row: row["direction"]).values() if len(chapters := story(own)) > 1
+             for parts in [[row["of_roof"] for row in own if row["chapter"] == chapters[0]]]]
+    return (f"Percent of the roof over {min(widths)} to {max(widths)} columns, a line for each chapter: "
+            f"{'; '.join(kept(rows))}" + (f". The first chapters stay at {', '.join(first)}." if first else "."))
 
 
 def spread_of(rows, value):

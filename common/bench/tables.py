@@ -25,7 +25,6 @@ Exit status 2, with a sentence: an unknown table, a marker that is not closed, d
 
 import argparse
 import difflib
-import functools
 import math
 import os
 import re
@@ -407,7 +406,7 @@ def figures(book):
     sweep = [row for direction in DIRECTIONS for row in book.rows(direction, SWEEP)]
     beside = [row for direction in DIRECTIONS for row in book.against_peers(direction)]
     return [(FIGURES / "progression.svg", chapters, plots.progression),
-            (FIGURES / "sweep.svg", sweep, functools.partial(plots.over_columns, value="gbps")),
+            (FIGURES / "sweep.svg", sweep, plots.sweep),
             (FIGURES / "peers.svg", beside, plots.peers_map),
             (FIGURES / "training.svg", book.training_rows(), plots.training)]
 
