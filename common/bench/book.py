@@ -50,6 +50,8 @@ SHORT = {name: short for short, name in DIRECTIONS.items()}
 TOOLS = {"torch": "PyTorch", "triton": "Triton", "liger-kernel": "Liger", "quack-kernels": "QuACK",
          "flash-attn": "FlashAttention", "apex": "Apex", "transformer-engine": "Transformer Engine"}
 
+TIMES = ("median_us", "p10_us", "p90_us")
+
 # In training: what the norms and their kinds are called.
 NORMS = {"chapters": "ours", "chapters-memory-efficient": "ours, memory-efficient"}
 KINDS = {"layer": "layer norm", "rms": "RMS norm"}
@@ -133,7 +135,7 @@ class Book:
 
     def against_peers(self, direction, kind="layer"):
         """One row for each problem of contenders(): our row, and `peer`, `peer_us` of the fastest peer,
-        and our time over its, `ratio`."""
+        our time over its, `ratio`, and over the others' as well: `ratios` by name, at their median, p10 and p90."""
         ours, theirs = {}, {}
         for lists, rows in zip((ours, theirs), self.contenders(direction, kind)):
             for row in rows:
@@ -142,7 +144,9 @@ class Book:
         for problem, rows in ours.items():
             own, best = own_choice(rows), fastest(theirs[problem])
             found.append({**own, "peer": best["provider"], "peer_us": best["median_us"],
-                          "ratio": own["median_us"] / best["median_us"]})
+                          "ratio": own["median_us"] / best["median_us"],
+                          "ratios": {row["provider"]: [own["median_us"] / row[key] for key in TIMES]
+                                     for row in theirs[problem]}})
         return found
 
     def shared_runs(self, direction, kind):
@@ -161,7 +165,7 @@ class Book:
         """The row of a chapter, or of the dispatch's choice, that was measured with the peers."""
         identifier = record.get("chosen") or record["provider"]
         row = make_row(self.chapters.get(identifier), record)
-        taken = {key: record[key] for key in ("driver", "cuda", "date", "commit") if key in record}
+        taken = {key: record[key] for key in ("driver", "cuda", "date", "commit", "run") if key in record}
         return {**taken, **row, "chapter": identifier, "provider": record["provider"]}
 
     def profile_rows(self, direction):

@@ -11,7 +11,7 @@ import itertools
 import json
 import re
 import textwrap
-from math import log2, nan
+from math import ceil, log2, nan
 
 from book import KINDS, own_choice
 from catalogue import MAIN_LINE
@@ -460,8 +460,8 @@ def story(rows):
     return sorted({main[0], *nearest, best}, key=share.get)
 
 
-# Okabe and Ito's colours that words can be written in; each with a marker.
-STORY = [("black", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#0072B2", "D"), ("#CC79A7", "v"), ("#56B4E9", "P"),
+# Okabe and Ito's colours, from those that words can be read in, the purple darker for that; each with a marker.
+STORY = [("black", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#0072B2", "D"), ("#A9528A", "v"), ("#56B4E9", "P"),
          ("#E69F00", "X")]
 
 
@@ -758,35 +758,109 @@ def roof_over_bytes(rows):
 
 @drawing("problem that one run has of ours and of a peer")
 def peers_map(ratios):
-    """Our time over the fastest peer's, rows × cols: what book.against_peers() returns."""
-    from matplotlib.colors import Normalize
-
+    """Our time over each peer's, a row for each problem: what book.against_peers() returns."""
     directions = by(ratios, lambda row: row["direction"])
-    columns = sorted({row["cols"] for row in ratios})
-    lines = {direction: sorted({(row["rows"], row["dtype"]) for row in own})
-             for direction, own in directions.items()}
-    spans = [f"{min(r['ratio'] for r in own):.2f} to {max(r['ratio'] for r in own):.2f} times {DIRECTIONS[d][0]}"
-             for d, own in directions.items()]
-    title = verdict(ratios, f"Our time over the fastest peer's: {', '.join(spans)}")
-    total = sum(map(len, lines.values()))
-    figure, panels = new_figure(8.8, 1.6 + 0.6 * total + 0.5 * len(lines), title, panels=(len(lines), 1),
-                                sharex=True, gridspec_kw={"height_ratios": [len(line) for line in lines.values()]})
-    limit = 1  # the shades end at twice and at half the time
+    styles, part, levels = peer_styles(ratios), *room_for_names(ratios)
+    sizes = [len(own) + 1.5 + 0.7 * levels for own in directions.values()]
+    sentence = f"Our time over the fastest peer's:\n{', '.join(spans(ratios))}"
+    figure, panels = readme_figure(1.3 + 0.27 * sum(sizes), ratios, sentence, peers_words(ratios),
+                                   problem=f"{run_of(ratios)},", panels=(len(directions), 1), sharex=True,
+                                   gridspec_kw={"height_ratios": sizes})
+    shown = [ratio for row in ratios for ratio, *_ in row["ratios"].values()]
+    low, high = max(FARTHEST, 0.85 * min(shown)), min(1 / FARTHEST, 1.15 * max(1, *shown))
     for axes, (direction, own) in zip(panels[:, 0], directions.items()):
-        cells = [[float("nan")] * len(columns) for _ in lines[direction]]
-        for row in own:
-            i, j = lines[direction].index((row["rows"], row["dtype"])), columns.index(row["cols"])
-            cells[i][j] = log2(row["ratio"])
-            axes.annotate(f"{row['ratio']:.2f}\n{row['chapter']}\n{row['peer']}", (j, i), ha="center", va="center",
-                          fontsize=7.5, linespacing=1.1, fontweight="bold" if row["ratio"] < 1 else "normal",
-                          color="white" if abs(cells[i][j]) > 0.55 * limit else "black")
-        axes.imshow(cells, norm=Normalize(-limit, limit), cmap="PuOr_r", aspect="auto")
-        axes.set_yticks(range(len(lines[direction])), [f"{dtype}, M = {rows}" for rows, dtype in lines[direction]])
-        axes.set_xticks(range(len(columns)), [str(cols) for cols in columns])
-        axes.tick_params(length=0)
+        axes.set_xscale("log")
+        axes.set_xlim(low, high)
+        axes.axvline(1, color="black", linewidth=1.6, zorder=2)
+        for at, row in enumerate(own):
+            draw_peers(axes, row, at, styles)
+        axes.set_yticks(range(len(own)), [str(problem_of(row)) for row in own])
+        axes.set_ylim(len(own) - 0.4, -1.3 - 0.7 * levels)
+        axes.tick_params(axis="y", length=0)
+        axes.grid(axis="x", which="major")
         axes.set_title(DIRECTIONS[direction][0])
-    panels[-1, 0].set_xlabel("N, columns; below 1, in bold: ours is faster")
+        axes.annotate("ours /\nbest peer", (1.02, -1.2), xycoords=("axes fraction", "data"), va="center",
+                      fontsize=WORDS, linespacing=1.0, annotation_clip=False)
+        axes.annotate("ours", (1, -1.05 - 0.7 * levels), va="center", ha="center", fontsize=WORDS, bbox=BLANK)
+        name_peers(axes, own[0], styles, part, levels)
+    ticks = [tick for tick in (0.25, 0.35, 0.5, 0.7, 1, 1.4, 2, 3, 4) if low <= tick <= high]
+    panels[-1, 0].set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    panels[-1, 0].xaxis.minorticks_off()
+    panels[-1, 0].set_xlabel("our time over the peer's (log scale): left of the line ours is faster\n"
+                             "thin lines, and the grey band of ours: p10 to p90", fontsize=WORDS)
     return figure
+
+
+FARTHEST = 0.25  # of our time over a peer's: one that is farther stands at the edge, with its number
+
+
+def draw_peers(axes, row, at, styles):
+    """A dot for each peer, and ours at the line."""
+    low, high = axes.get_xlim()
+    own = [row[key] / row["median_us"] for key in ("p10_us", "p90_us")]
+    axes.fill_betweenx([at - 0.36, at + 0.36], *own, color="#dddddd", linewidth=0, zorder=1)
+    for peer, (ratio, most, least) in row["ratios"].items():
+        style = {"color": styles[peer]["color"], "markeredgecolor": "black", "markeredgewidth": 0.5, "zorder": 3}
+        if low <= ratio <= high:
+            axes.errorbar(ratio, at, xerr=[[ratio - least], [most - ratio]], elinewidth=1.2, markersize=7,
+                          marker=styles[peer]["marker"], **style)
+            continue
+        left = ratio < low
+        edge = low * 1.02 if left else high / 1.02
+        axes.plot(edge, at, marker="<" if left else ">", markersize=8, clip_on=False, **style)
+        axes.annotate(f"{peer} {ratio:.2f}", (edge, at), (9 if left else -9, 0), textcoords="offset points",
+                      va="center", ha="left" if left else "right", fontsize=WORDS, color=styles[peer]["color"])
+    axes.annotate(f"{row['ratio']:.2f}", (1.02, at), xycoords=("axes fraction", "data"), va="center", fontsize=WORDS,
+                  annotation_clip=False)
+
+
+def name_peers(axes, row, styles, part, levels):
+    """The peers' names above the first row, in the order of their dots, on so many levels."""
+    low, high = (log2(end) for end in axes.get_xlim())
+    shown = sorted((log2(ratio), peer) for peer, (ratio, *_) in row["ratios"].items() if low <= log2(ratio) <= high)
+    gap = part * (high - low) / levels
+    wished = [min(max(at, low + part / 2 * (high - low) + i * gap),
+                  high - part / 2 * (high - low) - (len(shown) - 1 - i) * gap) for i, (at, _) in enumerate(shown)]
+    for i, ((at, peer), place) in enumerate(zip(shown, spread_out(wished, gap))):
+        axes.annotate(peer, (2**at, 0), (2**place, -1.0 - 0.7 * (i % levels)), va="center", ha="center",
+                      fontsize=WORDS, color=styles[peer]["color"], annotation_clip=False, bbox=BLANK,
+                      arrowprops={"arrowstyle": "-", "color": styles[peer]["color"], "linewidth": 0.8, "shrinkA": 0,
+                                  "shrinkB": 4})
+
+
+def room_for_names(ratios):
+    """(the part of an axes' width that the longest peer's name takes, on how many levels all of them have room)"""
+    names = {peer for row in ratios for peer in row["ratios"]}
+    part = 0.64 * WORDS / 72 * max(map(len, names)) / (WIDTH - 2.6)
+    return part, ceil(part * len(names))
+
+
+def peer_styles(ratios):
+    """A colour and a marker for each peer; blue is ours."""
+    names = dict.fromkeys(peer for row in ratios for peer in row["ratios"])
+    marks = [(colour, marker) for colour, marker in STORY if colour != COLOURS["fwd"]]
+    return {name: {"color": colour, "marker": marker} for name, (colour, marker) in zip(names, itertools.cycle(marks))}
+
+
+def run_of(ratios):
+    """'one run, 2026-11-21': when these were measured, and that only times of one run stand in a row."""
+    runs = {row["run"] for row in ratios}
+    dates = " and ".join(sorted({run[:10] for run in runs}))
+    return f"one run{'' if len(runs) == 1 else ' a row'}, {dates}"
+
+
+def spans(ratios):
+    """['forward 0.97 to 1.03', 'backward 0.53 to 0.98']: our time over the fastest peer's."""
+    directions = by(ratios, lambda row: row["direction"])
+    return [f"{DIRECTIONS[direction][0]} {min(row['ratio'] for row in own):.2f} to "
+            f"{max(row['ratio'] for row in own):.2f}" for direction, own in directions.items()]
+
+
+def peers_words(ratios):
+    """The alternative text of peers_map()."""
+    names = list(dict.fromkeys(peer for row in ratios for peer in row["ratios"]))
+    return (f"Our time over that of {', '.join(names)}, a dot for each on a log scale with a line at 1, a row for each "
+            f"of {len(ratios)} problems. Over the fastest of them it is {', '.join(spans(ratios))}.")
 
 
 # --- Training ---

@@ -404,7 +404,7 @@ def figures(book):
     """[(path, what it shows, how it is drawn)]: plain rows, so that a check need not draw them."""
     chapters = [row for direction in DIRECTIONS for row in book.rows(direction, [PROGRESSION])]
     sweep = [row for direction in DIRECTIONS for row in book.rows(direction, SWEEP)]
-    beside = [row for direction in DIRECTIONS for row in book.against_peers(direction)]
+    beside = [row for direction in DIRECTIONS for row in shown_pairs(book, direction, "layer")]
     return [(FIGURES / "progression.svg", chapters, plots.progression),
             (FIGURES / "sweep.svg", sweep, plots.sweep),
             (FIGURES / "peers.svg", beside, plots.peers_map),

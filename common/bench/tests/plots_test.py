@@ -79,7 +79,7 @@ def check_words(name, figure):
             assert not (across > 1 and down > 3), f"{name}: '{words}' lies over '{other}'"
 
 
-@pytest.mark.parametrize("chapters, device, left_out", [(1, "NVIDIA H200", {"groups", "map", "sweep", "time", "training"}),
+@pytest.mark.parametrize("chapters, device, left_out", [(1, "NVIDIA H200", {"groups", "sweep", "time", "training"}),
                                                         (13, DEVICE, set())])
 def test_every_word_of_a_figure_can_be_read_and_its_title_names_the_device(chapters, device, left_out):
     for name, draw in drawings(make_book(chapters, device=device)).items():
@@ -92,14 +92,14 @@ def test_every_word_of_a_figure_can_be_read_and_its_title_names_the_device(chapt
 def test_readmes_figures_can_be_read_in_its_column_and_say_what_they_show():
     """GitHub shows a picture in its own size, in a column of 948 pixels."""
     drawn = drawings(make_book(13))
-    for name in ("progression", "sweep"):
+    for name in ("progression", "sweep", "map"):
         figure = drawn[name]()
         figure.draw_without_rendering()
         small = [text.get_text() for text in figure.findobj(Text)
                  if text.get_visible() and text.get_text().strip() and text.get_fontsize() < 10]
         assert not small, name
         assert figure.get_size_inches()[0] * 96 <= 948, name
-        assert figure.get_label() and "fwd" in figure.get_label(), name
+        assert figure.get_label() and "forward" in figure.get_label(), name
 
 
 def test_emulated_times_are_labelled_and_stand_alone(capsys):
@@ -202,6 +202,20 @@ def test_one_sample_has_no_spread():
         assert end == [row["of_roof"] for row in rows]
 
 
-def test_a_cell_of_the_map_says_how_much_and_who():
-    words = [text for text, _ in texts_of(plots.peers_map(make_book(2).against_peers("fwd")))]
-    assert "0.91\nfwd01\ntorch" in words
+def test_the_peers_stand_at_our_time_over_theirs():
+    ratios = make_book(2).against_peers("fwd")
+    figure = plots.peers_map(ratios)
+    dots = [float(line.get_xdata()[0]) for line in figure.axes[0].lines if line.get_marker() in "os^"]
+    assert [round(dot, 3) for dot in dots] == [0.909, 0.833, 0.769]
+    words = [text for text, _ in texts_of(figure)]
+    assert {"torch", "torch.compile", "apex-memory-efficient", "ours", "0.91"} <= set(words)
+    assert "forward 0.91 to 0.91\none run, 2026-01-02, on NVIDIA" in figure.get_suptitle()
+
+
+def test_a_peer_beyond_the_edge_is_said_with_its_number():
+    row, = make_book(2).against_peers("fwd")
+    row["ratios"]["torch"] = [0.07, 0.072, 0.068]
+    figure = plots.peers_map([row])
+    check_words("peers", figure)
+    assert "torch 0.07" in [text for text, _ in texts_of(figure)]
+    assert figure.axes[0].get_xlim()[0] == plots.FARTHEST
