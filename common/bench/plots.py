@@ -15,7 +15,7 @@ from math import ceil, log2, nan
 
 from book import KINDS, own_choice
 from catalogue import MAIN_LINE
-from measurements import AGREES, NARROW_SPACE, count, number, problem_of
+from measurements import NARROW_SPACE, count, number, problem_of
 from style import STYLE
 
 # Okabe and Ito's blue and orange: told apart by colour-blind readers, and by their greys.
@@ -38,7 +38,7 @@ def drawing(what):
         def styled(rows, *arguments, **options):
             import matplotlib
 
-            with matplotlib.rc_context(STYLE):
+            with matplotlib.rc_context({**STYLE, "path.simplify_threshold": 0.4}):  # of a point, which nobody sees
                 figure = draw(rows, *arguments, **options) if rows else None
             if figure is None:
                 print(f"Nothing to draw: these data hold no {what}.")
@@ -180,7 +180,7 @@ def readme_figure(height, rows, sentence, words, *, problem="", panels=(1, 1), *
         sentence = "Emulated times rank nothing on a GPU"
     lines = [line for part in sentence.split("\n") for line in textwrap.wrap(part, 68)]
     height += 0.2 * len(lines)
-    figure, axes = new_figure(WIDTH, height, "\n".join([*lines, *textwrap.wrap(where(rows, problem), 80)]),
+    figure, axes = new_figure(WIDTH, height, "\n".join([*lines, *textwrap.wrap(where(rows, problem), 68)]),
                               panels=panels, **options)
     figure.suptitle(figure.get_suptitle(), fontsize=TITLE, x=0.01, ha="left")
     figure.set_label(words)
@@ -230,10 +230,14 @@ def write_figure(draw, data, path):
 
 
 def shortened(svg):
-    """The same without indents, and with two digits behind the point in its curves and places: nobody sees a
-    hundredth of a point."""
-    svg = re.sub(r"\n +", "\n", svg)
-    return re.sub(r' d="[^"]*"|translate\([^)]*\)', lambda found: re.sub(r"(\.\d\d)\d+", r"\1", found[0]), svg)
+    """The same without indents, and with one digit behind the point in its curves, two in its places: nobody sees
+    a tenth of a point."""
+    def curve(found):
+        short = re.sub(r"(\.\d)\d+", r"\1", found[0]).replace(" \n", " ")
+        return short if re.search("[QC]", short) else short.replace(" L ", " ")  # points after points are lines
+
+    svg = re.sub(r' d="[^"]*"', curve, re.sub(r"\n +", "\n", svg))
+    return re.sub(r"translate\([^)]*\)", lambda found: re.sub(r"(\.\d\d)\d+", r"\1", found[0]), svg)
 
 
 # --- One problem, chapter by chapter ---
@@ -867,59 +871,107 @@ def peers_words(ratios):
 
 # Torch's curve lies under the others.
 TRAINED = {"torch": {"color": "#bbbbbb", "linewidth": 5.0},
-           "torch.compile": {"color": "black", "linestyle": ":", "linewidth": 1.4},
-           "ours": {"color": COLOURS["fwd"], "linewidth": 1.5},
-           "ours, memory-efficient": {"color": COLOURS["bwd"], "linestyle": (0, (4, 2)), "linewidth": 1.5}}
+           "torch.compile": {"color": "black", "linestyle": ":", "linewidth": 1.6},
+           "ours": {"color": COLOURS["fwd"], "linewidth": 2.0},
+           "ours, memory-efficient": {"color": "#D55E00", "linestyle": (0, (4, 2)), "linewidth": 1.6}}
+REORDERED = {"color": "#777777", "linewidth": 0.8}  # torch with its sums in another order
 
 
 @drawing("training (`make library && python3 common/bench/gpt_training.py` writes one)")
 def training(rows):
-    """Above, the losses of a model with each norm; below, how far they are from torch's."""
+    """Of each type above the losses of a model with each norm, below how far they are from torch's, beside torch's
+    own with its sums over the batch in another order."""
     types = by(rows, lambda row: row["dtype"])
     width = max(1, len(rows[0]["losses"]) // 30)
-    title = verdict(rows, agreement(rows), f"{rows[0]['model']}, {KINDS[rows[0]['kind']]},")
-    figure, panels = new_figure(max(8.8, 4.4 * len(types)), 6.0, title, panels=(2, len(types)), sharex=True,
-                                sharey="row")
-    for (above, below), (dtype, own) in zip(zip(*panels), types.items()):
-        steps = range(1, len(own[0]["losses"]) + 1)
-        torch = [row["losses"] for row in own if row["norm"] == "torch"]
-        noise = zip(*(differences(*pair, width) for pair in itertools.combinations(torch, 2)))
-        below.fill_between(steps, [max(step) for step in noise], color="#dddddd", linewidth=0,
-                           label="torch's own noise: its sums in another order")
-        for row in own:
-            look = {**TRAINED.get(row["norm"], {}), "label": row["norm"]}
-            if row["order"] == "as it is":
-                above.plot(steps, [nan if loss is None else loss for loss in row["losses"]], **look)
-                if row["norm"] != "torch":
-                    below.plot(steps, differences(row["losses"], torch[0], width), **look)
-        if own[0].get("entropy"):
-            above.axhline(own[0]["entropy"], color="black", linewidth=0.8,
-                          label="the text's entropy, the least possible")
+    figure, panels = readme_figure(1.0 + 3.9 * len(types), rows, agreement(rows), training_words(rows),
+                                   problem=f"{rows[0]['model']}, {KINDS[rows[0]['kind']]},", panels=(2 * len(types), 1),
+                                   sharex=True, gridspec_kw={"height_ratios": [1.3, 2.2] * len(types)})
+    for above, below, (dtype, own) in zip(panels[::2, 0], panels[1::2, 0], types.items()):
+        draw_losses(above, own)
+        draw_differences(below, own, width)
         above.set_title(dtype)
-        below.set_yscale("log")
-        below.set_xlabel("step")
+    for below in panels[3::2, 0]:
+        share_y(panels[1, 0], below)
+    for above, below, own in zip(panels[::2, 0], panels[1::2, 0], types.values()):
         for axes in (above, below):
-            axes.set_xlim(1, len(steps))
+            axes.set_xlim(1, len(own[0]["losses"]))
             axes.grid(which="major")
-    panels[0, 0].set_ylabel("loss")
-    panels[1, 0].set_ylabel(f"difference from torch\nRMS of {width} steps (log scale)")
-    figure.legend(*merged_legend(*panels.flat), loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+        lasts = [row["last"] for row in own if row["last"] is not None]
+        ends = [(lasts[0], f"{number(min(lasts), 3)} to {number(max(lasts), 3)}", "black")] if lasts else []
+        if own[0].get("entropy"):
+            ends.append((own[0]["entropy"], f"{number(own[0]['entropy'], 3)}, the least", "black"))
+        label_ends(above, ends, 0.9, WORDS)
+        label_ends(below, ends_of_differences(below), 1.8, WORDS, lines=2)
+    panels[-1, 0].set_xlabel("step", fontsize=WORDS)
     return figure
 
 
+def share_y(axes, other):
+    low, high = (choose(ends) for choose, ends in zip((min, max), zip(axes.get_ylim(), other.get_ylim())))
+    axes.set_ylim(low, high)
+    other.sharey(axes)
+
+
+def draw_losses(axes, rows):
+    steps = range(1, len(rows[0]["losses"]) + 1)
+    for row in rows:
+        if row["order"] == "as it is":
+            axes.plot(steps, [nan if loss is None else loss for loss in row["losses"]], label=row["norm"],
+                      **TRAINED.get(row["norm"], {}))
+    if rows[0].get("entropy"):
+        axes.axhline(rows[0]["entropy"], color="black", linewidth=0.8, label="the text's entropy, the least possible")
+    axes.set_ylabel("loss", fontsize=WORDS)
+
+
+def draw_differences(axes, rows, width):
+    """Each curve less torch's; a band between the lowest and the highest of torch's own."""
+    steps = range(1, len(rows[0]["losses"]) + 1)
+    torch = next(row["losses"] for row in rows if row["norm"] == "torch" and row["order"] == "as it is")
+    drawn = [(row, differences(row["losses"], torch, width)) for row in rows if row["losses"] is not torch]
+    own = [values for row, values in drawn if row["norm"] == "torch"]
+    axes.fill_between(steps, *([choose(0, *step) for step in zip(*own)] for choose in (min, max)), color="#dddddd",
+                      linewidth=0)
+    axes.axhline(0, color=TRAINED["torch"]["color"], linewidth=2)
+    for row, values in drawn:
+        reordered = row["norm"] == "torch"
+        axes.plot(steps, values, label=f"torch, sums {row['order']}" if reordered else row["norm"],
+                  **(REORDERED if reordered else TRAINED.get(row["norm"], {})))
+    axes.set_ylabel(f"loss less torch's,\nmean of {width} steps", fontsize=WORDS)
+
+
+def ends_of_differences(axes):
+    """What label_ends() takes: each curve's last number."""
+    ends = []
+    for line in axes.lines[1:]:
+        numbers = [value for value in line.get_ydata() if value == value]
+        if numbers:
+            ends.append((numbers[-1], textwrap.fill(line.get_label(), 16), line.get_color()))
+    return ends
+
+
 def agreement(rows):
-    """How near ours are to torch, and who does not agree with it."""
-    ours = [row for row in rows if row["norm"].startswith("ours")]
-    failed = [f"{row['norm']} ({row['dtype']})" for row in rows if not row["agrees"]]
-    ratios = [row["distance"] / row["noise"] for row in ours if row["noise"] and row["distance"] is not None]
-    texts = [f"Ours differ from torch's losses by {min(ratios):.2f} to {max(ratios):.2f} times torch's own noise; "
-             f"up to {AGREES} they agree" if ratios else "Ours did not train here"]
-    texts += [f"These do not agree: {'; '.join(failed)}"] if failed else []
-    return "\n".join(textwrap.fill(text, 95) for text in texts)
+    """How near ours are to torch, which are farther from it than torch is from itself, and which have no losses."""
+    ratios = {f"{row['norm']} ({row['dtype']})": row["distance"] / row["noise"] for row in rows
+              if row["norm"].startswith("ours") and row["noise"] and row["distance"] is not None}
+    beyond = [f"{name}, {ratio:.2f} times" for name, ratio in ratios.items() if ratio > 1]
+    lost = [f"{row['norm']} ({row['dtype']})" for row in rows if None in row["losses"]]
+    texts = [f"Ours differ from torch's losses by {min(ratios.values()):.2f} to {max(ratios.values()):.2f} of its "
+             "own noise" if ratios else "Ours did not train here"]
+    texts += [f"Farther than that noise: {'; '.join(beyond)}"] if beyond else []
+    texts += [f"Losses that are no numbers: {'; '.join(lost)}"] if lost else []
+    return "\n".join(texts)
+
+
+def training_words(rows):
+    """The alternative text of training()."""
+    norms = list(dict.fromkeys(row["norm"] for row in rows))
+    return (f"Loss curves of {'; '.join(norms)} with {' and '.join(dict.fromkeys(row['dtype'] for row in rows))}, and "
+            "how far each is from torch's, beside torch's own with its sums in another order. "
+            f"{'. '.join(agreement(rows).splitlines())}.")
 
 
 def differences(one, other, width):
-    """The root mean square of the difference of two curves, of the `width` steps up to each."""
-    squares = [nan if None in (a, b) else (a - b) ** 2 for a, b in zip(one, other)]
-    windows = [squares[max(0, i + 1 - width):i + 1] for i in range(len(squares))]
-    return [(sum(own) / len(own)) ** 0.5 for own in windows]
+    """The mean of one curve less the other, over the `width` steps up to each."""
+    less = [nan if None in (a, b) else a - b for a, b in zip(one, other)]
+    windows = [less[max(0, i + 1 - width):i + 1] for i in range(len(less))]
+    return [sum(own) / len(own) for own in windows]
