@@ -654,22 +654,28 @@ def traffic(rows):
     colour, at = COLOURS[rows[0]["direction"]], range(len(rows))
     predicted = [row["predicted_bytes"] / 1e6 for row in rows]
     read, written = ([row[key] / 1e6 for row in rows] for key in ("read_bytes", "written_bytes"))
+    counted = [sum(pair) for pair in zip(read, written)]
     left.barh(at, read, height=0.6, color=colour, edgecolor="black", linewidth=0.8, label="read")
     left.barh(at, written, left=read, height=0.6, color="white", edgecolor="black", linewidth=0.8,
               hatch="////", label="written before the end")
+    missing = [(i, start, end - start) for i, start, end in zip(at, counted, predicted) if end > start]
+    if missing:
+        rows_of, starts, widths = zip(*missing)
+        left.barh(rows_of, widths, left=starts, height=0.6, color="white", edgecolor=OTHER, linewidth=0.8,
+                  linestyle=":", label="predicted, not counted before the end")
     right.barh(at, [row["l2_bytes"] / 1e6 for row in rows], height=0.6, color=OTHER, edgecolor="black",
                linewidth=0.8, label="sectors of 32 bytes")
     for axes in (left, right):
-        axes.plot(predicted, at, linestyle="none", marker="d", markersize=6, color="black",
-                  markeredgecolor="white", label="predicted")
+        axes.plot(predicted, at, linestyle="none", marker="|", markersize=17, markeredgewidth=2.5, color="black",
+                  label="predicted, reads and writes")
     left.set_title("device memory")
     left.set_xlabel("MB")
-    left.set_xlim(0, 1.08 * max(*predicted, *(r + w for r, w in zip(read, written))))
+    left.set_xlim(0, 1.08 * max(*predicted, *counted))
     right.set_title("between the SMs and L2")
     right.set_xlabel("MB")
     name_rows(right, rows, titles=False)
     name_rows(left, rows, titles=False)
-    figure.legend(*merged_legend(left, right), loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+    figure.legend(*merged_legend(left, right), loc="outside lower center", ncols=3, frameon=False, fontsize=9)
     return figure
 
 
@@ -714,9 +720,10 @@ def waits(rows):
 
 
 @drawing("GB/s of a GPU")
-def under_roof(rows, ours=(), peers=()):
-    """GB/s over the operator's bytes, under the roof: left each chapter, of `rows`; right the peers
-    and what was measured beside them, as book.contenders() returns both."""
+def under_roof(rows, ours=(), peers=(), shown=None):
+    """GB/s over the operator's bytes, under the roof: left each chapter, of `rows`, in colour those of `shown`
+    or of story(); right the peers and, as a line, what the dispatch chose beside them, as book.contenders()
+    returns both."""
     rows = [row for row in rows if row["gbps"]]
     if not rows:
         return None
@@ -727,31 +734,37 @@ def under_roof(rows, ours=(), peers=()):
     for axes, line in ((left, roof), (right, its_roof)):
         axes.set_xscale("log")
         if line:
-            axes.plot(*zip(*line), color="black", linewidth=2.0, zorder=1, label="the roof")
+            axes.plot(*zip(*line), color="black", linewidth=2.0, zorder=2)
         axes.set_xlabel("MB that the operator must move (log scale)")
         axes.grid(which="major")
-    styles, ends = chapter_styles(rows), {}
+    styles, ends = story_styles(story(rows) if shown is None else shown), {}
     for (chapter, *_), own in by(rows, lambda row: (row["chapter"], row["dtype"], row["rows"])).items():
         own = sorted(own, key=lambda row: row["operator_bytes"])
+        look = {"linewidth": 1.8, "zorder": 3, **styles[chapter]} if chapter in styles else {
+            "linewidth": 0.8, "color": "#bbbbbb", "marker": "."}
         left.plot([row["operator_bytes"] / 1e6 for row in own], [row["gbps"] for row in own], markersize=4,
-                  linewidth=0.9, markevery=max(1, len(own) // 8), **styles[chapter])
+                  markevery=max(1, len(own) // 8), **look)
         ends[chapter] = max(ends.get(chapter, own[-1]), own[-1], key=lambda row: row["operator_bytes"])
-    providers = by(peers, lambda row: row["provider"])
-    marks = [(provider, providers[provider], style) for provider, style in line_styles(sorted(providers)).items()]
-    choices = [own_choice(own) for own in by(ours, problem_of).values()]
-    for name, own, style in [*marks, ("ours", choices, {"color": "black", "marker": "_"})]:
-        if own:
-            right.plot([row["operator_bytes"] / 1e6 for row in own], [row["gbps"] for row in own], linestyle="none",
-                       markersize=6 if name != "ours" else 14, markeredgecolor="black",
-                       markeredgewidth=0.5 if name != "ours" else 1.6, label=name, **style)
+    chosen = sorted((own_choice(own) for own in by(ours, problem_of).values()),
+                    key=lambda row: (row["operator_bytes"], row["gbps"]))
+    marks = peer_styles([{"ratios": {row["provider"]: () for row in peers}}])
+    named = [(name, own, {"linestyle": "none", **marks[name]})
+             for name, own in by(peers, lambda row: row["provider"]).items()]
+    named += [("ours", chosen, {"color": COLOURS["fwd"], "marker": "D", "linewidth": 1.8})] if chosen else []
+    for _, own, style in named:
+        right.plot([row["operator_bytes"] / 1e6 for row in own], [row["gbps"] for row in own], markersize=6,
+                   markeredgecolor="black", markeredgewidth=0.5, **style)
     left.set_ylim(0)
     left.set_title(f"{DIRECTIONS[direction][0]}: chapters")
     right.set_title("peers and ours, in one run" if peers else "peers: none measured")
     left.set_ylabel(AXES["gbps"])
+    left.set_xlabel("MB that the operator must move (log scale)\ngrey: the other chapters")
     log_axis(left.xaxis)
-    names = [(row["gbps"], chapter, styles[chapter]["color"]) for chapter, row in ends.items()]
+    names = [(row["gbps"], chapter, styles[chapter]["color"]) for chapter, row in ends.items() if chapter in styles]
     label_ends(left, names + ([(roof[-1][1], "the roof", "black")] if roof else []), height - 1.2)
-    right.legend(fontsize=8.5, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    names = [(max(own, key=lambda row: row["operator_bytes"])["gbps"], name, style["color"])
+             for name, own, style in named]
+    label_ends(right, names + ([(its_roof[-1][1], "the roof", "black")] if its_roof else []), height - 1.2)
     return figure
 
 

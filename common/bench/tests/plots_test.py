@@ -163,6 +163,25 @@ def test_a_few_chapters_are_in_colour_and_the_best_is_blue():
     assert [text for text, _ in texts_of(two) if text.startswith("fwd")] == ["fwd05", "fwd02"]
 
 
+def test_what_was_not_counted_reaches_to_the_prediction():
+    rows = make_book(1).profile_rows("fwd")
+    left, _ = plots.traffic(rows).axes
+    read, written, missing = left.containers
+    assert [bars[0].get_width() for bars in (read, written)] == pytest.approx([9, 0.1])
+    assert missing[0].get_x() + missing[0].get_width() == pytest.approx(rows[0]["predicted_bytes"] / 1e6)
+    rows[0]["read_bytes"] = 20 * 10**6  # more than predicted: nothing is missing
+    assert len(plots.traffic(rows).axes[0].containers) == 2
+
+
+def test_ours_is_one_line_among_the_peers_marks():
+    book = make_book(5)
+    figure = plots.under_roof(book.rows("fwd", [PROGRESSION] + list(SWEEP)), *book.contenders("fwd"), shown=["fwd02", "fwd04"])
+    joined = [line.get_color() for line in figure.axes[1].lines if line.get_linestyle() != "None"]
+    assert joined == ["black", plots.COLOURS["fwd"]]
+    words = [text for text, _ in texts_of(figure)]
+    assert {"fwd02", "fwd04", "ours", "torch", "torch.compile"} <= set(words) and "fwd03" not in words
+
+
 def train(*entries):
     """The figure of these records of gpt_training.py."""
     book = make_book(1)
