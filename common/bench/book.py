@@ -8,6 +8,7 @@ A row is one chapter (or peer) on one problem:
 
     chapter, title, direction   "fwd02", "One warp per row", "fwd"
     group                       what the option group counts in this chapter: "rows a block"
+    road                        "main line", or the side road that the chapter stands on
     kind, dtype, rows, cols, options            the problem, as in a record
     variant                     the kind and the options in words; empty for a plain layer norm
     median_us, p10_us, p90_us   as measurements.py says, of a cold L2: a book holds no other times
@@ -52,6 +53,7 @@ TOOLS = {"torch": "PyTorch", "triton": "Triton", "liger-kernel": "Liger", "quack
 
 # What chapters.json says of a chapter, beside its id and directory.
 LISTED = ("title", "group", "teaches", "parent", "road")
+TIMES = ("median_us", "p10_us", "p90_us")
 
 # In training: what the norms and their kinds are called.
 NORMS = {"chapters": "ours", "chapters-memory-efficient": "ours, memory-efficient"}
@@ -142,7 +144,7 @@ class Book:
 
     def against_peers(self, direction, kind="layer"):
         """One row for each problem of contenders(): our row, and `peer`, `peer_us` of the fastest peer,
-        and our time over its, `ratio`."""
+        our time over its, `ratio`, and over the others' as well: `ratios` by name, at their median, p10 and p90."""
         ours, theirs = {}, {}
         for lists, rows in zip((ours, theirs), self.contenders(direction, kind)):
             for row in rows:
@@ -151,7 +153,9 @@ class Book:
         for problem, rows in ours.items():
             own, best = own_choice(rows), fastest(theirs[problem])
             found.append({**own, "peer": best["provider"], "peer_us": best["median_us"],
-                          "ratio": own["median_us"] / best["median_us"]})
+                          "ratio": own["median_us"] / best["median_us"],
+                          "ratios": {row["provider"]: [own["median_us"] / row[key] for key in TIMES]
+                                     for row in theirs[problem]}})
         return found
 
     def shared_runs(self, direction, kind):
@@ -170,7 +174,7 @@ class Book:
         """The row of a chapter, or of the dispatch's choice, that was measured with the peers."""
         identifier = record.get("chosen") or record["provider"]
         row = make_row(self.chapters.get(identifier), record)
-        taken = {key: record[key] for key in ("driver", "cuda", "date", "commit") if key in record}
+        taken = {key: record[key] for key in ("driver", "cuda", "date", "commit", "run") if key in record}
         return {**taken, **row, "chapter": identifier, "provider": record["provider"]}
 
     def profile_rows(self, direction):
@@ -257,7 +261,7 @@ def make_row(chapter, record):
     median = record["median_us"]
     speed, roof = (None, None) if emulated else (gbps(record), roof_gbps(record))
     return {"chapter": chapter and chapter.id, "title": chapter and chapter.title,
-            "group": chapter and chapter.group,
+            "group": chapter and chapter.group, "road": chapter and chapter.road,
             "direction": SHORT[record["direction"]],
             "kind": problem.kind, "dtype": problem.dtype, "rows": problem.rows, "cols": problem.cols,
             "options": dict(problem.options),

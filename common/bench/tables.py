@@ -29,7 +29,6 @@ Exit status 2, with a sentence: an unknown table, a marker that is not closed, d
 
 import argparse
 import difflib
-import functools
 import math
 import os
 import re
@@ -427,22 +426,24 @@ def training(book, file):
         return ["Not measured yet."]
     headers = ["type", "norm", "last loss", "from torch", "torch's noise", "step, ms", "in a graph, ms",
                "peak, MB"]
-    rows = [[row["dtype"] + ("" if row["kind"] == "layer" else f", {KINDS[row['kind']]}"), row["norm"],
+    types = [row["dtype"] + ("" if row["kind"] == "layer" else f", {KINDS[row['kind']]}") for row in shown]
+    rows = [[name, row["norm"],
              number(row["last"], 5), MISSING if row["norm"] == "torch" else small(row["distance"]),
              small(row["noise"]), *(number(row[time] and row[time] / 1e3) for time in ("step_us", "graph_us")),
-             number(row["peak_bytes"] and row["peak_bytes"] / 1e6)] for row in shown]
-    failed = "; ".join(f"{row['norm']}, {row['dtype']}" for row in shown if not row["agrees"])
+             number(row["peak_bytes"] and row["peak_bytes"] / 1e6)] for name, row in zip(types, shown)]
+    beyond = "; ".join(f"{row['norm']}, {name}" for name, row in zip(types, shown)
+                       if row["distance"] is not None and row["distance"] > row["noise"])
     models = "; ".join(dict.fromkeys(row["model"] for row in shown))
     text = (f"A GPT, with layer norm where nothing else is said: {models}. Last loss: the mean over the last tenth of "
             f"the steps; the text's entropy, the least that a model can reach, is {number(shown[0].get('entropy'))}. "
             "From torch: the root mean square, over the steps, of the difference from torch's loss. Torch's noise: the "
-            "same of torch from itself, its sums over the batch in another order; up to "
-            f"{measurements.AGREES} times that a curve agrees. {f'These do not: {failed}. ' * bool(failed)}"
-            "A step is the median one; in a graph, the step as one CUDA graph, for which the host launches nothing "
+            "same of torch from itself, its sums over the batch in another order: the most of three pairs of runs. "
+            f"{f'Farther from torch than that: {beyond}. ' * bool(beyond)}"
+            "Each norm trained once, which does not tell whether a difference is the norm's or the rounding's. A step is the median one; in a graph, the step as one CUDA graph, for which the host launches nothing "
             f"else. {provenance(shown)}.")
     figure = Path(os.path.relpath(book.root / FIGURES / "training.svg", file.parent)).as_posix()
-    alt = "Loss curves with each norm, and their differences beside torch's own noise"
-    image = ["", f"![{alt}]({figure})"] if any(row["kind"] == "layer" for row in shown) else []
+    drawn = [row for row in shown if row["kind"] == "layer"]
+    image = ["", f"![{plots.training_words(drawn)}]({figure})"] if drawn else []
     return [*markdown(headers, rows, left=(0, 1)), "", text, *image]
 
 
@@ -543,9 +544,9 @@ def figures(book):
     """[(path, what it shows, how it is drawn)]: plain rows, so that a check need not draw them."""
     chapters = [row for direction in DIRECTIONS for row in book.rows(direction, [PROGRESSION])]
     sweep = [row for direction in DIRECTIONS for row in book.rows(direction, SWEEP)]
-    beside = [row for direction in DIRECTIONS for row in book.against_peers(direction)]
+    beside = [row for direction in DIRECTIONS for row in shown_pairs(book, direction, "layer")]
     return [(FIGURES / "progression.svg", chapters, plots.progression),
-            (FIGURES / "sweep.svg", sweep, functools.partial(plots.over_columns, value="gbps")),
+            (FIGURES / "sweep.svg", sweep, plots.sweep),
             (FIGURES / "peers.svg", beside, plots.peers_map),
             (FIGURES / "training.svg", book.training_rows(), plots.training)]
 
