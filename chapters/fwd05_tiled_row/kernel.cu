@@ -12,17 +12,25 @@
 namespace fwd05 {
 using namespace lnc;
 
-constexpr int kTile = 2048;  // [1] columns
-constexpr int kThreads = 256;
+constexpr int kTile = 1024;  // [1] columns
+constexpr int kThreads = 128;
 constexpr int kPlaces = kTile / kThreads;  // of a thread in a tile
 
 /// Loads this thread's places of a tile that begins at `tile` and has `width` columns: kTile, or
 /// fewer at the row's end. A place past the end gets `beyond`.
 template <typename T>
 __device__ inline void load_tile(float (&values)[kPlaces], const T* tile, int width, float beyond) {
+  const int thread = static_cast<int>(threadIdx.x);
+  if (width == kTile) {  // [2] a whole tile needs no tests
+#pragma unroll
+    for (int k = 0; k < kPlaces; ++k) {
+      values[k] = to_float(tile[k * kThreads + thread]);  // [3]
+    }
+    return;
+  }
 #pragma unroll
   for (int k = 0; k < kPlaces; ++k) {
-    const int place = k * kThreads + static_cast<int>(threadIdx.x);  // [2]
+    const int place = k * kThreads + thread;
     values[k] = place < width ? to_float(tile[place]) : beyond;
   }
 }
@@ -50,7 +58,7 @@ __global__ void __launch_bounds__(kThreads) layer_norm_forward(ForwardArgs<T> a)
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
   float values[kPlaces];
 
-  float sums[kPlaces] = {};  // [3]
+  float sums[kPlaces] = {};  // [4]
   for (int64_t first = 0; first < a.cols; first += kTile) {
     load_tile(values, x + first, width_of_tile(first, a.cols), 0.0f);
 #pragma unroll
@@ -62,7 +70,7 @@ __global__ void __launch_bounds__(kThreads) layer_norm_forward(ForwardArgs<T> a)
 
   float squares[kPlaces] = {};
   for (int64_t first = 0; first < a.cols; first += kTile) {
-    load_tile(values, x + first, width_of_tile(first, a.cols), mean);  // [4]
+    load_tile(values, x + first, width_of_tile(first, a.cols), mean);  // [5]
 #pragma unroll
     for (int k = 0; k < kPlaces; ++k) {
       const float centred = values[k] - mean;
@@ -75,7 +83,7 @@ __global__ void __launch_bounds__(kThreads) layer_norm_forward(ForwardArgs<T> a)
     const int width = width_of_tile(first, a.cols);
     float weight[kPlaces];
     float bias[kPlaces];
-    load_tile(values, x + first, width, 0.0f);  // [5]
+    load_tile(values, x + first, width, 0.0f);  // [6]
     load_tile(weight, a.weight + first, width, 0.0f);
     load_tile(bias, a.bias + first, width, 0.0f);
 #pragma unroll

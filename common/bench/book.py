@@ -71,7 +71,7 @@ class Chapter(NamedTuple):
 
     @property
     def direction(self):
-        return self.id[:3]  # "fwd" or "bwd"
+        return self.id.rstrip("0123456789")  # "fwd", "bwd", or "copy" of chapter zero
 
 
 @dataclass

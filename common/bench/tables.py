@@ -9,6 +9,7 @@ A table stands between two markers, each alone on its line; nothing else is touc
     <!-- table: head bwd02 -->             a lesson's first line: its road, what comes before and after
     <!-- table: steps bwd02 -->            a lesson's small table: its parent, itself, the roof
     <!-- table: map -->                    the main line and the side roads
+    <!-- table: machine -->                how large, how slow and how fast each memory of the GPU is
     <!-- table: progression -->            every chapter on the progression's problem
     <!-- table: measured bwd02 -->         one chapter on the progression's, the sweep's, the large, the wide problems
     <!-- table: profile bwd02 -->          what the hardware counted while the chapter ran
@@ -29,6 +30,7 @@ Exit status 2, with a sentence: an unknown table, a marker that is not closed, d
 
 import argparse
 import difflib
+import json
 import math
 import os
 import re
@@ -49,7 +51,9 @@ TEXTS = ("README.md", "chapters/README.md", "chapters/*/notes.md", "chapters/*/l
          "common/*/*/README.md", "reference_cpu/README.md", "notebooks/README.md")
 
 SHOWN_WIDTHS = (1024, 2048, 4096, 8192, 12288, 15872)  # of the sweep's thirty
-ROOFS = {"fwd": "a copy (one read, one write)", "bwd": "a triad (two reads, one write)"}
+ROOFS = {"copy": "a copy (one read, one write)", "fwd": "a copy (one read, one write)",
+         "bwd": "a triad (two reads, one write)"}
+MACHINE = Path("notebooks/data/machine_h100.jsonl")
 STEPS = (PROGRESSION, Problem.of("bf16", 131072, 4096))  # of a lesson's small table: short rows of data, and long ones
 RESULTS = (PROGRESSION, Problem.of("f16", 4096, 1024), Problem.of("bf16", 131072, 4096),
            Problem.of("bf16", 16384, 16384))  # of `make peers`: the least work, few columns, many rows, wide rows
@@ -214,6 +218,29 @@ def roof_cells(record):
     return [number(record["operator_bytes"] / roof_gbps(record) / 1e3), "100.0"]
 
 
+def machine(book):
+    """The memories of a GPU, as common/bench/machine.cu measured them."""
+    try:
+        records = [json.loads(line) for line in (book.root / MACHINE).read_text(encoding="utf-8").splitlines()]
+    except FileNotFoundError:
+        return ["Not measured yet."]
+    value = {record["figure"]: record["value"] for record in records}
+    clock = value["SM clock"]  # GHz, so cycles a nanosecond
+    rows = []
+    for name, where, size, latency, bandwidth in (
+            ("registers", "a multiprocessor", "256 KB", None, None),
+            ("shared memory", "a multiprocessor", "up to 227 KB of the 256 beside it", "latency: shared memory", None),
+            ("L1", "a multiprocessor", "256 KB, less shared memory", "latency: L1", "bandwidth: L1, read"),
+            ("L2", "the GPU", "50 MB", "latency: L2", "bandwidth: L2, read"),
+            ("device memory", "the GPU", "80 GB", "latency: device memory", "bandwidth: copy of 1024 MiB")):
+        cycles = value.get(latency)
+        rows.append([name, where, size, count(cycles), number(cycles and cycles / clock, 2),
+                     number(value.get(bandwidth), 2)])
+    headers = ["memory", "one for", "size", "a load waits, cycles", "ns", "all together, TB/s"]
+    return [*markdown(headers, rows, left=(0, 1, 2)), "",
+            f"Sizes: NVIDIA. Waits and speeds: {number(clock, 3)} GHz, {provenance(records)}."]
+
+
 def measured(book, chapter):
     problems = [PROGRESSION, *(p for p in SWEEP if p.cols in SHOWN_WIDTHS), *LARGE]
     problems += [p for p in WIDE if book.find(chapter, p)]  # the first chapters are not measured there
@@ -309,10 +336,11 @@ def caption(records, with_speed=False):
     if not records:
         return "Not measured yet."
     roofs = []
-    for direction, name in DIRECTIONS.items():
+    for direction, roof in ROOFS.items():
         own = [record for record in records if record["chapter"].startswith(direction)]
         speed = f" at {roof_speed(own)} GB/s" if with_speed else ""
-        roofs += [f"{name} {ROOFS[direction]}{speed}"] if own else []
+        name = f"{DIRECTIONS[direction]} " if direction in DIRECTIONS else ""
+        roofs += [f"{name}{roof}{speed}"] if own else []
     return ("Times are the median of launches with a cold L2. The roof is measured in the same run, at the "
             f"same size, likewise cold: {'; '.join(roofs)}. {provenance(records)}.")
 
@@ -487,7 +515,7 @@ def find_tables(text, name):
 def make_table(book, file, request, where):
     """The lines of the table that a marker asks for."""
     table, _, identifier = request.partition(" ")
-    of_all = {"map": lambda: chapter_map(book, file), "progression": lambda: progression(book, file),
+    of_all = {"map": lambda: chapter_map(book, file), "machine": lambda: machine(book), "progression": lambda: progression(book, file),
               "results": lambda: results(book), "training": lambda: training(book, file)}
     if request in of_all:
         return of_all[request]()
