@@ -208,6 +208,8 @@ class Functions(Package):
         weight, bias = parameters((72,), torch.float32)
         self.assertGreater(len(lnc.chapters()), 10)
         for chapter in lnc.chapters():
+            if chapter.id.startswith("my"):  # the reader's own may be unfinished
+                continue
             with self.subTest(chapter.id):
                 self.compare("layer", x, 72, weight, bias, chapter=chapter.id,
                              memory_efficient=chapter.from_y)
