@@ -42,7 +42,7 @@ __device__ inline float thrice(T x) {  // [2]
 }
 
 __device__ __host__ int rows_of(const Plan& plan) { return plan.rows; }
-__device__ __host__ Plan operator+(Plan a, Plan b) { return {a.rows + b.rows}; }
+__device__ __host__ Plan operator+(Plan a, Plan b) { return {std::max(a.rows, b.rows)}; }
 
 /// Writes y.
 template <typename T, int kRows = (1 + 1)>
@@ -139,7 +139,7 @@ struct Plan {
 };
 
 __device__ __host__ int rows_of(const Plan& plan) { return plan.rows; }
-__device__ __host__ Plan operator+(Plan a, Plan b) { return {a.rows + b.rows}; }
+__device__ __host__ Plan operator+(Plan a, Plan b) { return {std::max(a.rows, b.rows)}; }
 
 /// Writes y.
 """ in made
