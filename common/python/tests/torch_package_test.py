@@ -340,6 +340,14 @@ class Errors(Package):
         self.refused(ValueError, "bias has shape [3, 8]", x, 8, None, x)
         self.refused(ValueError, "nothing to normalise", random(3, 0), 0)
 
+    def test_the_direction_of_a_chapter_of_the_reader_s_own(self):
+        own = [unittest.mock.Mock(id="my01", backward=False), unittest.mock.Mock(id="my02", backward=True)]
+        with unittest.mock.patch.object(operators, "chapters", lambda: own):
+            self.assertEqual(operators._chapter_pair(("my02", "my01")), ("my01", "my02"))
+            self.assertEqual(operators._chapter_pair("my02"), (None, "my02"))
+            with self.assertRaisesRegex(ValueError, "name a forward chapter"):
+                operators._chapter_pair("my03")
+
     def test_chapters(self):
         x = random(3, 8, requires_grad=True)
         self.refused(lnc.LibraryError, "'fwd99' is no forward chapter", x, 8, chapter="fwd99")
