@@ -44,6 +44,7 @@ TRAINING = Path("notebooks/data/training_h100.jsonl")
 LOCAL_TRAINING = Path("notebooks/data/local_training.jsonl")
 VARIABLE = "LNC_DATA"  # names the file that the notebooks read; `make notebooks DATA=…` sets it
 
+OWN = "my"  # what the reader's own chapters begin with, which `make new` makes; a book has none of them
 DIRECTIONS = {"fwd": "forward", "bwd": "backward"}
 SHORT = {name: short for short, name in DIRECTIONS.items()}
 
@@ -449,7 +450,7 @@ def find_chapters(root):
     """{id: Chapter}, in reading order: what chapters.json says of each directory. One that is newer
     than that file comes last and is called by its id; that is said on stderr."""
     directories = {kernel.parent.name.split("_")[0]: kernel.parent.relative_to(root)
-                   for kernel in sorted(root.glob("chapters/*/kernel.cu"))}
+                   for kernel in sorted(root.glob("chapters/*/kernel.cu")) if not kernel.parent.name.startswith(OWN)}
     try:
         listed = {entry["id"]: entry for entry in load_catalogue(root)["chapters"]}
     except MissingData:

@@ -85,7 +85,8 @@ class Comparison {
     squared_terms_ += squared_terms;
     count_ += static_cast<double>(count);
     result_.max_abs_error = std::max(result_.max_abs_error, max_error);
-    if (worst > result_.worst_of_bound) {
+    const bool earlier = begin + worst_index < result_.worst_index;  // chunks come in any order
+    if (worst > result_.worst_of_bound || (worst == result_.worst_of_bound && earlier)) {
       result_.worst_of_bound = worst;
       result_.worst_index = begin + worst_index;
     }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdarg>
 #include <cstdio>
 
@@ -96,8 +97,11 @@ void print_page(const Result& result) {
     }
     std::printf(" %10.1e %10.0f %%  %s\n", check.limit, 100.0 * check.worst_of_bound,
                 check.passed() ? "pass" : "FAIL");
-    if (check.worst_of_bound > 1.0)
-      std::printf("            worst at %s\n", check.place(result.problem.cols).c_str());
+    const std::string place = check.place(result.problem.cols);
+    if (std::isinf(check.max_abs_error))
+      std::printf("            no number at %s: was it written?\n", place.c_str());
+    else if (check.worst_of_bound > 1.0)
+      std::printf("            worst at %s\n", place.c_str());
   }
   const double predicted = static_cast<double>(result.predicted_bytes);
   if (!result.timing) {

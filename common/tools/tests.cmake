@@ -19,6 +19,11 @@ add_test(NAME harness COMMAND harness_test)
 
 # Every chapter has a program of its own, so that it can be built and tested alone.
 list(TRANSFORM chapter_ids APPEND _kernel OUTPUT_VARIABLE kernels)
+list(FILTER kernels EXCLUDE REGEX "^my")  # a reader's own may be unfinished, and fails in its own test alone
+if(chapter_ids MATCHES "(^|;)my")
+  add_executable(committed_chapters)  # what the tests run in place of `chapters`
+  target_link_libraries(committed_chapters PRIVATE main ${kernels})
+endif()
 add_library(chapter_test OBJECT common/harness/tests/quick_test.cpp
                                 common/harness/tests/complete_test.cpp)
 target_link_libraries(chapter_test PUBLIC harness PRIVATE quick_to_build)
@@ -33,7 +38,11 @@ foreach(id IN LISTS chapter_ids)
   else()
     set(launcher ${id}_test)
   endif()
-  add_test(NAME ${id} COMMAND ${launcher} --test-suite=quick)
+  set(until)
+  if(id MATCHES "^my")  # of a kernel that is not written yet, the first faults say enough
+    set(until --abort-after=4)
+  endif()
+  add_test(NAME ${id} COMMAND ${launcher} --test-suite=quick ${until})
   add_test(NAME ${id}_complete COMMAND ${id}_test --test-suite=complete)
   set_tests_properties(${id}_complete PROPERTIES LABELS complete)
 endforeach()
@@ -97,7 +106,7 @@ add_python_test(torch_package common/python/tests/torch_package_test.py)
 add_python_test(setup common/setup/tests/setup_test.py)
 set(tools common/tools/tests)
 add_python_test(tools ${tools}/budget_test.py ${tools}/find_chapter_test.py ${tools}/mutants_test.py
-                      ${tools}/spills_test.py ${tools}/test_chapter_test.py)
+                      ${tools}/new_chapter_test.py ${tools}/spills_test.py ${tools}/test_chapter_test.py)
 if(BACKEND STREQUAL "cpu")
   add_python_test(lab notebooks/tests/lab_test.py)
   add_python_test(dispatch common/bench/tests/dispatch_test.py)

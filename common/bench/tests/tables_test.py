@@ -541,6 +541,12 @@ class Profile(InDirectory):
         self.assertEqual([chapter for chapter, _ in profile_chapter.by_chapter(kernels)],
                          ["fwd03", "bwd01", "bwd01", "bwd01", "bwd02", "bwd02", "bwd02", "bwd02"])
 
+    def test_a_chapter_of_the_reader_s_own_has_its_direction_from_the_program_s_record(self):
+        kernels = profile_chapter.parse_csv(csv_of("void my01::run<int>(int)", "void lnc::round_gradients_kernel<__half>(int)"))
+        results = [{"chapter": "my01", "direction": "backward", "problem": {}}]
+        self.assertEqual([(record["chapter"], record["direction"]) for record in
+                          profile_chapter.make_records(kernels, results)], 2 * [("my01", "backward")])
+
     def test_records_are_appended_and_the_newest_run_counts(self):
         path = self.root / "profile.jsonl"
         for names in (("void bwd01::a<int>(int)", "void bwd01::b<int>(int)", "void fwd01::c<int>(int)"),

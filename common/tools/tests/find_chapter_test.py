@@ -4,6 +4,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
+from committed_list import committed
 from find_chapter import find_chapter, known_chapters
 
 CHAPTERS = {
@@ -33,10 +34,20 @@ class FindChapter(unittest.TestCase):
             find_chapter("zzz", CHAPTERS)
         self.assertNotIn("did you mean", str(caught.exception))
 
-    def test_the_machine_comes_first_then_forward(self):
+    def test_the_option_that_was_wrong_is_named(self):
+        with self.assertRaises(LookupError) as caught:
+            find_chapter("bwd2", CHAPTERS, "FROM")
+        self.assertIn("FROM=bwd2 is not a chapter (did you mean FROM=bwd02?)", str(caught.exception))
+
+    def test_the_machine_comes_first_then_forward_and_the_reader_s_own_last(self):
         with tempfile.TemporaryDirectory() as directory:
-            for name in (*reversed(CHAPTERS.values()), "no_chapter"):
+            for name in ("my01_from_fwd01", *reversed(CHAPTERS.values()), "no_chapter"):
                 (Path(directory) / name).mkdir()
                 (Path(directory) / name / "kernel.cu").touch()
             (Path(directory) / "fwd09_without_a_kernel").mkdir()
-            self.assertEqual(list(known_chapters(Path(directory)).items()), list(CHAPTERS.items()))
+            self.assertEqual(list(known_chapters(Path(directory)).items()),
+                             [*CHAPTERS.items(), ("my01", "my01_from_fwd01")])
+
+    def test_what_is_committed_names_none_of_the_reader_s_own(self):
+        listed = {"version": "0", "chapters": [{"id": "fwd01"}, {"id": "my01"}], "types": []}
+        self.assertEqual(committed(listed), {"version": "0", "chapters": [{"id": "fwd01"}], "types": []})
