@@ -1,8 +1,11 @@
 """lab: kernels on the CPU backend, and sums and quotients in narrow types."""
 
+import ast
 import contextlib
 import io
+import json
 import unittest
+from pathlib import Path
 from unittest import mock
 
 import lab
@@ -119,3 +122,35 @@ class Figures(unittest.TestCase):
         self.assertEqual(ends, [(1, 0), (1, 1)])
         self.assertEqual([line.get_color() for line in axes.lines], ["black", "#D55E00"])
         self.assertEqual([text.get_text() for text in axes.texts], ["1", "2", "3", "4"])
+
+
+def code_cells():
+    for path in sorted((Path(__file__).resolve().parents[1]).glob("*.ipynb")):
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            source = "".join(cell["source"])
+            if cell["cell_type"] == "code" and not source.startswith("%%"):
+                yield path.name, cell["id"], "\n".join(line for line in source.split("\n") if not line.startswith("%"))
+
+
+class Notebooks(unittest.TestCase):
+    def test_every_figure_has_words_for_those_who_do_not_see_it(self):
+        shown = 0
+        for name, identifier, source in code_cells():
+            for call in (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)):
+                function = ast.unparse(call.func)
+                self.assertNotEqual(function, "plt.show", (name, identifier))
+                if function == "lab.show":
+                    words = [keyword.value for keyword in call.keywords if keyword.arg == "alt"]
+                    self.assertTrue(words and len(ast.literal_eval(words[0])) > 40, (name, identifier))
+                    shown += 1
+        self.assertGreater(shown, 20)
+
+    def test_each_begins_with_something_to_change(self):
+        first = {}
+        for name, _, source in code_cells():
+            first.setdefault(name, source)
+        for name, source in first.items():
+            assigned = [node for node in ast.parse(source).body if isinstance(node, ast.Assign)]
+            self.assertGreaterEqual(len(assigned), 2, name)
+            self.assertTrue(all(ast.unparse(target).isupper() or isinstance(target, ast.Tuple)
+                                for node in assigned for target in node.targets), name)
