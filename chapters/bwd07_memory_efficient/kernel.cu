@@ -218,6 +218,8 @@ const Registration registration{{
     .title = "Gradients from y",
     .teaches = "keep y instead of x; what that does to the digits",
     .source = "NVIDIA Apex",
+    .parent = "bwd09",
+    .road = Road::Numerics,
     .from_y = true,
     .group = "row groups",
     .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,

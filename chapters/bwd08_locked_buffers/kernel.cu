@@ -201,6 +201,8 @@ const Registration registration{{
     .title = "Sums in buffers under a lock",
     .teaches = "a lock between blocks; what acquire and release must wait for",
     .source = "Triton tutorial 05",
+    .parent = "bwd06",
+    .road = Road::Sums,
     .group = "buffers",
     .deterministic = false,
     .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
@@ -209,7 +211,7 @@ const Registration registration{{
       const int walks = p.cols <= 1024 * 32 / p.element_bytes() ? 1 : 2;
       const int64_t in_l2 = partial_sums_bytes(p, buffers_for(p.rows, p.cols, p.group));
       const int64_t sums = in_l2 <= gpu.l2_bytes ? 0 : 16 * p.rows * p.cols;
-      return predict_bytes(p, gpu, 1024, 2, walks) + sums;
+      return predict_bytes(p, gpu, {.inputs = 2, .walks = walks, .threads_per_row = 1024}) + sums;
     },
     .workspace_bytes = [](const Problem& p) -> std::int64_t {
       const int64_t buffers = buffers_for(p.rows, p.cols, p.group);

@@ -242,6 +242,8 @@ const Registration registration{{
     .title = "Persistent blocks",
     .teaches = "as many blocks as the GPU holds; sums stay in registers from row to row",
     .source = "FlashAttention",
+    .parent = "bwd05",
+    .road = Road::Main,
     .recomputes_output = true,
     .group = "blocks a multiprocessor",
     .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,

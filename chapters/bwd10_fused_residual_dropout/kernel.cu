@@ -255,6 +255,8 @@ const Registration registration{{
     .title = "The gradient of residual, dropout and the norm",
     .teaches = "back through every part in one kernel, with the masks drawn again",
     .source = "FlashAttention",
+    .parent = "bwd09",
+    .road = Road::Fusion,
     .fused = true,
     .group = "rows a block",
     .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,

@@ -257,6 +257,8 @@ const Registration registration{{
     .title = "128-bit access, one read, asynchronous copies",
     .teaches = "each thread brings what it will use to shared memory, rows ahead, by cp.async",
     .source = "this repository",
+    .parent = "bwd09",
+    .road = Road::Main,
     .group = "blocks a multiprocessor",
     .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
                              run<__nv_bfloat16, float>},

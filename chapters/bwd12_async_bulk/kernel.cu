@@ -268,6 +268,8 @@ const Registration registration{{
     .title = "Bulk copies in a ring, an early last sum",
     .teaches = "the copy engine brings the next rows; the last sum is launched before it is needed",
     .source = "this repository",
+    .parent = "bwd11",
+    .road = Road::Main,
     .group = "blocks",
     .min_architecture = 90,
     .max_row_bytes = kMaxThreads * kColumns * 2,

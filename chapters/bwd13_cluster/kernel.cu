@@ -277,6 +277,8 @@ const Registration registration{{
     .title = "Rows in clusters",
     .teaches = "a wide row in several blocks; their sums meet in distributed shared memory",
     .source = "this repository, QuACK",
+    .parent = "bwd12",
+    .road = Road::WideRows,
     .group = "blocks a cluster",
     .min_architecture = 90,
     .max_cols = kMaxCluster * kMaxThreads * kColumns,

@@ -236,6 +236,8 @@ const Registration registration{{
     .title = "128-bit access, the row in registers",
     .teaches = "16 bytes an access; each byte read once",
     .source = "OneFlow, PyTorch",
+    .parent = "fwd05",
+    .road = Road::Main,
     .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
                             run<__nv_bfloat16, float>},
     .predicted_bytes = [](const Problem& p, const Gpu& gpu) -> std::int64_t {

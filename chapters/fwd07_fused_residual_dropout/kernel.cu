@@ -236,6 +236,8 @@ const Registration registration{{
     .title = "Residual, dropout and the norm in one kernel",
     .teaches = "what comes before the norm costs nothing more than its own bytes",
     .source = "FlashAttention",
+    .parent = "fwd06",
+    .road = Road::Fusion,
     .fused = true,
     .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
                             run<__nv_bfloat16, float>},

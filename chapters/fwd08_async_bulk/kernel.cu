@@ -258,13 +258,18 @@ const Registration registration{{
     .title = "Persistent blocks, bulk copies in a ring",
     .teaches = "the copy engine brings the next rows while a block works on one",
     .source = "this repository",
+    .parent = "fwd06",
+    .road = Road::Main,
     .group = "blocks",
     .min_architecture = 90,
     .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
                             run<__nv_bfloat16, float>},
     .predicted_bytes = [](const Problem& p, const Gpu& gpu) -> std::int64_t {
       const bool stays = p.cols * p.element_bytes() <= kWideStages * kPiece * 16;
-      return predict_bytes(p, gpu, gpu.threads_per_multiprocessor, 1, stays ? 1 : 3);  // [14]
+      return predict_bytes(p, gpu,
+                           {.inputs = 1,
+                            .walks = stays ? 1 : 3,  // [14]
+                            .threads_per_row = gpu.threads_per_multiprocessor});
     },
 }};
 

@@ -268,13 +268,18 @@ const Registration registration{{
     .title = "A row over a cluster",
     .teaches = "blocks share a row through distributed shared memory; one exchange of moments",
     .source = "QuACK",
+    .parent = "fwd08",
+    .road = Road::WideRows,
     .group = "clusters",
     .min_architecture = 90,
     .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
                             run<__nv_bfloat16, float>},
     .predicted_bytes = [](const Problem& p, const Gpu& gpu) -> std::int64_t {
       const int walks = p.cols * p.element_bytes() <= kMaxBlocks * (108 << 10) ? 1 : 3;
-      return predict_bytes(p, gpu, gpu.threads_per_multiprocessor * kMaxBlocks, 1, walks);
+      return predict_bytes(p, gpu,
+                           {.inputs = 1,
+                            .walks = walks,
+                            .threads_per_row = gpu.threads_per_multiprocessor * kMaxBlocks});
     },
 }};
 

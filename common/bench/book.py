@@ -8,6 +8,7 @@ A row is one chapter (or peer) on one problem:
 
     chapter, title, direction   "fwd02", "One warp per row", "fwd"
     group                       what the chapter's --group counts
+    road                        "main line", or the side road that the chapter stands on
     kind, dtype, rows, cols, options            the problem, as in a record
     variant                     the kind and the options in words; empty for a plain layer norm
     median_us, p10_us, p90_us   as measurements.py says, of a cold L2: a book holds no other times
@@ -28,6 +29,7 @@ from typing import NamedTuple
 
 import measurements
 from catalogue import CATALOGUE, load_catalogue
+from chapter_map import ChapterMap
 from measurements import (MISSING, MODEL, PROGRESSION, ROOT, DataError, Measurements, MissingData, gbps, problem_of,
                           roof_gbps)
 from peers import is_ours
@@ -49,6 +51,10 @@ SHORT = {name: short for short, name in DIRECTIONS.items()}
 TOOLS = {"torch": "PyTorch", "triton": "Triton", "liger-kernel": "Liger", "quack-kernels": "QuACK",
          "flash-attn": "FlashAttention", "apex": "Apex", "transformer-engine": "Transformer Engine"}
 
+# What chapters.json says of a chapter, beside its id and directory.
+LISTED = ("title", "group", "teaches", "parent", "road")
+TIMES = ("median_us", "p10_us", "p90_us")
+
 # In training: what the norms and their kinds are called.
 NORMS = {"chapters": "ours", "chapters-memory-efficient": "ours, memory-efficient"}
 KINDS = {"layer": "layer norm", "rms": "RMS norm"}
@@ -59,6 +65,9 @@ class Chapter(NamedTuple):
     directory: Path  # chapters/bwd02_warp_per_row
     title: str  # "One warp per row"
     group: str  # what --group counts, "rows a block"; empty where it has none
+    teaches: str = ""  # the one idea, in a line
+    parent: str = ""  # id of the chapter that it improves on; empty for the first
+    road: str = ""  # "main line", or a side road's name; empty for a chapter that chapters.json lacks
 
     @property
     def direction(self):
@@ -75,6 +84,10 @@ class Book:
     peers: Measurements  # and our kernels beside them, of the same device
     training: Measurements  # of any GPU
     left_out: int = 0  # records of a warm L2, or with the host's time
+
+    @property
+    def map(self):
+        return ChapterMap(self.chapters)
 
     @property
     def emulated(self):
@@ -131,7 +144,7 @@ class Book:
 
     def against_peers(self, direction, kind="layer"):
         """One row for each problem of contenders(): our row, and `peer`, `peer_us` of the fastest peer,
-        and our time over its, `ratio`."""
+        our time over its, `ratio`, and over the others' as well: `ratios` by name, at their median, p10 and p90."""
         ours, theirs = {}, {}
         for lists, rows in zip((ours, theirs), self.contenders(direction, kind)):
             for row in rows:
@@ -140,7 +153,9 @@ class Book:
         for problem, rows in ours.items():
             own, best = own_choice(rows), fastest(theirs[problem])
             found.append({**own, "peer": best["provider"], "peer_us": best["median_us"],
-                          "ratio": own["median_us"] / best["median_us"]})
+                          "ratio": own["median_us"] / best["median_us"],
+                          "ratios": {row["provider"]: [own["median_us"] / row[key] for key in TIMES]
+                                     for row in theirs[problem]}})
         return found
 
     def shared_runs(self, direction, kind):
@@ -159,7 +174,7 @@ class Book:
         """The row of a chapter, or of the dispatch's choice, that was measured with the peers."""
         identifier = record.get("chosen") or record["provider"]
         row = make_row(self.chapters.get(identifier), record)
-        taken = {key: record[key] for key in ("driver", "cuda", "date", "commit") if key in record}
+        taken = {key: record[key] for key in ("driver", "cuda", "date", "commit", "run") if key in record}
         return {**taken, **row, "chapter": identifier, "provider": record["provider"]}
 
     def profile_rows(self, direction):
@@ -246,7 +261,7 @@ def make_row(chapter, record):
     median = record["median_us"]
     speed, roof = (None, None) if emulated else (gbps(record), roof_gbps(record))
     return {"chapter": chapter and chapter.id, "title": chapter and chapter.title,
-            "group": chapter and chapter.group,
+            "group": chapter and chapter.group, "road": chapter and chapter.road,
             "direction": SHORT[record["direction"]],
             "kind": problem.kind, "dtype": problem.dtype, "rows": problem.rows, "cols": problem.cols,
             "options": dict(problem.options),
@@ -440,7 +455,7 @@ def find_chapters(root):
         listed = {entry["id"]: entry for entry in load_catalogue(root)["chapters"]}
     except MissingData:
         listed = {}
-    chapters = {identifier: Chapter(identifier, directories[identifier], entry["title"], entry["group"])
+    chapters = {identifier: Chapter(identifier, directories[identifier], *(entry[key] for key in LISTED))
                 for identifier, entry in listed.items() if identifier in directories}
     new = {identifier: Chapter(identifier, directory, identifier, "")
            for identifier, directory in directories.items() if identifier not in listed}

@@ -70,6 +70,9 @@ Refusal refusal(const Chapter& chapter, const Problem& problem, const Gpu& gpu) 
                   "cols");
   if (problem.rows > chapter.max_rows)
     return refuse(most(chapter.max_rows, "rows") + std::to_string(problem.rows), "rows");
+  if (problem.rows > chapter.max_elements / problem.cols)
+    return refuse(most(chapter.max_elements, "elements") + std::to_string(problem.rows) + " x " +
+                  std::to_string(problem.cols));
   return {};
 }
 

@@ -58,10 +58,12 @@ class Session {
   void run_chapters(const std::vector<const Chapter*>& runnable, const std::string& set,
                     const Problem& problem) {
     if (results_.empty()) std::cout << describe(device()) << '\n';
-    if (results_.empty() && !line_.sweep) std::cout << describe(problem) << '\n';
+    const Direction direction = runnable.front()->direction();
+    if (const std::string words = describe(problem, direction); !line_.sweep && words != said_)
+      std::cout << (results_.empty() ? "" : "\n") << (said_ = words) << '\n';
     const Tensors tensors(problem, *runnable.front(), turns(problem, line_.sampling));
     for (const Chapter* chapter : runnable) {
-      progress_.step(std::string(chapter->id) + ": " + describe(problem));
+      progress_.step(std::string(chapter->id) + ": " + describe(problem, direction));
       Result result = run_chapter(*chapter, tensors, line_.sampling, roofs_);
       result.set = set;
       report(result);
@@ -102,6 +104,7 @@ class Session {
   std::unique_ptr<RecordFile> records_;
   Progress progress_;
   Roofs roofs_;
+  std::string said_;  // of the problem, to a person
   std::vector<std::string> obstacles_;
   std::vector<Result> results_;
   bool all_passed_ = true;

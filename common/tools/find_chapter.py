@@ -21,7 +21,9 @@ def known_chapters(directory=CHAPTERS):
 
 
 def reading_order(name):
-    return (not name.startswith("fwd"), name)
+    """The machine, forward, backward, and whatever else there is."""
+    known = ("copy", "fwd", "bwd")
+    return (next((i for i, start in enumerate(known) if name.startswith(start)), len(known)), name)
 
 
 def find_chapter(asked, chapters):

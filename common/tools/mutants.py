@@ -770,7 +770,8 @@ def run(arguments):
 def part(file):
     """The part of the repository that a file belongs to, as a line of the table names it."""
     if file.startswith("chapters/"):
-        return "forward chapters" if Path(file).parent.name.startswith("fwd") else "backward chapters"
+        parts = {"copy": "chapter zero", "fwd": "forward chapters", "bwd": "backward chapters"}
+        return parts.get(re.match(r"[a-z]*", Path(file).parent.name)[0], "other chapters")
     return Path(file).parent.as_posix()
 
 

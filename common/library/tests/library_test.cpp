@@ -422,6 +422,8 @@ TEST_CASE("chapters that are unknown, or that refuse") {
   CHECK(failed_with(LNC_UNKNOWN_CHAPTER, c.run(c.forward_args("fwd99")),
                     "'fwd99' is no forward chapter"));
   CHECK(failed_with(LNC_UNKNOWN_CHAPTER, c.run(c.forward_args("")), "'' is no forward chapter"));
+  CHECK(failed_with(LNC_UNKNOWN_CHAPTER, c.run(c.forward_args("copy00")),
+                    "'copy00' is no forward chapter"));
   CHECK(failed_with(LNC_UNKNOWN_CHAPTER, c.run(c.forward_args("bwd01")),
                     "'bwd01' is no forward chapter"));
   CHECK(failed_with(LNC_UNKNOWN_CHAPTER, c.run(c.backward_args("fwd06")),

@@ -111,6 +111,12 @@ def test_the_committed_list_of_chapters_is_the_programs_own(run):
     assert committed == listed, "run `make tables`: it writes notebooks/data/chapters.json"
 
 
+@pytest.mark.parametrize("chapter, place", [("bwd02", "main line; its parent is bwd01"),
+                                            ("fwd04", "side road: numerics; its parent is fwd03")])
+def test_a_page_says_where_its_chapter_stands_on_the_map(run, chapter, place):
+    assert f"\n  {place}\n" in passes(run(chapter, *SMALL[:4], "--samples", "0"))
+
+
 def test_the_version_is_that_of_cmake(run):
     version = re.search(r"project\(\w+ VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text())[1]
     assert passes(run("chapters", "--version")).split()[-1] == version
@@ -132,7 +138,7 @@ def test_no_chapter_takes_a_problem_larger_than_the_device(run, results, argumen
 
 
 def test_many_chapters_that_refuse_say_one_sentence(run):
-    refuses(run("chapters", *TOO_LARGE[0].split()), "fwd01", "the other chapters")
+    refuses(run("chapters", *TOO_LARGE[0].split()), "copy00", "the other chapters")
 
 
 @pytest.mark.parametrize("program, tensors", [("fwd01", 2), ("bwd02", 3)])
@@ -171,7 +177,7 @@ def test_every_chapter_passes_and_runs_are_appended(run, results, backend):
     types = ("f32", "f16", "bf16")
     for dtype in types:
         out = passes(run("chapters", *SMALL, "--dtype", dtype, "--json", results))
-        assert sorted(re.findall(r"(?m)^([fb]wd\d\d) .* pass$", out)) == CHAPTERS
+        assert sorted(re.findall(r"(?m)^([a-z]+\d\d) .* pass$", out)) == CHAPTERS
     records = records_of(results)
     assert [r["chapter"] for r in records] == len(types) * [r["chapter"] for r in records[:len(CHAPTERS)]]
     for i, r in enumerate(records):
@@ -181,11 +187,26 @@ def test_every_chapter_passes_and_runs_are_appended(run, results, backend):
         assert (r["schema"], r["l2"], r["set"], r["samples"]) == (2, "cold", None, 1)
         problem = {"kind": "layer", "dtype": types[i // len(CHAPTERS)], "rows": 37, "cols": 100, "options": {}}
         assert {name: r["problem"][name] for name in problem} == problem
-        tensors = {"forward": 2, "backward": 3}[r["direction"]]
+        tensors = {"copy": 2, "forward": 2, "backward": 3}[r["direction"]]
         assert r["operator_bytes"] == tensors * 3700 * (4 if problem["dtype"] == "f32" else 2)
-        assert r["direction"][0] == r["chapter"][0]  # forward or backward
+        assert r["direction"][0] == r["chapter"][0]  # copy, forward or backward
         assert r["p10_us"] <= r["median_us"] <= r["p90_us"]
         assert r["rel_err"] >= 0
+
+
+def test_a_copy_says_nothing_of_a_norm_and_takes_what_it_need_not_know(run, results, tmp_path):
+    out = passes(run("copy00", *SMALL, "--dtype", "bf16", "--kind", "rms", "--no-affine", "--misalign", "1",
+                     "--json", results, "--dump", tmp_path))
+    assert "\nbf16, 37 x 100, seed 1" in out
+    record, = records_of(results)
+    assert (record["chapter"], record["direction"], record["predicted_bytes"]) == ("copy00", "copy", 2 * 7400)
+    assert (record["max_abs_err"], record["rel_err"]) == (0, 0)
+    assert {path.stem for path in tmp_path.glob("*.npy")} == {"x", "y"}
+    assert (tmp_path / "x.npy").read_bytes() == (tmp_path / "y.npy").read_bytes()
+    for option in ("--mixed", "--group 4", "--prenorm", "--recompute-output"):
+        refuses(run("copy00", "--dtype", "f16", *option.split()), "copy00", option.split()[0])
+    out = passes(run("chapters", *SMALL))
+    assert [out.count(words) for words in ("\nf32, 37 x 100,", "\nlayer f32, 37 x 100,")] == [1, 1]
 
 
 def test_what_was_not_timed_has_no_times(run, results):

@@ -398,7 +398,7 @@ class Compilation(Package):
                                   (dy, x.detach(), weight.detach(), bias.detach(), statistics, 40,
                                    EPS, False, memory_efficient, True, False, None))
         torch.library.opcheck(ops.forward.default,
-                              (x, weight, None, 40, EPS, True, False, "fwd04", "bwd05"))
+                              (x, weight, None, 40, EPS, True, False, "fwd04", "bwd06"))
 
     def test_only_eager_calls_go_past_the_dispatcher(self):
         from torch.fx.experimental.proxy_tensor import make_fx

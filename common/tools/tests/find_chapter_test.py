@@ -7,6 +7,7 @@ from pathlib import Path
 from find_chapter import find_chapter, known_chapters
 
 CHAPTERS = {
+    "copy00": "copy00_machine",
     "fwd01": "fwd01_thread_per_row",
     "fwd04": "fwd04_welford",
     "bwd01": "bwd01_thread_per_row",
@@ -20,20 +21,21 @@ class FindChapter(unittest.TestCase):
             self.assertEqual(find_chapter(asked, CHAPTERS), "bwd02")
 
     def test_suggests_the_nearest_and_lists_all(self):
-        for asked, nearest in (("bwd2", "bwd02"), ("FWD01", "fwd01"), ("welfrod", "fwd04")):
+        for asked, nearest in (("bwd2", "bwd02"), ("FWD01", "fwd01"), ("welfrod", "fwd04"),
+                               ("machine", "copy00")):
             with self.assertRaises(LookupError) as caught:
                 find_chapter(asked, CHAPTERS)
             self.assertIn(f"did you mean CH={nearest}?", str(caught.exception))
-            self.assertIn("fwd01 fwd04 bwd01 bwd02", str(caught.exception))
+            self.assertIn("copy00 fwd01 fwd04 bwd01 bwd02", str(caught.exception))
 
     def test_suggests_nothing_where_nothing_is_near(self):
         with self.assertRaises(LookupError) as caught:
             find_chapter("zzz", CHAPTERS)
         self.assertNotIn("did you mean", str(caught.exception))
 
-    def test_forward_chapters_come_first(self):
+    def test_the_machine_comes_first_then_forward(self):
         with tempfile.TemporaryDirectory() as directory:
-            for name in (*CHAPTERS.values(), "no_chapter"):
+            for name in (*reversed(CHAPTERS.values()), "no_chapter"):
                 (Path(directory) / name).mkdir()
                 (Path(directory) / name / "kernel.cu").touch()
             (Path(directory) / "fwd09_without_a_kernel").mkdir()
