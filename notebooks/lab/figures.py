@@ -62,28 +62,30 @@ def styles_of(names):
 
 @drawing
 def steps(rows):
-    """What each step gained or lost over the chapter before it; other devices' times as rings."""
+    """What each chapter gained or lost over its parent, the nearest that is measured; other devices' times as rings."""
     own, beside = devices_of(rows)
-    pairs = list(zip(own, own[1:]))
+    places = {row["chapter"]: at for at, row in enumerate(own)}
+    parents = [next((own[places[name]] for name in row["ancestors"] if name in places), None) for row in own]
+    pairs = [(parent, row) for parent, row in zip(parents, own) if parent]
     best = max(pairs, key=lambda pair: pair[0]["median_us"] / pair[1]["median_us"], default=None)
-    sentence = f"Only {own[0]['chapter']} is measured"
+    sentence = f"{own[0]['chapter']} is measured, and no step from it"
     if best:
         gain = number(best[0]["median_us"] / best[1]["median_us"], 3)
         sentence = f"The largest step is {best[0]['chapter']} to {best[1]['chapter']}: × {gain}"
     figure, ((axes,),) = new_figure(8.8, 1.6 + 0.36 * len(own), title_of(sentence, own, beside, problem_of(own[0])))
     colour = COLOURS[own[0]["direction"]]
     others = {(name, row["chapter"]): row["median_us"] for name, other in beside.items() for row in other}
-    for at, (before, row) in enumerate(zip([None, *own], own)):
-        start, end = (before or row)["median_us"], row["median_us"]
+    for at, (parent, row) in enumerate(zip(parents, own)):
+        start, end = (parent or row)["median_us"], row["median_us"]
         faster = end <= start
         axes.barh(at, end - start, left=start, height=0.62, color=colour if faster else "white",
                   edgecolor="black", linewidth=0.8, hatch=None if faster else "////")
-        last = at + (0.31 if row is own[-1] else 1.31)  # a line down to the next chapter's bar
-        axes.plot([end, end], [at - 0.31, last], color="black", linewidth=0.9)
+        if parent:  # a line from the parent's bar to this one
+            axes.plot([start, start], [places[parent["chapter"]], at], color="black", linewidth=0.9, zorder=0.5)
         axes.errorbar(end, at, xerr=whiskers([row]), fmt="none", **WHISKERS)
         text = f"{number(end)} µs"
-        if before and not row["emulated"]:
-            text += f"   × {number(start / end, 3)}" + ("" if faster else " (slower)")
+        if parent and not row["emulated"]:
+            text += f"   × {number(start / end, 3)} over {parent['chapter']}" + ("" if faster else " (slower)")
         theirs = [others[name, row["chapter"]] for name in beside if (name, row["chapter"]) in others]
         axes.annotate(text, (max(start, row["p90_us"], *theirs), at), (8, 0), textcoords="offset points",
                       va="center", path_effects=halo())
@@ -94,9 +96,9 @@ def steps(rows):
     draw_roof_time(axes, own, DIRECTIONS[own[0]["direction"]][1], len(own) - 0.1)
     low = min(min(row["p10_us"], row["roof_us"] or row["p10_us"]) for row in rows)
     high = max(row["p90_us"] for row in rows)
-    axes.set_xlim(low / 1.4, high * (high / low) ** 0.42)  # room for the words beside the longest
+    axes.set_xlim(low / 1.4, high * (high / low) ** 0.75)  # room for the words beside the longest
     log_axis(axes.xaxis)
-    axes.set_xlabel(f"{time_label(own)}: each bar from the chapter before to this one (log scale)")
+    axes.set_xlabel(f"{time_label(own)}: each bar from the parent's to the chapter's (log scale)")
     if beside:
         figure.legend(*merged_legend(axes), loc="outside lower center", ncols=3, frameon=False, fontsize=9)
     return figure
@@ -263,7 +265,10 @@ def model(rows, launch_us, gbps, chapters):
     right.set_yscale("log")
     shown = [row["median_us"] / modelled(row) for row in rows]
     right.set_ylim(0.9 * min(1, *shown), 1.1 * max(1, *shown))
-    log_axis(right.yaxis)
+    ticks = [tick for tick in (0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 20, 50, 100, 200)
+             if right.get_ylim()[0] <= tick <= right.get_ylim()[1]]
+    right.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    right.minorticks_off()
     left.set_ylabel(f"{time_label(own)} (log scale)")
     right.set_ylabel("measured over modelled (log scale)")
     left.legend(*merged_legend(left), loc="upper left", fontsize=8.5, frameon=False)

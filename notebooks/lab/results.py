@@ -2,7 +2,8 @@
 
     data = open_data()                       the committed measurements; the reader's own over them
     print(data.about())
-    rows = data.rows("fwd", [PROBLEM])       of all devices; a row's "of" says which one's it is
+    rows = data.rows("fwd", [PROBLEM])       of all devices; a row's "of" says which one's it is, its
+                                             "ancestors" whose idea the chapter improves on
 
 The reader's own are notebooks/data/local.jsonl where that holds a GPU's times, or the file that
 `make notebooks DATA=…` names. Emulated times stand alone. Where a device lacks what is asked for,
@@ -115,7 +116,8 @@ class Data:
 
     def collect(self, rows_of, lacking="", command=""):
         """The rows of each book, each with its device's name; a sentence on what a book is `lacking`."""
-        found = {name: [{**row, "of": name} for row in rows_of(book)] for name, book in self.books.items()}
+        found = {name: [{**row, "of": name, "ancestors": ancestors(book.chapters, row.get("chapter"))}
+                        for row in rows_of(book)] for name, book in self.books.items()}
         others = " and ".join(name for name, rows in found.items() if rows)
         for name, book in self.books.items():
             if lacking and not found[name]:
@@ -123,6 +125,15 @@ class Data:
                 instead = f" What follows is {others}'s." if others else ""
                 print(f"{name} has {lacking}{remedy}.{instead}")
         return [row for rows in found.values() for row in rows]
+
+
+def ancestors(chapters, identifier):
+    """The ids of a chapter's parent, its parent's parent and so on."""
+    found = []
+    while identifier in chapters and (parent := chapters[identifier].parent) and parent not in found:
+        found.append(parent)
+        identifier = parent
+    return found
 
 
 def into(command, book):

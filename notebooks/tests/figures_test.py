@@ -11,6 +11,9 @@ from measurements import PROGRESSION, SWEEP, DataError, Problem, load
 from plots_test import check_words
 
 CHAPTERS = [f"{direction}{number:02d}" for direction in ("fwd", "bwd") for number in range(1, 5)]
+ROADS = {"fwd02": ("fwd01", "main line"), "fwd03": ("fwd02", "numerics"), "fwd04": ("fwd02", "main line"),
+         "bwd01": ("fwd01", "main line"), "bwd02": ("bwd01", "main line"), "bwd03": ("bwd02", "main line"),
+         "bwd04": ("bwd03", "main line")}
 MANY = [*SWEEP, *(Problem.of(**problem) for problem in LARGE)]
 
 
@@ -32,8 +35,8 @@ def repository(tmp_path, monkeypatch):
     def open_data(own=(), named=None, committed=None, **more):
         for name in CHAPTERS:
             write(f"chapters/{name}_idea/kernel.cu", "")
-        write(CATALOGUE, catalogue(**{name: (f"{name}_idea", "An idea with a fairly long title", "rows a block")
-                                      for name in CHAPTERS}))
+        write(CATALOGUE, catalogue(ROADS, **{name: (f"{name}_idea", "An idea with a fairly long title", "rows a block")
+                                             for name in CHAPTERS}))
         write(DATA, jsonl(*(committed or measured())))
         write("notebooks/data/h100_profile.jsonl", jsonl(*map(profile, CHAPTERS)))
         peers = [peer(name, direction, 10.0 + i, **({} if i else {"chosen": f"{direction[0]}wd01"}))
@@ -87,6 +90,18 @@ def test_the_readers_own_gpu_stands_over_the_committed_one_in_the_same_panels(re
     assert [axes.get_title("left") for axes in drawn["waits"].axes] == ["My GPU", DEVICE]
     labels = [line.get_label() for line in drawn["beside_peers"].axes[0].lines]
     assert f"ours, {DEVICE}" in labels and "ours, My GPU" in labels
+
+
+def test_a_step_is_over_the_parent_or_the_nearest_ancestor_that_is_measured(repository):
+    times = {"fwd01": 80.0, "fwd02": 40.0, "fwd03": 50.0, "fwd04": 10.0}
+    texts = {}
+    for lacking in ("", "fwd02"):
+        data = repository(committed=[record(name, time) for name, time in times.items() if name != lacking])
+        figure = figures.steps(data.rows("fwd", [PROGRESSION]))
+        texts[lacking] = [text.get_text() for text in figure.axes[0].texts if "over" in text.get_text()]
+    assert texts[""] == ["40.00 µs   × 2.00 over fwd01", "50.00 µs   × 0.80 over fwd02 (slower)",
+                         "10.00 µs   × 4.00 over fwd02"]
+    assert texts["fwd02"] == ["50.00 µs   × 1.60 over fwd01", "10.00 µs   × 8.00 over fwd01"]
 
 
 def test_two_files_of_one_device_are_told_apart_by_their_names(repository):
@@ -159,12 +174,12 @@ def test_traffic_compares_like_with_like(repository):
 
 
 def test_a_copy_is_no_forward_chapter(repository, tmp_path):
-    copied = {**record("fwd01", 9.0), "chapter": "copy00", "direction": "copy", "road": "main", "parent": None}
+    copied = {**record("fwd01", 9.0), "chapter": "copy00", "direction": "copy", "road": "main line", "parent": ""}
     data = repository(committed=[*measured(), copied])
     listed = json.loads((tmp_path / CATALOGUE).read_text(encoding="utf-8"))
-    entry = {**listed["chapters"][0], "id": "copy00", "directory": "chapters/copy00_machine", "direction": "copy",
-             "road": "main", "parent": None}
-    listed["chapters"] = [entry, *({**chapter, "road": "main", "parent": "copy00"} for chapter in listed["chapters"])]
+    entry = {**listed["chapters"][0], "id": "copy00", "directory": "chapters/copy00_machine", "direction": "copy"}
+    listed["chapters"][0]["parent"] = "copy00"
+    listed["chapters"] = [entry, *listed["chapters"]]
     (tmp_path / CATALOGUE).write_text(json.dumps(listed), encoding="utf-8")
     (tmp_path / "chapters/copy00_machine").mkdir()
     (tmp_path / "chapters/copy00_machine/kernel.cu").write_text("", encoding="utf-8")
@@ -173,4 +188,5 @@ def test_a_copy_is_no_forward_chapter(repository, tmp_path):
     for direction in ("fwd", "bwd"):
         shown = [*data.rows(direction, data.problems()), *data.group_rows(direction), *data.fused_rows(direction)]
         assert {row["chapter"][:3] for row in shown} == {direction}
+        assert figures.steps(data.rows(direction, [PROGRESSION]))
     assert "copy00" not in data.about()
