@@ -11,8 +11,8 @@ import statistics
 from math import log2
 
 from measurements import count, number, problem_of
-from plots import (COLOURS, DIRECTIONS, WHISKERS, by, draw_roof_time, halo, label_ends, log_axis, merged_legend,
-                   name_rows, nearest_to_roof, new_figure, spread_of, time_label, whiskers)
+from plots import (COLOURS, DIRECTIONS, by, draw_roof_time, halo, label_ends, log_axis, new_figure, spread_of,
+                   time_label, whiskers)
 from style import STYLE
 
 # Okabe and Ito's, of chapters or peers that a figure tells apart; each with a marker of its own.
@@ -20,6 +20,7 @@ TOLD_APART = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"]
 MARKERS = "osD^vP*X"
 HOLLOW = {"linestyle": "none", "marker": "o", "markersize": 7, "markerfacecolor": "none", "zorder": 4}
 OTHER = "#999999"
+WHISKERS = {"ecolor": "black", "elinewidth": 1.0, "capsize": 2.5}
 BESIDE = ["#D55E00", "#009E73", "#CC79A7"]  # the other devices' marks
 AXES = {"median_us": "µs for one launch", "gbps": "GB/s of the operator's bytes", "of_roof": "% of the roof",
         "cycles": "SM cycles"}
@@ -55,6 +56,33 @@ def styles_of(names):
     """A colour and a marker for each name, by its place in the list."""
     return {name: {"color": TOLD_APART[i % len(TOLD_APART)], "marker": MARKERS[i % len(MARKERS)]}
             for i, name in enumerate(names)}
+
+
+def name_rows(axes, rows, titles=True):
+    """Chapters down the y axis, the first one on top."""
+    names = [f"{row['title']}   {row['chapter']}" if titles else row["chapter"] for row in rows]
+    axes.set_yticks(range(len(rows)), names)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="x", which="major")
+
+
+def nearest_to_roof(rows):
+    """'Nearest to the roof: forward fwd06 with 100 % at bf16, 131072 × 4096', of each direction."""
+    texts, one = [], len({problem_of(row) for row in rows}) == 1
+    for direction, own in by([row for row in rows if row["of_roof"]], lambda row: row["direction"]).items():
+        best = max(own, key=lambda row: row["of_roof"])
+        texts.append(f"{DIRECTIONS[direction][0]} {best['chapter']} with {best['of_roof']:.0f} %"
+                     + ("" if one else f" at {problem_of(best)}"))
+    return f"Nearest to the roof: {'; '.join(texts)}" if texts else "No roof was measured"
+
+
+def merged_legend(*panels):
+    entries = {}
+    for axes in panels:
+        for handle, label in zip(*axes.get_legend_handles_labels()):
+            entries.setdefault(label, handle)
+    return list(entries.values()), list(entries)
 
 
 # --- One problem, chapter by chapter ---
@@ -159,8 +187,8 @@ def over_columns(rows, value="of_roof", chapters=()):
         return None
     own, beside = devices_of(rows)
     styles, height, log = styles_of(chapters), 4.2, value != "of_roof"
-    figure, axes_row = new_figure(4.9 * len(panels) + 0.6, height, title_of(nearest_to_roof(own), own, beside),
-                                  panels=(1, len(panels)), sharey="row")
+    figure, axes_row = new_figure(4.9 * len(panels) + 0.6, height, title_of(over_columns_title(own, value), own,
+                                  beside), panels=(1, len(panels)), sharey="row")
     for axes, ((direction, dtype, rows_of_x), group) in zip(axes_row[0], panels.items()):
         axes.set_xscale("log", base=2)
         if log:
@@ -190,6 +218,19 @@ def over_columns(rows, value="of_roof", chapters=()):
     label = time_label(own) if value == "median_us" else AXES[value]
     axes_row[0, 0].set_ylabel(label + (" (log scale)" if log else ""))
     return figure
+
+
+def over_columns_title(rows, value):
+    """What the value tells, of the problem with the most bytes."""
+    if value == "of_roof":
+        return nearest_to_roof(rows)
+    if value == "gbps":
+        best = max(rows, key=lambda row: row["gbps"])
+        return f"Most bytes a second: {best['chapter']}, {count(best['gbps'])} GB/s at {problem_of(best)}"
+    largest = problem_of(max(rows, key=lambda row: row["operator_bytes"]))
+    own = sorted((row for row in rows if problem_of(row) == largest), key=lambda row: row["median_us"])
+    return (f"At {largest} {own[0]['chapter']} takes {number(own[0]['median_us'], 3)} µs, "
+            f"{own[-1]['chapter']} {number(own[-1]['median_us'] / own[0]['median_us'], 3)} times as long")
 
 
 def draw_line(axes, line, value, style, own):

@@ -8,7 +8,7 @@ from book import CATALOGUE, DATA, LOCAL, VARIABLE, make_book
 from lab import figures, results
 from made_up import DEVICE, EMULATED, LARGE, catalogue, jsonl, peer, profile, record, records
 from measurements import PROGRESSION, SWEEP, DataError, Problem, load
-from plots_test import check_words
+from plots_test import check_words, texts_of
 
 CHAPTERS = [f"{direction}{number:02d}" for direction in ("fwd", "bwd") for number in range(1, 5)]
 ROADS = {"fwd02": ("fwd01", "main line"), "fwd03": ("fwd02", "numerics"), "fwd04": ("fwd02", "main line"),
@@ -138,6 +138,9 @@ def test_emulated_times_stand_alone_and_rank_nothing(repository, capsys):
     assert set(drawn) == {"steps", "time", "fused"}
     for name in drawn:
         assert "Emulated times rank nothing on a GPU" in drawn[name].get_suptitle(), name
+    for name in ("steps", "time"):
+        words = " ".join(text for text, _ in texts_of(drawn[name]))
+        assert "roof" not in words and "emulated µs" in words, name
     assert data.training_rows() == []
     assert "make peers" not in capsys.readouterr().out
 
