@@ -339,6 +339,7 @@ def profile_row(chapter, launches):
             "read_bytes": total("dram__bytes_read.sum"), "written_bytes": total("dram__bytes_write.sum"),
             "l2_bytes": 32 * total("lts__t_sectors_op_read.sum", "lts__t_sectors_op_write.sum",
                                    "lts__t_sectors_op_red.sum"),
+            "l2_read_bytes": 32 * total("lts__t_sectors_op_read.sum"),
             "sectors_per_request": longest.get(
                 "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio"),
             "registers": longest.get("launch__registers_per_thread"),

@@ -1,4 +1,5 @@
-"""The figures of the notebooks, and those of README.md as SVG. matplotlib is imported only to draw.
+"""The figures of README.md as SVG; the notebooks' own are in notebooks/lab/figures.py, which borrows from here.
+matplotlib is imported only to draw.
 
 A figure is drawn from a book's rows (book.py) and says in its title what there is to see in these
 very rows. Nothing here knows a chapter or a device by name. Where a figure has nothing to draw, it
@@ -13,17 +14,15 @@ import re
 import textwrap
 from math import ceil, log2, nan
 
-from book import KINDS, own_choice
+from book import KINDS
 from chapter_map import MAIN
-from measurements import NARROW_SPACE, count, number, problem_of
+from measurements import NARROW_SPACE, number, problem_of
 from style import STYLE
 
 # Okabe and Ito's blue and orange: told apart by colour-blind readers, and by their greys.
 COLOURS = {"fwd": "#0072B2", "bwd": "#E69F00"}
-OTHER = "#999999"  # another device, another measure
 ASIDE = "#666666"  # words and marks beside the story; dark enough to be read on white
 DIRECTIONS = {"fwd": ("forward", "copy"), "bwd": ("backward", "triad")}
-MARKERS = "osD^vP*X<>phd"
 AXES = {"gbps": "GB/s of the operator's bytes",
         "of_roof": "% of the roof", "cycles": "SM cycles"}
 
@@ -88,15 +87,6 @@ def log_axis(axis):
     axis.set_minor_formatter(NullFormatter())
 
 
-def name_rows(axes, rows, titles=True):
-    """Chapters down the y axis, the first one on top."""
-    names = [f"{row['title']}   {row['chapter']}" if titles else row["chapter"] for row in rows]
-    axes.set_yticks(range(len(rows)), names)
-    axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.tick_params(axis="y", length=0)
-    axes.grid(axis="x", which="major")
-
-
 BLANK = {"facecolor": "white", "edgecolor": "none", "pad": 0}  # behind words: no line crosses them
 
 
@@ -104,9 +94,6 @@ def halo(width=3.0):
     from matplotlib.patheffects import withStroke
 
     return [withStroke(linewidth=width, foreground="white")]
-
-
-WHISKERS = {"ecolor": "black", "elinewidth": 1.0, "capsize": 2.5}
 
 
 def whiskers(rows):
@@ -138,23 +125,6 @@ def label_ends(axes, ends, inches, size=8.5, lines=1):
                       va="center", fontsize=size, color=colour, linespacing=1.0, annotation_clip=False,
                       arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.8, "relpos": (0, 0.5),
                                   "shrinkA": 1, "shrinkB": 0})
-
-
-def chapter_styles(rows):
-    """The style of each chapter's line, by its place among the chapters of its direction."""
-    styles = {}
-    for own in by(rows, lambda row: row["direction"]).values():
-        styles.update(line_styles(sorted({row["chapter"] for row in own})))
-    return styles
-
-
-def line_styles(names):
-    """A colour and a marker for each name: light to dark in order, so that greys differ too."""
-    from matplotlib import colormaps
-
-    shades = colormaps["viridis"]
-    return {name: {"color": shades(0.88 * (1 - i / max(1, len(names) - 1))), "marker": MARKERS[i % len(MARKERS)]}
-            for i, name in enumerate(names)}
 
 
 def by(rows, key):
@@ -323,103 +293,7 @@ def draw_roof_time(axes, rows, name, at, **options):
                       textcoords="offset points", va="center", bbox=BLANK, **options)
 
 
-@drawing("cycle counts of a GPU")
-def cycles(rows, source_rows=()):
-    """Each chapter's elapsed SM cycles, beside those that its source published."""
-    rows = [row for row in rows if row["cycles"]]
-    if not rows:
-        return None
-    least = min(rows, key=lambda row: row["cycles"])
-    title = f"{least['chapter']} takes the fewest cycles"
-    if least is not rows[0]:
-        title += f", {rows[0]['chapter']} {number(rows[0]['cycles'] / least['cycles'], 3)} times as many"
-    figure, ((axes,),) = new_figure(8.4, 1.5 + 0.42 * len(rows), verdict(rows, title, problem_of(rows[0])))
-    published = {row["chapter"]: row["cycles"] for row in source_rows}
-    pairs = [(row["cycles"], published.get(row["chapter"])) for row in rows]
-    for at, (own, other) in enumerate(pairs):
-        bars = [(own, {"color": COLOURS[rows[0]["direction"]], "label": rows[0]["device"]})]
-        if other:
-            bars.append((other, {"color": "white", "edgecolor": "black", "hatch": "////", "linewidth": 0.8,
-                                 "label": f"{source_rows[0]['device']}, as the source published it"}))
-        thick = 0.74 / len(bars)
-        for place, (value, look) in enumerate(bars):
-            y = at + (place - (len(bars) - 1) / 2) * thick
-            axes.barh(y, value, height=thick, **look)
-            axes.annotate(count(value), (value, y), (4, 0), textcoords="offset points", va="center", fontsize=8.5)
-    axes.set_xscale("log")
-    values = [value for pair in pairs for value in pair if value]
-    axes.set_xlim(min(values) / 2, max(values) * 2.6)
-    log_axis(axes.xaxis)
-    name_rows(axes, rows)
-    axes.set_xlabel(f"{AXES['cycles']} of one launch (log scale)")
-    if published:
-        figure.legend(*merged_legend(axes), loc="outside lower left", fontsize=9, frameon=False)
-    return figure
-
-
-@drawing("chapter on this problem")
-def waterfall(rows):
-    """What each step gained or lost over the chapter before it."""
-    steps = list(zip(rows, rows[1:]))
-    best = max(steps, key=lambda step: step[0]["median_us"] / step[1]["median_us"], default=None)
-    title = f"Only {rows[0]['chapter']} is measured"
-    if best:
-        gain = number(best[0]["median_us"] / best[1]["median_us"], 3)
-        title = f"The largest step is {best[0]['chapter']} to {best[1]['chapter']}: × {gain}"
-    figure, ((axes,),) = new_figure(8.4, 1.5 + 0.36 * len(rows), verdict(rows, title, problem_of(rows[0])))
-    colour = COLOURS[rows[0]["direction"]]
-    for at, (before, row) in enumerate(zip([None, *rows], rows)):
-        start, end = (before or row)["median_us"], row["median_us"]
-        faster = end <= start
-        axes.barh(at, end - start, left=start, height=0.62, color=colour if faster else "white",
-                  edgecolor="black", linewidth=0.8, hatch=None if faster else "////")
-        last = at + (0.31 if row is rows[-1] else 1.31)  # a line down to the next chapter's bar
-        axes.plot([end, end], [at - 0.31, last], color="black", linewidth=0.9)
-        axes.errorbar(end, at, xerr=whiskers([row]), fmt="none", **WHISKERS)
-        text = f"{number(end)} µs"
-        if before and not row["emulated"]:
-            text += f"   × {number(start / end, 3)}" + ("" if faster else " (slower)")
-        axes.annotate(text, (max(start, row["p90_us"]), at), (6, 0), textcoords="offset points", va="center",
-                      path_effects=halo())
-    axes.set_xscale("log")
-    name_rows(axes, rows)
-    axes.set_ylim(len(rows) + 0.3, -0.6)
-    draw_roof_time(axes, rows, DIRECTIONS[rows[0]["direction"]][1], len(rows) - 0.1)
-    low = min(min(row["p10_us"], row["roof_us"] or row["p10_us"]) for row in rows)
-    high = max(row["p90_us"] for row in rows)
-    axes.set_xlim(low / 1.4, high * (high / low) ** 0.42)  # room for the words beside the longest
-    log_axis(axes.xaxis)
-    axes.set_xlabel(f"{time_label(rows)}: each bar from the chapter before to this one (log scale)")
-    return figure
-
-
 # --- Many problems ---
-
-
-@drawing("such measurements of more than one width")
-def over_columns(rows, value="median_us", log=True, shown=None):
-    """A value over N, a line a chapter, a panel for each M and dtype. The chapters of `shown` are in colour and
-    named, of each direction those of story() where nothing is said; all others are thin and grey."""
-    rows = [row for row in rows if row[value] is not None]
-    panels = panels_over_columns(rows)
-    if not panels:
-        return None
-    height = 3.9
-    figure, axes_row = new_figure(4.6 * len(panels) + 0.6, height, verdict(rows, over_columns_title(rows, value)),
-                                  panels=(1, len(panels)), sharey="row")
-    styles = {}
-    for axes, ((direction, dtype, height_of_x), group) in zip(axes_row[0], panels.items()):
-        own = [row for row in rows if row["direction"] == direction]
-        styles[axes] = story_styles(story(own) if shown is None else shown)
-        draw_over_columns(axes, group, value, styles[axes], log)
-        axes.set_title(f"{DIRECTIONS[direction][0]}, {dtype}, {height_of_x} × N")
-        axes.set_xlabel("N, columns (log scale)\nshade: p10 to p90; grey: the other chapters")
-    for axes, group in zip(axes_row[0], panels.values()):  # now that all share their y axis
-        if log:
-            log_axis(axes.yaxis)
-        label_ends(axes, ends_over_columns(group, value, styles[axes]), height - 1.35)
-    axes_row[0, 0].set_ylabel(value_label(rows, value, log))
-    return figure
 
 
 @drawing("part of the roof at more than one width")
@@ -510,24 +384,6 @@ def ends_over_columns(rows, value, styles, names=None):
     return ends + ([(roof[-1][1], "the roof", "black")] if roof else [])
 
 
-def value_label(rows, value, log):
-    label = time_label(rows) if value == "median_us" else AXES[value]
-    return label + (" (log scale)" if log else "")
-
-
-def over_columns_title(rows, value):
-    """What the value tells, of the problem with the most bytes."""
-    if value == "of_roof":
-        return nearest_to_roof(rows)
-    if value == "gbps":
-        best = max(rows, key=lambda row: row["gbps"])
-        return f"Most bytes a second: {best['chapter']}, {count(best['gbps'])} GB/s at {problem_of(best)}"
-    largest = problem_of(max(rows, key=lambda row: row["operator_bytes"]))
-    own = sorted((row for row in rows if problem_of(row) == largest), key=lambda row: row["median_us"])
-    return (f"At {largest} {own[0]['chapter']} takes {number(own[0]['median_us'], 3)} µs, "
-            f"{own[-1]['chapter']} {number(own[-1]['median_us'] / own[0]['median_us'], 3)} times as long")
-
-
 def kept(rows):
     """['forward, fwd06 keeps 91 to 98 % of the roof', …]: the best chapter over all widths, of each direction."""
     texts = []
@@ -563,214 +419,7 @@ def roof_over_columns(rows, value):
     return sorted({row["cols"]: row[key] for row in rows if row[key]}.items())
 
 
-def nearest_to_roof(rows):
-    """'Nearest to the roof: forward fwd06 with 100 % at bf16, 131072 × 4096', of each direction."""
-    texts, one = [], len({problem_of(row) for row in rows}) == 1
-    for direction, own in by([row for row in rows if row["of_roof"]], lambda row: row["direction"]).items():
-        best = max(own, key=lambda row: row["of_roof"])
-        texts.append(f"{DIRECTIONS[direction][0]} {best['chapter']} with {best['of_roof']:.0f} %"
-                     + ("" if one else f" at {problem_of(best)}"))
-    return f"Nearest to the roof: {'; '.join(texts)}" if texts else "No roof was measured"
-
-
-@drawing("measurements of how a chapter cuts its work")
-def groups(rows):
-    """How many rows or partial sums a chapter takes together."""
-    rows = [row for row in rows if problem_of(row).group is not None and row["of_roof"]]
-    if not rows:
-        return None
-    problems = by(rows, lambda row: problem_of(row).shape)
-    styles = chapter_styles(rows)
-    best = max(rows, key=lambda row: row["of_roof"])
-    title = (f"Nearest to the roof: {best['chapter']} with {best['variant']}, {best['of_roof']:.0f} % "
-             f"at {problem_of(best)}")
-    figure, panels = new_figure(3.9 * len(problems) + 2.4, 3.9, verdict(rows, title),
-                                panels=(1, len(problems)), sharey="row")
-    for axes, (problem, own) in zip(panels[0], problems.items()):
-        for chapter, line in by(sorted(own, key=lambda row: (row["chapter"], problem_of(row).group)),
-                                 lambda row: row["chapter"]).items():
-            values = [row["of_roof"] for row in line]
-            low, high = spread_of(line, "of_roof")
-            spread = [[value - end for value, end in zip(values, low)],
-                      [end - value for value, end in zip(values, high)]]
-            axes.errorbar([problem_of(row).group for row in line], values, yerr=spread, markersize=5, linewidth=1.2,
-                          capsize=2, label=f"{chapter}, {line[0]['group'] or 'group'}",
-                          **styles[chapter])
-        axes.set_xscale("log", base=2)
-        sizes = sorted({problem_of(row).group for row in own})
-        axes.set_xticks(sizes, [str(size) for size in sizes])
-        axes.set_title(str(problem))
-        axes.set_xlabel("of what the legend names (log scale)")
-        axes.grid(which="major")
-    panels[0, 0].set_ylim(0)
-    panels[0, 0].set_ylabel(AXES["of_roof"])
-    panels[0, -1].legend(fontsize=8.5, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
-    return figure
-
-
-@drawing("fused chapter beside its parts")
-def fused(rows):
-    """One kernel's time beside that of its parts, one after another."""
-    rows = [row for row in rows if row["parts_us"]]
-    if not rows:
-        return None
-    gains = [row["parts_us"] / row["median_us"] for row in rows]
-    title = f"In one kernel the same work is {number(min(gains), 3)} to {number(max(gains), 3)} times as fast"
-    figure, ((axes,),) = new_figure(8.4, 1.6 + 0.46 * len(rows), verdict(rows, title))
-    axes.barh([i - 0.19 for i in range(len(rows))], [row["median_us"] for row in rows], height=0.36,
-              xerr=whiskers(rows), color=COLOURS[rows[0]["direction"]], label="one kernel", error_kw=WHISKERS)
-    axes.barh([i + 0.19 for i in range(len(rows))], [row["parts_us"] for row in rows], height=0.36, color="white",
-              edgecolor="black", hatch="////", linewidth=0.8, label="its parts, one after another")
-    for i, (row, gain) in enumerate(zip(rows, gains)):
-        predicted = row["parts_bytes"] / row["predicted_bytes"]
-        axes.annotate(f"× {number(gain, 3)}, by bytes × {number(predicted, 3)}", (row["parts_us"], i + 0.19),
-                      (5, 0), textcoords="offset points", va="center", fontsize=8.5)
-    name_rows(axes, rows)
-    names = [f"{row['chapter']}  {row['variant']}\n{problem_of(row)}" for row in rows]
-    axes.set_yticks(range(len(rows)), names, fontsize=8.5)
-    axes.set_xscale("log")
-    axes.set_xlim(min(row["p10_us"] for row in rows) / 2, max(row["parts_us"] for row in rows) * 3.2)
-    log_axis(axes.xaxis)
-    axes.set_xlabel(f"{time_label(rows)} (log scale)")
-    axes.legend(loc="upper right", fontsize=8.5)
-    return figure
-
-
-# --- What Nsight Compute counted ---
-
-
-@drawing("profile (`make profile` writes one)")
-def traffic(rows):
-    """Bytes predicted and bytes counted, at device memory and between the SMs and L2."""
-    rows = [row for row in rows if row["predicted_bytes"]]
-    if not rows:
-        return None
-    most = max(rows, key=lambda row: row["l2_bytes"] / row["predicted_bytes"])
-    title = (f"{most['chapter']} moves {number(most['l2_bytes'] / most['predicted_bytes'], 3)} times its predicted "
-             f"bytes through L2, and reads {100 * most['read_bytes'] / most['predicted_bytes']:.0f} % of them from "
-              "device memory")
-    figure, ((left, right),) = new_figure(8.8, 1.7 + 0.34 * len(rows), verdict(rows, title, problem_of(rows[0])),
-                                         panels=(1, 2), sharey=True)
-    colour, at = COLOURS[rows[0]["direction"]], range(len(rows))
-    predicted = [row["predicted_bytes"] / 1e6 for row in rows]
-    read, written = ([row[key] / 1e6 for row in rows] for key in ("read_bytes", "written_bytes"))
-    counted = [sum(pair) for pair in zip(read, written)]
-    left.barh(at, read, height=0.6, color=colour, edgecolor="black", linewidth=0.8, label="read")
-    left.barh(at, written, left=read, height=0.6, color="white", edgecolor="black", linewidth=0.8,
-              hatch="////", label="written before the end")
-    missing = [(i, start, end - start) for i, start, end in zip(at, counted, predicted) if end > start]
-    if missing:
-        rows_of, starts, widths = zip(*missing)
-        left.barh(rows_of, widths, left=starts, height=0.6, color="white", edgecolor=OTHER, linewidth=0.8,
-                  linestyle=":", label="predicted, not counted before the end")
-    right.barh(at, [row["l2_bytes"] / 1e6 for row in rows], height=0.6, color=OTHER, edgecolor="black",
-               linewidth=0.8, label="sectors of 32 bytes")
-    for axes in (left, right):
-        axes.plot(predicted, at, linestyle="none", marker="|", markersize=17, markeredgewidth=2.5, color="black",
-                  label="predicted, reads and writes")
-    left.set_title("device memory")
-    left.set_xlabel("MB")
-    left.set_xlim(0, 1.08 * max(*predicted, *counted))
-    right.set_title("between the SMs and L2")
-    right.set_xlabel("MB")
-    name_rows(right, rows, titles=False)
-    name_rows(left, rows, titles=False)
-    figure.legend(*merged_legend(left, right), loc="outside lower center", ncols=3, frameon=False, fontsize=9)
-    return figure
-
-
-def merged_legend(*panels):
-    entries = {}
-    for axes in panels:
-        for handle, label in zip(*axes.get_legend_handles_labels()):
-            entries.setdefault(label, handle)
-    return list(entries.values()), list(entries)
-
-
-@drawing("profile (`make profile` writes one)")
-def waits(rows):
-    """What the warps of each chapter's longest kernel wait for."""
-    from matplotlib.colors import LogNorm
-
-    reasons = [reason for reason in rows[0]["waits"] if any(row["waits"][reason] >= 0.05 for row in rows)]
-    if not reasons:
-        return None
-    longest = max(rows, key=lambda row: max(row["waits"].values()))
-    reason = max(longest["waits"], key=longest["waits"].get)
-    title = (f"The longest wait is {longest['chapter']}'s: {number(longest['waits'][reason], 3)} cycles for "
-             f"{reason}")
-    figure, ((axes,),) = new_figure(8.4, 2.2 + 0.32 * len(rows), verdict(rows, title, problem_of(rows[0])))
-    values = [[row["waits"][reason] for reason in reasons] for row in rows]
-    top = max(max(line) for line in values)
-    cells = [[max(value, 0.2) for value in line] for line in values]
-    axes.imshow(cells, norm=LogNorm(0.2, max(top, 1)), cmap="Blues", aspect="auto")
-    for i, line in enumerate(values):
-        for j, value in enumerate(line):
-            axes.annotate(f"{value:.1f}" if value >= 0.05 else "·", (j, i), ha="center", va="center", fontsize=8.5,
-                          color="white" if value > 0.8 * top ** 0.7 else "black")
-    axes.set_xticks(range(len(reasons)), reasons, rotation=25, ha="right")
-    name_rows(axes, rows)
-    axes.grid(False)
-    axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set_xlabel("cycles that a warp waits for it between two instructions (shade: log scale)")
-    return figure
-
-
 # --- Peers ---
-
-
-@drawing("GB/s of a GPU")
-def under_roof(rows, ours=(), peers=(), shown=None):
-    """GB/s over the operator's bytes, under the roof: left each chapter, of `rows`, in colour those of `shown`
-    or of story(); right the peers and, as a line, what the dispatch chose beside them, as book.contenders()
-    returns both."""
-    rows = [row for row in rows if row["gbps"]]
-    if not rows:
-        return None
-    height, direction = 4.4, rows[0]["direction"]
-    figure, ((left, right),) = new_figure(9.6, height, verdict(rows, nearest_to_roof(rows)), panels=(1, 2),
-                                          sharey=True, sharex=True)
-    roof, its_roof = (roof_over_bytes(shown) for shown in (rows, ours))
-    for axes, line in ((left, roof), (right, its_roof)):
-        axes.set_xscale("log")
-        if line:
-            axes.plot(*zip(*line), color="black", linewidth=2.0, zorder=2)
-        axes.set_xlabel("MB that the operator must move (log scale)")
-        axes.grid(which="major")
-    styles, ends = story_styles(story(rows) if shown is None else shown), {}
-    for (chapter, *_), own in by(rows, lambda row: (row["chapter"], row["dtype"], row["rows"])).items():
-        own = sorted(own, key=lambda row: row["operator_bytes"])
-        look = {"linewidth": 1.8, "zorder": 3, **styles[chapter]} if chapter in styles else {
-            "linewidth": 0.8, "color": "#bbbbbb", "marker": "."}
-        left.plot([row["operator_bytes"] / 1e6 for row in own], [row["gbps"] for row in own], markersize=4,
-                  markevery=max(1, len(own) // 8), **look)
-        ends[chapter] = max(ends.get(chapter, own[-1]), own[-1], key=lambda row: row["operator_bytes"])
-    chosen = sorted((own_choice(own) for own in by(ours, problem_of).values()),
-                    key=lambda row: (row["operator_bytes"], row["gbps"]))
-    marks = peer_styles([{"ratios": {row["provider"]: () for row in peers}}])
-    named = [(name, own, {"linestyle": "none", **marks[name]})
-             for name, own in by(peers, lambda row: row["provider"]).items()]
-    named += [("ours", chosen, {"color": COLOURS["fwd"], "marker": "D", "linewidth": 1.8})] if chosen else []
-    for _, own, style in named:
-        right.plot([row["operator_bytes"] / 1e6 for row in own], [row["gbps"] for row in own], markersize=6,
-                   markeredgecolor="black", markeredgewidth=0.5, **style)
-    left.set_ylim(0)
-    left.set_title(f"{DIRECTIONS[direction][0]}: chapters")
-    right.set_title("peers and ours, in one run" if peers else "peers: none measured")
-    left.set_ylabel(AXES["gbps"])
-    left.set_xlabel("MB that the operator must move (log scale)\ngrey: the other chapters")
-    log_axis(left.xaxis)
-    names = [(row["gbps"], chapter, styles[chapter]["color"]) for chapter, row in ends.items() if chapter in styles]
-    label_ends(left, names + ([(roof[-1][1], "the roof", "black")] if roof else []), height - 1.2)
-    names = [(max(own, key=lambda row: row["operator_bytes"])["gbps"], name, style["color"])
-             for name, own, style in named]
-    label_ends(right, names + ([(its_roof[-1][1], "the roof", "black")] if its_roof else []), height - 1.2)
-    return figure
-
-
-def roof_over_bytes(rows):
-    """[(MB that the operator must move, GB/s of the roof)]"""
-    return sorted({row["operator_bytes"] / 1e6: row["roof_gbps"] for row in rows if row["roof_gbps"]}.items())
 
 
 @drawing("problem that one run has of ours and of a peer")

@@ -9,7 +9,7 @@ import pytest
 from book import Book, Chapter
 from made_up import DEVICE, EMULATED, jsonl, peer, profile, record, records, training
 from matplotlib.text import Text
-from measurements import LARGE, PROGRESSION, SWEEP, load, load_training
+from measurements import PROGRESSION, SWEEP, load, load_training
 from profile_chapter import load_profiles
 
 DIRECTIONS = ("fwd", "bwd")
@@ -41,17 +41,10 @@ def make_book(chapters, backend="cuda", device=DEVICE):
 
 
 def drawings(book):
-    """{name: what draws it} of what the notebooks and README.md show, of the directions' own figures the forward ones."""
-    one, many, variants = book.rows("fwd", [PROGRESSION]), book.rows("fwd", SWEEP + LARGE), book.variant_rows("fwd")
+    """{name: what draws it} of README.md's figures."""
     both = [row for d in DIRECTIONS for row in book.rows(d, [PROGRESSION])]
     sweep = [row for d in DIRECTIONS for row in book.rows(d, SWEEP)]
-    return {"cycles": lambda: plots.cycles(one, book.source_rows("fwd")), "waterfall": lambda: plots.waterfall(one),
-            "time": lambda: plots.over_columns(many), "sweep": lambda: plots.sweep(sweep),
-            "of_roof": lambda: plots.over_columns(many, "of_roof", log=False),
-            "groups": lambda: plots.groups(variants), "fused": lambda: plots.fused(variants),
-            "traffic": lambda: plots.traffic(book.profile_rows("fwd")),
-            "waits": lambda: plots.waits(book.profile_rows("fwd")),
-            "under_roof": lambda: plots.under_roof(one + many, *book.contenders("fwd")),
+    return {"sweep": lambda: plots.sweep(sweep),
             "map": lambda: plots.peers_map([row for d in DIRECTIONS for row in book.against_peers(d)]),
             "progression": lambda: plots.progression(both),
             "training": lambda: plots.training([] if book.emulated else book.training_rows())}
@@ -79,7 +72,7 @@ def check_words(name, figure):
             assert not (across > 1 and down > 3), f"{name}: '{words}' lies over '{other}'"
 
 
-@pytest.mark.parametrize("chapters, device, left_out", [(1, "NVIDIA H200", {"groups", "sweep", "time"}),
+@pytest.mark.parametrize("chapters, device, left_out", [(1, "NVIDIA H200", {"sweep"}),
                                                         (13, DEVICE, set())])
 def test_every_word_of_a_figure_can_be_read_and_its_title_names_the_device(chapters, device, left_out):
     for name, draw in drawings(make_book(chapters, device=device)).items():
@@ -103,15 +96,13 @@ def test_readmes_figures_can_be_read_in_its_column_and_say_what_they_show():
 
 
 def test_emulated_times_are_labelled_and_stand_alone(capsys):
-    drawn = {name: draw() for name, draw in drawings(make_book(2, backend="cpu")).items() if name not in ("traffic", "waits")}
-    shown = {name: figure for name, figure in drawn.items() if figure is not None}
-    assert {"waterfall", "time", "progression"} <= set(shown) <= {"waterfall", "time", "progression", "fused", "map"}
-    for name, figure in shown.items():
-        assert "Emulated times rank nothing on a GPU" in figure.get_suptitle(), name
-    for name in ("waterfall", "time", "progression"):
-        words = " ".join(text for text, _ in texts_of(shown[name]))
-        assert "roof" not in words and "emulated µs" in words, name
-    assert "these data hold no cycle counts of a GPU" in capsys.readouterr().out
+    drawn = {name: draw() for name, draw in drawings(make_book(2, backend="cpu")).items()}
+    figure = drawn.pop("progression")
+    assert set(drawn.values()) == {None}
+    assert "Emulated times rank nothing on a GPU" in figure.get_suptitle()
+    words = " ".join(text for text, _ in texts_of(figure))
+    assert "roof" not in words and "emulated µs" in words
+    assert "these data hold no part of the roof" in capsys.readouterr().out
 
 
 def test_nothing_to_draw_is_a_sentence(capsys):
@@ -159,27 +150,6 @@ def test_a_few_chapters_are_in_colour_and_the_best_is_blue():
     assert plots.story(book.rows("fwd", SWEEP))[-1] == "fwd13"
     names = [text for text, _ in texts_of(figure)]
     assert "the roof" in names and sum(text.startswith("fwd") for text in names) == 4
-    two = plots.over_columns(book.rows("fwd", SWEEP), shown=["fwd02", "fwd05"])
-    assert [text for text, _ in texts_of(two) if text.startswith("fwd")] == ["fwd05", "fwd02"]
-
-
-def test_what_was_not_counted_reaches_to_the_prediction():
-    rows = make_book(1).profile_rows("fwd")
-    left, _ = plots.traffic(rows).axes
-    read, written, missing = left.containers
-    assert [bars[0].get_width() for bars in (read, written)] == pytest.approx([9, 0.1])
-    assert missing[0].get_x() + missing[0].get_width() == pytest.approx(rows[0]["predicted_bytes"] / 1e6)
-    rows[0]["read_bytes"] = 20 * 10**6  # more than predicted: nothing is missing
-    assert len(plots.traffic(rows).axes[0].containers) == 2
-
-
-def test_ours_is_one_line_among_the_peers_marks():
-    book = make_book(5)
-    figure = plots.under_roof(book.rows("fwd", [PROGRESSION] + list(SWEEP)), *book.contenders("fwd"), shown=["fwd03"])
-    joined = [line.get_color() for line in figure.axes[1].lines if line.get_linestyle() != "None"]
-    assert joined == ["black", plots.COLOURS["fwd"]]
-    words = [text for text, _ in texts_of(figure)]
-    assert {"fwd03", "ours", "torch", "torch.compile"} <= set(words) and not {"fwd01", "fwd05"} & set(words)
 
 
 def train(*entries):
