@@ -132,7 +132,7 @@ def test_a_file_has_a_title_and_words_for_those_who_do_not_see_it(tmp_path):
 def test_the_fall_is_the_main_lines_and_side_roads_are_hollow():
     book = make_book(4)
     road = {"fwd02": "numerics", "fwd04": "wide rows"}
-    book.chapters = {name: chapter._replace(road=road.get(name, chapter.road)) for name, chapter in book.chapters.items()}
+    book.chapters = {name: chapter._replace(road=road.get(name, "main line")) for name, chapter in book.chapters.items()}
     figure = plots.progression(book.rows("fwd", [PROGRESSION]))
     fall, *dots = (line for line in figure.axes[0].lines if len(line.get_ydata()) == 2 or line.get_marker() == "o")
     assert list(fall.get_ydata()) == [0, 2]
