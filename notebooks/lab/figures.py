@@ -318,7 +318,7 @@ def model(rows, launch_us, gbps, chapters):
 
 @drawing
 def groups(rows):
-    """What --group changes: a column of panels for each thing that it counts, a row for each problem."""
+    """What a group option changes: a column of panels for each thing that it counts, a row for each problem."""
     own, beside = devices_of(rows)
     best = max(own, key=lambda row: row["of_roof"])
     sentence = (f"Nearest to the roof: {best['chapter']} with {problem_of(best).group} {best['group']}, "

@@ -80,10 +80,10 @@ class Data:
                             command_for(problems))
 
     def group_rows(self, direction):
-        """The rows of problems with --group; without a roof there are none."""
+        """The rows of problems with a group option; without a roof there are none."""
         return self.collect(lambda book: [row for row in book.variant_rows(direction)
                                           if problem_of(row).group is not None and row["of_roof"]],
-                            "no times with --group", "make bench")
+                            "no times with a group option", "make bench")
 
     def fused_rows(self, direction):
         """The rows of fused chapters beside what they fuse."""
