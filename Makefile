@@ -2,6 +2,7 @@
 
 BACKEND      ?= auto
 CH           ?=
+FROM         ?=
 ARGS         ?=
 JSON         ?= notebooks/data/local.jsonl
 PYTHON       ?= python3
@@ -21,11 +22,14 @@ program = build/$$backend/bin/$$program
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test test-all library bench peers profile sanitize tables notebooks notebooks-run notebooks-strip \
+.PHONY: help new run test test-all library bench peers profile sanitize tables notebooks notebooks-run notebooks-strip \
         compile-cuda format format-check lint clean
 
 help:
 	@$(tools)/help.sh
+
+new:
+	@$(PYTHON) common/tools/new_chapter.py '$(CH)' '$(FROM)'
 
 run:
 	@$(prepare) && $(program) $(ARGS)
@@ -67,7 +71,8 @@ test-all:
 
 tables:
 	@backend=$$($(setup)/backend.sh cpu) && $(setup)/setup.sh $$backend && $(setup)/build.sh $$backend chapters && \
-	build/$$backend/bin/chapters --list --json >build/chapters.json && \
+	build/$$backend/bin/chapters --list --json >build/all_chapters.json && \
+	$(PYTHON) common/tools/committed_list.py build/all_chapters.json >build/chapters.json && \
 	cmp -s build/chapters.json notebooks/data/chapters.json || cp build/chapters.json notebooks/data/chapters.json
 	@$(setup)/python.sh common/bench/tables.py
 

@@ -59,12 +59,16 @@ const Registration registration{{
     .title = "One thread per row",
     .teaches = "dx, dw, db by definition; an atomic for every element",
     .source = "CUDA layer-norm backward progression, v1",
+    .parent = "fwd01",
+    .road = Road::Main,
     .kinds = {Kind::Layer},
     .needs_affine = true,
     .deterministic = false,
     .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>},
-    .predicted_bytes = [](const Problem& p,
-                          const Gpu& gpu) { return predict_bytes(p, gpu, 1, 2, 2); },
+    .predicted_bytes =
+        [](const Problem& p, const Gpu& gpu) {
+          return predict_bytes(p, gpu, {.inputs = 2, .walks = 2, .threads_per_row = 1});
+        },
     .workspace_bytes = gradient_sums_bytes,
 }};
 

@@ -62,12 +62,16 @@ const Registration registration{{
     .title = "One warp per row",
     .teaches = "coalesced reads and coalesced atomics; c1 and c2 by shuffles",
     .source = "CUDA layer-norm backward progression, v2",
+    .parent = "bwd01",
+    .road = Road::Main,
     .kinds = {Kind::Layer},
     .needs_affine = true,
     .deterministic = false,
     .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>},
-    .predicted_bytes = [](const Problem& p,
-                          const Gpu& gpu) { return predict_bytes(p, gpu, kWarpSize, 2, 2); },
+    .predicted_bytes =
+        [](const Problem& p, const Gpu& gpu) {
+          return predict_bytes(p, gpu, {.inputs = 2, .walks = 2, .threads_per_row = kWarpSize});
+        },
     .workspace_bytes = gradient_sums_bytes,
 }};
 

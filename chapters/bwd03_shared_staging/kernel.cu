@@ -67,12 +67,16 @@ const Registration registration{{
     .title = "Shared-memory staging that does not pay",
     .teaches = "staging without reuse: an optimisation that isn't",
     .source = "CUDA layer-norm backward progression, v3",
+    .parent = "bwd02",
+    .road = Road::Sums,
     .kinds = {Kind::Layer},
     .needs_affine = true,
     .deterministic = false,
     .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>},
-    .predicted_bytes = [](const Problem& p,
-                          const Gpu& gpu) { return predict_bytes(p, gpu, kWarpSize, 2, 2); },
+    .predicted_bytes =
+        [](const Problem& p, const Gpu& gpu) {
+          return predict_bytes(p, gpu, {.inputs = 2, .walks = 2, .threads_per_row = kWarpSize});
+        },
     .workspace_bytes = gradient_sums_bytes,
 }};
 

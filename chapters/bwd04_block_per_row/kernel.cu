@@ -61,12 +61,17 @@ const Registration registration{{
     .title = "One block of 1024 threads per row",
     .teaches = "enough warps to hide latency; few rows under way at a time",
     .source = "CUDA layer-norm backward progression, v4",
+    .parent = "bwd02",
+    .road = Road::Main,
     .kinds = {Kind::Layer},
     .needs_affine = true,
     .deterministic = false,
     .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>},
-    .predicted_bytes = [](const Problem& p,
-                          const Gpu& gpu) { return predict_bytes(p, gpu, kThreadsPerBlock, 2, 2); },
+    .predicted_bytes =
+        [](const Problem& p, const Gpu& gpu) {
+          return predict_bytes(p, gpu,
+                               {.inputs = 2, .walks = 2, .threads_per_row = kThreadsPerBlock});
+        },
     .workspace_bytes = gradient_sums_bytes,
 }};
 

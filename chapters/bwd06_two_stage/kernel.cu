@@ -185,13 +185,16 @@ const Registration registration{{
     .title = "Partial sums, then their sum",
     .teaches = "no atomics: the same bits in every run, for a second reading of x and dy",
     .source = "NVIDIA Apex",
+    .parent = "bwd05",
+    .road = Road::Sums,
     .group = "row groups",
     .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
                              run<__nv_bfloat16, float>},
     .predicted_bytes = [](const Problem& p, const Gpu& gpu) -> std::int64_t {
       const bool still_in_l2 = 3 * p.tensor_bytes() <= gpu.l2_bytes;  // x, dy and dx
       const std::int64_t read_again = still_in_l2 ? 0 : 2 * p.tensor_bytes();
-      return predict_bytes(p, gpu, kThreads, 2, 2) + read_again + partials_bytes(p);
+      return predict_bytes(p, gpu, {.inputs = 2, .walks = 2, .threads_per_row = kThreads}) +
+             read_again + partials_bytes(p);
     },
     .workspace_bytes = partials_bytes,
 }};

@@ -24,16 +24,16 @@ template <int kRowThreads>
 constexpr int kBlockThreads = kRowThreads < kMinThreads ? kMinThreads : kRowThreads;
 
 /// The sum of a vector over the rows of a step, in the first row's threads.
-template <int kSlots, int kRowThreads, int kLanes>
-__device__ void add_slots(Vector<float, kLanes>& value, int slot, int thread) {
-  __shared__ Vector<float, kLanes> of_slot[kSlots][kRowThreads];
+template <int kTeams, int kRowThreads, int kElements>
+__device__ void add_teams(Vector<float, kElements>& value, int team, int thread) {
+  __shared__ Vector<float, kElements> of_team[kTeams][kRowThreads];
   __syncthreads();
-  of_slot[slot][thread] = value;
+  of_team[team][thread] = value;
   __syncthreads();
-  if (slot == 0) {
-    for (int other = 1; other < kSlots; ++other) {
-      for (int lane = 0; lane < kLanes; ++lane) {
-        value.at[lane] += of_slot[other][thread].at[lane];
+  if (team == 0) {
+    for (int other = 1; other < kTeams; ++other) {
+      for (int k = 0; k < kElements; ++k) {
+        value.at[k] += of_team[other][thread].at[k];
       }
     }
   }
@@ -46,38 +46,38 @@ struct Plan {
   int64_t slices, rows_per_block, blocks;
 };
 
-/// kRowThreads threads a row, kSlots rows at a time. `means` are each row's c1 and c2, for slices.
-template <typename T, typename W, int kRowThreads, int kVectors, int kLanes, bool kSlices>
+/// kRowThreads threads a row, kTeams rows at a time. `means` are each row's c1 and c2, for slices.
+template <typename T, typename W, int kRowThreads, int kVectors, int kElements, bool kSlices>
 __global__ void __launch_bounds__(kBlockThreads<kRowThreads>,
                                   kMaxThreads / kBlockThreads<kRowThreads>)
     layer_norm_backward(BackwardArgs<T, W> a, Plan plan, PartialSums sums, const float2* means) {
   constexpr int kThreads = kBlockThreads<kRowThreads>;
-  constexpr int kSlots = kThreads / kRowThreads;
-  constexpr int kColumns = kRowThreads * kVectors * kLanes;
+  constexpr int kTeams = kThreads / kRowThreads;
+  constexpr int kColumns = kRowThreads * kVectors * kElements;
   constexpr bool kKept = kVectors <= 2;  // [3] else x, dy and weight are read twice
-  const int slot = threadIdx.x / kRowThreads;
+  const int team = threadIdx.x / kRowThreads;
   const int thread = threadIdx.x % kRowThreads;
   const int64_t block = kSlices ? blockIdx.x / plan.slices : blockIdx.x;
   const int64_t slice = kSlices ? blockIdx.x % plan.slices * kColumns : 0;
   const auto cols = static_cast<int>(min(a.cols - slice, int64_t{kColumns}));
-  const auto column = [=](int i) { return (i * kRowThreads + thread) * kLanes; };
-  const int64_t first = block * (kConsecutive ? plan.rows_per_block : kSlots);
-  const int64_t stride = kConsecutive ? kSlots : plan.blocks * kSlots;
+  const auto column = [=](int i) { return (i * kRowThreads + thread) * kElements; };
+  const int64_t first = block * (kConsecutive ? plan.rows_per_block : kTeams);
+  const int64_t stride = kConsecutive ? kTeams : plan.blocks * kTeams;
   const int64_t end = kConsecutive ? min(first + plan.rows_per_block, a.rows) : a.rows;
   const bool layer = a.kind == Kind::Layer;
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
 
   const auto load = [=](const T* tensor, int64_t row, int i) {  // [4] 0 without such a row
     const bool there = row < end && column(i) < cols;
-    return load_if<kLanes>(there, tensor, row * a.cols + slice + column(i));
+    return load_if<kElements>(there, tensor, row * a.cols + slice + column(i));
   };
   const auto load_parameter = [=](const W* tensor, int i, float otherwise) {
     const bool there = tensor != nullptr && column(i) < cols;
-    return load_if<kLanes>(there, tensor, slice + column(i), otherwise);
+    return load_if<kElements>(there, tensor, slice + column(i), otherwise);
   };
-  Packed<W, kLanes> weight[kVectors];
-  Vector<float, kLanes> dweight[kVectors] = {};
-  Vector<float, kLanes> dbias[kVectors] = {};
+  Packed<W, kElements> weight[kVectors];
+  Vector<float, kElements> dweight[kVectors] = {};
+  Vector<float, kElements> dbias[kVectors] = {};
   if constexpr (kKept) {
     for (int i = 0; i < kVectors; ++i) {
       weight[i] = load_parameter(a.weight, i, 1.0f);
@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>,
   }
 
   struct {
-    Packed<T, kLanes> x[kVectors], dy[kVectors];
+    Packed<T, kElements> x[kVectors], dy[kVectors];
     float mean, rstd;
   } next, now;
   const auto load_next = [&](int64_t row) {
@@ -99,20 +99,20 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>,
     next.mean = row < end && layer ? a.mean[row] : 0.0f;
     next.rstd = row < end ? a.rstd[row] : 0.0f;
   };
-  load_next(first + slot);
+  load_next(first + team);
   int64_t turn = 0;
   for (int64_t step = first; step < end; step += stride) {  // [5]
-    const int64_t row = step + slot;
+    const int64_t row = step + team;
     now = next;
     load_next(row + stride);  // [6]
     const auto terms = [&](int i) {
       if constexpr (kKept) {
-        return GradientTerms<kLanes>(now.x[i], now.dy[i], weight[i], now.mean, now.rstd);
+        return GradientTerms<kElements>(now.x[i], now.dy[i], weight[i], now.mean, now.rstd);
       } else {
         const auto x = load(a.x, row, i);
         const auto dy = load(a.dy, row, i);
         const auto w = load_parameter(a.weight, i, 1.0f);
-        return GradientTerms<kLanes>(x, dy, w, now.mean, now.rstd);
+        return GradientTerms<kElements>(x, dy, w, now.mean, now.rstd);
       }
     };
     float2 c = make_float2(0.0f, 0.0f);
@@ -120,9 +120,9 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>,
     for (int i = 0; i < kVectors; ++i) {
       const auto t = terms(i);
       t.add_to(c);
-      for (int lane = 0; lane < kLanes; ++lane) {
-        dweight[i].at[lane] += t.dy[lane] * t.xhat[lane];
-        dbias[i].at[lane] += t.dy[lane];
+      for (int k = 0; k < kElements; ++k) {
+        dweight[i].at[k] += t.dy[k] * t.xhat[k];
+        dbias[i].at[k] += t.dy[k];
       }
     }
     if constexpr (kSlices) {
@@ -139,83 +139,85 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>,
       if (row >= end || column(i) >= cols) continue;
       const int64_t at = row * a.cols + slice + column(i);
       const auto t = terms(i);
-      Vector<T, kLanes> out;
-      for (int lane = 0; lane < kLanes; ++lane) {
-        out.at[lane] = from_float<T>(now.rstd * (t.wdy[lane] - c2 - t.xhat[lane] * c1));
+      Vector<T, kElements> out;
+      for (int k = 0; k < kElements; ++k) {
+        out.at[k] = from_float<T>(now.rstd * (t.wdy[k] - c2 - t.xhat[k] * c1));
       }
-      *reinterpret_cast<Vector<T, kLanes>*>(a.dx + at) = out;
+      *reinterpret_cast<Vector<T, kElements>*>(a.dx + at) = out;
       if (a.y_again == nullptr) continue;  // [8]
-      float w[kLanes], b[kLanes];
+      float w[kElements], b[kElements];
       to_floats(load_parameter(a.weight, i, 1.0f), w);
       to_floats(load_parameter(a.bias, i, 0.0f), b);
-      for (int lane = 0; lane < kLanes; ++lane) {
-        out.at[lane] = from_float<T>(t.xhat[lane] * w[lane] + b[lane]);
+      for (int k = 0; k < kElements; ++k) {
+        out.at[k] = from_float<T>(t.xhat[k] * w[k] + b[k]);
       }
-      *reinterpret_cast<Vector<T, kLanes>*>(a.y_again + at) = out;
+      *reinterpret_cast<Vector<T, kElements>*>(a.y_again + at) = out;
     }
     ++turn;
   }
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
-    if constexpr (kSlots > 1) {  // [9]
-      add_slots<kSlots, kRowThreads>(dweight[i], slot, thread);
-      add_slots<kSlots, kRowThreads>(dbias[i], slot, thread);
+    if constexpr (kTeams > 1) {  // [9]
+      add_teams<kTeams, kRowThreads>(dweight[i], team, thread);
+      add_teams<kTeams, kRowThreads>(dbias[i], team, thread);
     }
-    if (slot > 0 || column(i) >= cols) continue;
+    if (team > 0 || column(i) >= cols) continue;
     const int64_t at = block * a.cols + slice + column(i);
-    *reinterpret_cast<Vector<float, kLanes>*>(sums.dweight + at) = dweight[i];
-    if (layer) *reinterpret_cast<Vector<float, kLanes>*>(sums.dbias + at) = dbias[i];
+    *reinterpret_cast<Vector<float, kElements>*>(sums.dweight + at) = dweight[i];
+    if (layer) *reinterpret_cast<Vector<float, kElements>*>(sums.dbias + at) = dbias[i];
   }
 }
 
 Plan plan_for(int64_t rows, int64_t cols, int64_t element_bytes, int group) {
-  const int64_t lanes = 16 / element_bytes;
+  const int64_t elements = 16 / element_bytes;
   Plan plan{.row_threads = kWarpSize, .vectors = 2, .slices = 1, .rows_per_block = 0, .blocks = 0};
-  while (lanes * plan.row_threads * plan.vectors < cols && plan.vectors * lanes <= kMaxPerThread) {
+  while (elements * plan.row_threads * plan.vectors < cols &&
+         plan.vectors * elements <= kMaxPerThread) {
     if (plan.row_threads < kMaxThreads) {
       plan.row_threads *= 2;
     } else {
       plan.vectors *= 2;
     }
   }
-  if (plan.vectors * lanes > kMaxPerThread) {
+  if (plan.vectors * elements > kMaxPerThread) {
     plan.row_threads = kMinThreads;
     plan.vectors = 2;
-    plan.slices = (cols - 1) / (kMinThreads * plan.vectors * lanes) + 1;
+    plan.slices = (cols - 1) / (kMinThreads * plan.vectors * elements) + 1;
   }
   const int threads = std::max(plan.row_threads, kMinThreads);
-  const int slots = threads / plan.row_threads;
+  const int teams = threads / plan.row_threads;
   const int blocks_each = group > 0 ? group : kMaxThreads / threads;  // a multiprocessor
   const int64_t places = int64_t{multiprocessors()} * blocks_each;
   const int64_t blocks = std::max<int64_t>(places / plan.slices, 1);
-  plan.rows_per_block = std::max<int64_t>(blocks_for(rows, blocks * slots), 1) * slots;
+  plan.rows_per_block = std::max<int64_t>(blocks_for(rows, blocks * teams), 1) * teams;
   plan.blocks = blocks_for(rows, plan.rows_per_block);
   return plan;
 }
 
-template <int kLanes, int kRowThreads, int kVectors, typename T, typename W>
+template <int kElements, int kRowThreads, int kVectors, typename T, typename W>
 void launch_plan(const BackwardArgs<T, W>& a, const Plan& plan, const PartialSums& sums) {
   auto* means = reinterpret_cast<float2*>(sums.dweight + 2 * plan.blocks * a.cols);
-  auto kernel = layer_norm_backward<T, W, kRowThreads, kVectors, kLanes, false>;
+  auto kernel = layer_norm_backward<T, W, kRowThreads, kVectors, kElements, false>;
   if (plan.slices > 1) {  // [10]
     constexpr bool kMaySlice = kRowThreads == kMinThreads;
-    kernel = layer_norm_backward<T, W, kRowThreads, kVectors, kLanes, kMaySlice>;
-    launch(row_means<T, W, kLanes>, {blocks_for(a.rows, 1), kMeansThreads, 0, a.stream}, a, means);
+    kernel = layer_norm_backward<T, W, kRowThreads, kVectors, kElements, kMaySlice>;
+    launch(row_means<T, W, kElements>, {blocks_for(a.rows, 1), kMeansThreads, 0, a.stream}, a,
+           means);
   }
   const unsigned blocks = blocks_for(plan.blocks * plan.slices, 1);
   launch(kernel, {blocks, kBlockThreads<kRowThreads>, 0, a.stream}, a, plan, sums, means);
 }
 
-/// Looks for the plan's shape, from the smallest on. kVectors are of 16 bytes: with kLanes of 1 a
-/// thread has as many columns, in as many vectors.
-template <int kLanes, int kRowThreads, int kVectors, typename T, typename W>
+/// Looks for the plan's shape, from the smallest on. kVectors are of 16 bytes: with kElements of 1
+/// a thread has as many columns, in as many vectors.
+template <int kElements, int kRowThreads, int kVectors, typename T, typename W>
 void run_plan(const BackwardArgs<T, W>& a, const Plan& plan, const PartialSums& sums) {
   if (plan.row_threads == kRowThreads && plan.vectors == kVectors) {
-    launch_plan<kLanes, kRowThreads, kVectors * kVectorElements<T> / kLanes>(a, plan, sums);
+    launch_plan<kElements, kRowThreads, kVectors * kVectorElements<T> / kElements>(a, plan, sums);
   } else if constexpr (kRowThreads < kMaxThreads) {
-    run_plan<kLanes, kRowThreads * 2, kVectors>(a, plan, sums);
+    run_plan<kElements, kRowThreads * 2, kVectors>(a, plan, sums);
   } else if constexpr (kVectors * kVectorElements<T> < kMaxPerThread) {
-    run_plan<kLanes, kRowThreads, kVectors * 2>(a, plan, sums);
+    run_plan<kElements, kRowThreads, kVectors * 2>(a, plan, sums);
   } else {
     throw std::logic_error("bwd09 has no kernel for " + std::to_string(plan.row_threads) +
                            " threads of " + std::to_string(plan.vectors) +
@@ -228,9 +230,9 @@ template <typename T, typename W>
 void run(const BackwardArgs<T, W>& a) {
   const Plan plan = plan_for(a.rows, a.cols, sizeof(T), a.group);
   const PartialSums sums = partial_sums(a, plan.blocks);
-  constexpr int kLanes = kVectorElements<T>;
-  if (a.cols % kLanes == 0 && at_16_bytes(a.x, a.dy, a.dx, a.weight, a.bias, a.y_again)) {
-    run_plan<kLanes, kWarpSize, 2>(a, plan, sums);
+  constexpr int kElements = kVectorElements<T>;
+  if (a.cols % kElements == 0 && at_16_bytes(a.x, a.dy, a.dx, a.weight, a.bias, a.y_again)) {
+    run_plan<kElements, kWarpSize, 2>(a, plan, sums);
   } else {
     run_plan<1, kWarpSize, 2>(a, plan, sums);  // [11]
   }
@@ -242,6 +244,8 @@ const Registration registration{{
     .title = "Persistent blocks",
     .teaches = "as many blocks as the GPU holds; sums stay in registers from row to row",
     .source = "FlashAttention",
+    .parent = "bwd05",
+    .road = Road::Main,
     .recomputes_output = true,
     .group = "blocks a multiprocessor",
     .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,

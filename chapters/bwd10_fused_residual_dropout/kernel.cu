@@ -34,29 +34,29 @@ __device__ float2 block_sums(float2 values, int parity) {
 }
 
 /// What a thread loads of a row at once. R is the type of the sum, as the forward pass stored it.
-template <typename T, typename W, typename R, int kLanes, int kPairs>
+template <typename T, typename W, typename R, int kElements, int kPairs>
 struct Slice {
-  Packed<R, kLanes> sum, past_norm;
-  Packed<T, kLanes> dy[kPairs];
-  Packed<W, kLanes> weight[kPairs];
+  Packed<R, kElements> sum, past_norm;
+  Packed<T, kElements> dy[kPairs];
+  Packed<W, kElements> weight[kPairs];
   float mean, rstd;
 
   __device__ void load(const BackwardArgs<T, W>& a, int64_t row, int64_t col) {
     const auto part_of = [&](const auto* tensor) {  // [2] 0 for null, and beyond the row
-      return load_if<kLanes>(tensor != nullptr && col < a.cols, tensor, row * a.cols + col);
+      return load_if<kElements>(tensor != nullptr && col < a.cols, tensor, row * a.cols + col);
     };
     sum = part_of(static_cast<const R*>(a.fused.residual_out));
     past_norm = part_of(static_cast<const R*>(a.fused.dresidual_out));
     for (int pair = 0; pair < kPairs; ++pair) {
       const W* weights = pair == 0 ? a.weight : a.fused.weight1;
-      weight[pair] = load_if<kLanes>(weights != nullptr && col < a.cols, weights, col, 1.0f);
+      weight[pair] = load_if<kElements>(weights != nullptr && col < a.cols, weights, col, 1.0f);
       const T* gradients = pair == 0 ? a.dy : a.fused.dy1;
       dy[pair] = part_of(gradients);
     }
     mean = a.mean == nullptr ? 0.0f : a.mean[row];
     rstd = a.rstd[row];
   }
-  __device__ GradientTerms<kLanes> terms(int pair) const {
+  __device__ GradientTerms<kElements> terms(int pair) const {
     return {sum, dy[pair], weight[pair], mean, rstd};
   }
 };
@@ -72,17 +72,17 @@ struct Branch {
     if (rowscale != nullptr) scale *= rowscale[row];
     if (drops) seed = seeds[row];
   }
-  template <typename T, int kLanes>
+  template <typename T, int kElements>
   __device__ void store_gradient(T* tensor, int64_t start, int64_t col,
-                                 const float (&gradient)[kLanes]) const {
-    float values[kLanes];
-    for (int lane = 0; lane < kLanes; ++lane) {
-      values[lane] = scale * gradient[lane];
+                                 const float (&gradient)[kElements]) const {
+    float values[kElements];
+    for (int k = 0; k < kElements; ++k) {
+      values[k] = scale * gradient[k];
     }
     if (drops) {
-      for (int lane = 0; lane < kLanes; ++lane) {  // [3]
-        const float uniform = triton_uniform(seed, static_cast<uint32_t>(col) + lane);
-        if (!(uniform > p)) values[lane] = 0.0f;
+      for (int k = 0; k < kElements; ++k) {  // [3]
+        const float uniform = triton_uniform(seed, static_cast<uint32_t>(col) + k);
+        if (!(uniform > p)) values[k] = 0.0f;
       }
     }
     store(tensor, start + col, values);
@@ -91,23 +91,23 @@ struct Branch {
 
 /// A block takes the rows group, group + groups, … and the columns of one tile. Where a tile is not
 /// the whole row, `wide_sums` has what each row's c1 and c2 are means of; else it is null.
-template <typename T, typename W, typename R, int kLanes, int kPairs>
+template <typename T, typename W, typename R, int kElements, int kPairs>
 __global__ void __launch_bounds__(kMaxThreads)
     fused_backward(BackwardArgs<T, W> a, int64_t groups, float* partials, const float2* wide_sums) {
-  constexpr int kVectors = kFloats / kPairs / kLanes;
-  constexpr bool kAhead = kLanes > 1 && (kPairs == 2 || sizeof(R) == 2);  // [4]
+  constexpr int kVectors = kFloats / kPairs / kElements;
+  constexpr bool kAhead = kElements > 1 && (kPairs == 2 || sizeof(R) == 2);  // [4]
   const FusedBackward<T, W>& f = a.fused;
   const unsigned group = blockIdx.x % groups;
   const unsigned tile = blockIdx.x / groups;
   const auto column = [&](int i) {
     unsigned vector = i * blockDim.x + threadIdx.x;
     asm volatile("" : "+r"(vector));  // [5]
-    return tile * int64_t{kMaxThreads * kFloats / kPairs} + vector * kLanes;
+    return tile * int64_t{kMaxThreads * kFloats / kPairs} + vector * kElements;
   };
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
-  float dweight[kPairs][kVectors][kLanes]{};
-  float dbias[kPairs][kVectors][kLanes]{};
-  Slice<T, W, R, kLanes, kPairs> slices[kVectors], now[kVectors];
+  float dweight[kPairs][kVectors][kElements]{};
+  float dbias[kPairs][kVectors][kElements]{};
+  Slice<T, W, R, kElements, kPairs> slices[kVectors], now[kVectors];
   int64_t parity = 0;
   for (int64_t row = group; row < a.rows; row += groups) {
 #pragma unroll
@@ -117,16 +117,16 @@ __global__ void __launch_bounds__(kMaxThreads)
     const Branch branch(f.rowscale, f.seeds, f.dropout, row);
     const Branch branch1(f.rowscale1, f.seeds1, f.dropout, row);
     float2 c = make_float2(0.0f, 0.0f);
-    float wdy[kVectors][kLanes]{};
+    float wdy[kVectors][kElements]{};
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       for (int pair = 0; pair < kPairs; ++pair) {  // [6]
-        const GradientTerms<kLanes> t = slices[i].terms(pair);
+        const GradientTerms<kElements> t = slices[i].terms(pair);
         t.add_to(c);
-        for (int lane = 0; lane < kLanes; ++lane) {
-          wdy[i][lane] = pair == 0 ? t.wdy[lane] : wdy[i][lane] + t.wdy[lane];
-          dweight[pair][i][lane] += t.dy[lane] * t.xhat[lane];
-          dbias[pair][i][lane] += t.dy[lane];
+        for (int k = 0; k < kElements; ++k) {
+          wdy[i][k] = pair == 0 ? t.wdy[k] : wdy[i][k] + t.wdy[k];
+          dweight[pair][i][k] += t.dy[k] * t.xhat[k];
+          dbias[pair][i][k] += t.dy[k];
         }
       }
       now[i] = slices[i];  // [7]
@@ -140,12 +140,12 @@ __global__ void __launch_bounds__(kMaxThreads)
       const int64_t col = column(i);
       const int64_t start = row * a.cols;
       if (col >= a.cols) continue;
-      float gradient[kLanes], past_norm[kLanes];
+      float gradient[kElements], past_norm[kElements];
       to_floats(now[i].sum, gradient);
       to_floats(now[i].past_norm, past_norm);
-      for (int lane = 0; lane < kLanes; ++lane) {
-        const float xhat = (gradient[lane] - now[i].mean) * now[i].rstd;
-        gradient[lane] = now[i].rstd * (wdy[i][lane] - c2 - xhat * c1) + past_norm[lane];
+      for (int k = 0; k < kElements; ++k) {
+        const float xhat = (gradient[k] - now[i].mean) * now[i].rstd;
+        gradient[k] = now[i].rstd * (wdy[i][k] - c2 - xhat * c1) + past_norm[k];
       }
       if (f.dresidual != nullptr) store(static_cast<R*>(f.dresidual), start + col, gradient);
       if (f.dx1 != nullptr) branch1.store_gradient(f.dx1, start, col, gradient);
@@ -165,12 +165,12 @@ __global__ void __launch_bounds__(kMaxThreads)
 }
 
 /// The sums of rows that are wider than a block's registers.
-template <typename T, typename W, typename R, int kLanes, int kPairs>
+template <typename T, typename W, typename R, int kElements, int kPairs>
 __global__ void __launch_bounds__(kMaxThreads) sum_rows(BackwardArgs<T, W> a, float2* wide_sums) {
   float2 c = make_float2(0.0f, 0.0f);
 #pragma unroll 2
-  for (int64_t col = threadIdx.x * kLanes; col < a.cols; col += kMaxThreads * kLanes) {
-    Slice<T, W, R, kLanes, kPairs> slice;
+  for (int64_t col = threadIdx.x * kElements; col < a.cols; col += kMaxThreads * kElements) {
+    Slice<T, W, R, kElements, kPairs> slice;
     slice.load(a, blockIdx.x, col);
     for (int pair = 0; pair < kPairs; ++pair) {
       slice.terms(pair).add_to(c);
@@ -194,7 +194,7 @@ struct Plan {
   }
 };
 
-template <typename R, int kLanes, int kPairs, typename T, typename W>
+template <typename R, int kElements, int kPairs, typename T, typename W>
 void run_rows(BackwardArgs<T, W> a) {
   if (a.fused.residual_out == nullptr) a.fused.residual_out = a.x;  // [10]
   const Plan plan(a.rows, a.cols, kPairs, a.group);
@@ -203,10 +203,10 @@ void run_rows(BackwardArgs<T, W> a) {
   float2* wide_sums = nullptr;
   if (plan.tiles > 1) {
     wide_sums = reinterpret_cast<float2*>(partials + 2 * kPairs * size);
-    launch(sum_rows<T, W, R, kLanes, kPairs>, {blocks_for(a.rows, 1), kMaxThreads, 0, a.stream}, a,
-           wide_sums);
+    launch(sum_rows<T, W, R, kElements, kPairs>, {blocks_for(a.rows, 1), kMaxThreads, 0, a.stream},
+           a, wide_sums);
   }
-  launch(fused_backward<T, W, R, kLanes, kPairs>,
+  launch(fused_backward<T, W, R, kElements, kPairs>,
          {blocks_for(plan.groups * plan.tiles, 1), plan.threads, 0, a.stream}, a, plan.groups,
          partials, wide_sums);
   add_partial_sums(a, {partials, partials + size}, plan.groups);
@@ -220,16 +220,16 @@ void run_rows(BackwardArgs<T, W> a) {
 template <typename T, typename W>
 void run(const BackwardArgs<T, W>& a) {
   const FusedBackward<T, W>& f = a.fused;
-  constexpr int kLanes = kVectorElements<T>;
+  constexpr int kElements = kVectorElements<T>;
   const bool aligned =
-      a.cols % kLanes == 0 && at_16_bytes(a.dy, a.x, a.weight, a.dx, f.dy1, f.residual_out,
-                                          f.dresidual_out, f.weight1, f.dx1, f.dresidual);
+      a.cols % kElements == 0 && at_16_bytes(a.dy, a.x, a.weight, a.dx, f.dy1, f.residual_out,
+                                             f.dresidual_out, f.weight1, f.dx1, f.dresidual);
   const auto run_as = [&]<typename R>(R) {
     const bool two_pairs = f.dweight1 != nullptr;
     if (aligned && two_pairs) {
-      run_rows<R, kLanes, 2>(a);
+      run_rows<R, kElements, 2>(a);
     } else if (aligned) {
-      run_rows<R, kLanes, 1>(a);
+      run_rows<R, kElements, 1>(a);
     } else if (two_pairs) {
       run_rows<R, 1, 2>(a);
     } else {
@@ -255,6 +255,8 @@ const Registration registration{{
     .title = "The gradient of residual, dropout and the norm",
     .teaches = "back through every part in one kernel, with the masks drawn again",
     .source = "FlashAttention",
+    .parent = "bwd09",
+    .road = Road::Fusion,
     .fused = true,
     .group = "rows a block",
     .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,

@@ -50,16 +50,16 @@ __device__ float2 team_sums(float2 values, int team, int row_warps, int parity) 
 }
 
 /// `means` are each row's c1 and c2, where a block has a slice of the columns.
-template <typename T, typename W, int kColumns, int kLanes>
+template <typename T, typename W, int kColumns, int kElements>
 __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 1)
     layer_norm_backward(BackwardArgs<T, W> a, Plan plan, PartialSums sums, const float2* means) {
   constexpr bool kFew = kColumns <= kFewColumns;
-  constexpr int kVectors = kColumns / kLanes;
+  constexpr int kVectors = kColumns / kElements;
   constexpr int kWarpColumns = kColumns * kWarpSize;
-  constexpr int kNext = kWarpSize * kLanes;  // from a thread's vector to its next
+  constexpr int kNext = kWarpSize * kElements;  // from a thread's vector to its next
   constexpr int kWeightBytes = kFew ? 0 : kColumns * sizeof(W);
-  constexpr int kMost = (kThreadBytes - kWeightBytes) / (2 * kLanes * int{sizeof(T)});
-  constexpr int kWanted = kVectors + kAhead * kVectorElements<T> / kLanes;
+  constexpr int kMost = (kThreadBytes - kWeightBytes) / (2 * kElements * int{sizeof(T)});
+  constexpr int kWanted = kVectors + kAhead * kVectorElements<T> / kElements;
   constexpr int kFit = kWanted < kMost ? kWanted : kMost;
   constexpr int kWholeRows = kFit / kVectors * kVectors;
   constexpr int kDepth = kWholeRows > kVectors ? kWholeRows : kFit;  // of the ring
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 1)
   const int block = kFew ? blockIdx.x / plan.slices : blockIdx.x;
   const int64_t slice = kFew ? int64_t{blockIdx.x % plan.slices} * width : 0;
   const auto cols = static_cast<int>(kFew ? min(a.cols - slice, int64_t{width}) : a.cols);
-  const int column = (warp - team * plan.warps) * kWarpColumns + lane * kLanes;  // [5] the first
+  const int column = (warp - team * plan.warps) * kWarpColumns + lane * kElements;  // [5] the first
   const auto there = [rest = cols - column](int i) { return i * kNext < rest; };
   const int64_t first = kFew ? int64_t{block} * plan.rows + team : block;             // row
   const int turns = plan.turns - (first + (plan.turns - 1) * plan.stride >= a.rows);  // [6]
@@ -78,8 +78,8 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 1)
   const bool sliced = kFew && means != nullptr;
 
   auto* const shared = dynamic_shared<unsigned char>() + warp * kWarpSize * kThreadBytes;  // [7]
-  W* const weights = reinterpret_cast<W*>(shared) + lane * kLanes;
-  T* const ring = reinterpret_cast<T*>(shared + kWarpSize * kWeightBytes) + lane * kLanes;
+  W* const weights = reinterpret_cast<W*>(shared) + lane * kElements;
+  T* const ring = reinterpret_cast<T*>(shared + kWarpSize * kWeightBytes) + lane * kElements;
   int64_t here = first * a.cols + slice + column;
   const auto request = [&](int turn, int i, int place) {
     const int64_t at = here + i / kVectors * plan.step + i % kVectors * kNext;
@@ -89,10 +89,10 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 1)
       for (int tensor = 0; tensor < 2; ++tensor) {
         const T* const from = (tensor == 0 ? a.x : a.dy) + at;
         T* const to = ring + (place * 2 + tensor) * kNext;
-        if constexpr (kLanes * sizeof(T) < 4) {  // [8]
+        if constexpr (kElements * sizeof(T) < 4) {  // [8]
           *to = *from;
         } else {
-          __pipeline_memcpy_async(to, from, kLanes * sizeof(T));
+          __pipeline_memcpy_async(to, from, kElements * sizeof(T));
         }
       }
     }
@@ -103,15 +103,15 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 1)
     request(0, i, i);
   }
 
-  Packed<W, kLanes> weight[kVectors];
+  Packed<W, kElements> weight[kVectors];
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {  // [9]
     const bool given = a.weight != nullptr && there(i);
-    weight[i] = load_if<kLanes>(given, a.weight, slice + column + i * kNext, 1.0f);
-    if (!kFew) reinterpret_cast<Packed<W, kLanes>*>(weights)[i * kWarpSize] = weight[i];
+    weight[i] = load_if<kElements>(given, a.weight, slice + column + i * kNext, 1.0f);
+    if (!kFew) reinterpret_cast<Packed<W, kElements>*>(weights)[i * kWarpSize] = weight[i];
   }
-  Vector<float, kLanes> dweight[kVectors] = {};
-  Vector<float, kLanes> dbias[kVectors] = {};
+  Vector<float, kElements> dweight[kVectors] = {};
+  Vector<float, kElements> dbias[kVectors] = {};
   const auto statistics_of = [&](int turn) {  // mean, rstd, c1, c2
     if (turn >= turns) return make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     const int64_t row = first + turn * plan.stride;
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 1)
     const float rstd = now.y;
     const bool mine = !kFew || turn < turns;
     float2 c = make_float2(0.0f, 0.0f);
-    Packed<T, kLanes> x[kVectors], dy[kVectors];
+    Packed<T, kElements> x[kVectors], dy[kVectors];
     const auto place_of = [=](int i) {
       const int sum = place + i;
       return kDepth % kVectors == 0 || sum < kDepth ? sum : sum - kDepth;
@@ -136,11 +136,11 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 1)
       const bool given = mine && there(i);
       if (!kFew) asm volatile("" ::: "memory");
       if (!kFew || !again) {
-        x[i] = load_if<kLanes>(given, ring, place_of(i) * 2 * kNext);
-        dy[i] = load_if<kLanes>(given, ring, place_of(i) * 2 * kNext + kNext);
+        x[i] = load_if<kElements>(given, ring, place_of(i) * 2 * kNext);
+        dy[i] = load_if<kElements>(given, ring, place_of(i) * 2 * kNext + kNext);
       }
-      const auto w = kFew ? weight[i] : load_if<kLanes>(given, weights, i * kNext);
-      return GradientTerms<kLanes>(x[i], dy[i], w, now.x, rstd);
+      const auto w = kFew ? weight[i] : load_if<kElements>(given, weights, i * kNext);
+      return GradientTerms<kElements>(x[i], dy[i], w, now.x, rstd);
     };
     __pipeline_wait_prior(kDepth - kVectors);  // [11]
     asm volatile("" ::: "memory");
@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 1)
       if (kFew) stay_packed(weight[i]);
       const auto t = terms(i, false);
       t.add_to(c);
-      for (int k = 0; k < kLanes; ++k) {
+      for (int k = 0; k < kElements; ++k) {
         dweight[i].at[k] += t.dy[k] * t.xhat[k];
         dbias[i].at[k] += t.dy[k];
       }
@@ -161,12 +161,12 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 1)
     const float c1 = sliced ? now.z : c.x;
     const float c2 = sliced ? now.w : c.y;
     next = statistics_of(turn + 1);
-    auto* const out = reinterpret_cast<Packed<T, kLanes>*>(a.dx) + uint64_t(here) / kLanes;
+    auto* const out = reinterpret_cast<Packed<T, kElements>*>(a.dx) + uint64_t(here) / kElements;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       const auto t = terms(i, true);
-      float dx[kLanes];
-      for (int k = 0; k < kLanes; ++k) {
+      float dx[kElements];
+      for (int k = 0; k < kElements; ++k) {
         dx[k] = rstd * (t.wdy[k] - c2 - t.xhat[k] * c1);
       }
       if (mine && there(i)) out[i * kWarpSize] = from_floats<T>(dx);
@@ -176,11 +176,11 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 1)
     here += plan.step;
   }
   auto* const all = dynamic_shared<float>();  // [13]
-  const auto add_teams = [&](const Vector<float, kLanes>(&values)[kVectors], float* to) {
+  const auto add_teams = [&](const Vector<float, kElements>(&values)[kVectors], float* to) {
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      for (int k = 0; k < kLanes; ++k) {
+      for (int k = 0; k < kElements; ++k) {
         all[team * width + column + i * kNext + k] = values[i].at[k];
       }
     }
@@ -219,16 +219,17 @@ Plan plan_for(int64_t rows, int64_t cols, int group) {
   return plan;
 }
 
-template <int kColumns, int kLanes, typename T, typename W>
+template <int kColumns, int kElements, typename T, typename W>
 void run_plan(const BackwardArgs<T, W>& a, const Plan& plan, const PartialSums& sums) {
   const int threads = plan.rows * plan.warps * kWarpSize;
   const std::size_t shared = threads * kThreadBytes;
   float2* means = nullptr;
   if (plan.slices > 1) {  // [15]
     means = reinterpret_cast<float2*>(sums.dweight + int64_t{2} * plan.blocks * a.cols);
-    launch(row_means<T, W, kLanes>, {blocks_for(a.rows, 1), kMeansThreads, 0, a.stream}, a, means);
+    launch(row_means<T, W, kElements>, {blocks_for(a.rows, 1), kMeansThreads, 0, a.stream}, a,
+           means);
   }
-  launch(layer_norm_backward<T, W, kColumns, kLanes>,
+  launch(layer_norm_backward<T, W, kColumns, kElements>,
          {blocks_for(int64_t{plan.blocks} * plan.slices, 1), threads, shared, a.stream}, a, plan,
          sums, means);
 }
@@ -237,13 +238,13 @@ template <typename T, typename W>
 void run(const BackwardArgs<T, W>& a) {
   const Plan plan = plan_for(a.rows, a.cols, a.group);
   const PartialSums sums = partial_sums(a, plan.blocks);
-  constexpr int kLanes = kVectorElements<T>;
-  const bool aligned = a.cols % kLanes == 0 && at_16_bytes(a.x, a.dy, a.dx, a.weight);
+  constexpr int kElements = kVectorElements<T>;
+  const bool aligned = a.cols % kElements == 0 && at_16_bytes(a.x, a.dy, a.dx, a.weight);
   const bool many = plan.columns == kManyColumns;
   if (aligned && many) {
-    run_plan<kManyColumns, kLanes>(a, plan, sums);
+    run_plan<kManyColumns, kElements>(a, plan, sums);
   } else if (aligned) {
-    run_plan<kFewColumns, kLanes>(a, plan, sums);
+    run_plan<kFewColumns, kElements>(a, plan, sums);
   } else if (many) {
     run_plan<kManyColumns, 1>(a, plan, sums);
   } else {
@@ -257,6 +258,8 @@ const Registration registration{{
     .title = "128-bit access, one read, asynchronous copies",
     .teaches = "each thread brings what it will use to shared memory, rows ahead, by cp.async",
     .source = "this repository",
+    .parent = "bwd09",
+    .road = Road::Main,
     .group = "blocks a multiprocessor",
     .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
                              run<__nv_bfloat16, float>},

@@ -44,15 +44,15 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>, kPlaces<kRowThread
                         float inverse_cols, L2Policy policy, float* sums) {
   constexpr int kThreads = kBlockThreads<kRowThreads>;
   constexpr int kRows = kThreads / kRowThreads;
-  constexpr int kLanes = kVectorElements<T>;
-  constexpr bool kKept = kRows > 1 || kVectors * kLanes <= kFewColumns;  // [7]
+  constexpr int kElements = kVectorElements<T>;
+  constexpr bool kKept = kRows > 1 || kVectors * kElements <= kFewColumns;  // [7]
   __shared__ Barrier full[kMaxStages];
   const int in_slot = threadIdx.x / kRowThreads;
   const int thread = threadIdx.x % kRowThreads;
   const BulkRows<T, kAligned> x_rows{a.x, a.rows, a.cols};
   const BulkRows<T, kAligned> dy_rows{a.dy, a.rows, a.cols};
   const int dy_at = kRows * slot_vectors;
-  Ring<T> ring{dynamic_shared<Packed<T, kLanes>>(), 2 * dy_at, stages, full};
+  Ring<T> ring{dynamic_shared<Packed<T, kElements>>(), 2 * dy_at, stages, full};
   const int ahead = kKept ? stages : stages - 1;
   const int64_t first_row = int64_t{blockIdx.x} * kRows;
   const int64_t stride = int64_t{gridDim.x} * kRows;
@@ -80,9 +80,9 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>, kPlaces<kRowThread
   const auto rstd_of = [&](int64_t row) { return row < a.rows ? a.rstd[row] : 0.0f; };
   float next_mean = mean_of(first_row + in_slot);  // [9]
   float next_rstd = rstd_of(first_row + in_slot);
-  Packed<W, kLanes> weight[kVectors];
-  Vector<float, kLanes> dweight[kVectors] = {};
-  Vector<float, kLanes> dbias[kVectors] = {};
+  Packed<W, kElements> weight[kVectors];
+  Vector<float, kElements> dweight[kVectors] = {};
+  Vector<float, kElements> dbias[kVectors] = {};
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     weight[i] = columns(i).load_or(1.0f, a.weight);
@@ -105,17 +105,17 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>, kPlaces<kRowThread
       const int col = static_cast<int>(columns(i).first);
       const auto x = x_rows.take_columns(there, row, col, x_slots);
       const auto dy = dy_rows.take_columns(there, row, col, dy_slots);
-      return GradientTerms<kLanes>(x, dy, weight[i], mean, rstd);
+      return GradientTerms<kElements>(x, dy, weight[i], mean, rstd);
     };
-    GradientTerms<kLanes> terms[kVectors];
+    GradientTerms<kElements> terms[kVectors];
     float2 c = make_float2(0.0f, 0.0f);
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       terms[i] = make_terms(i);
       terms[i].add_to(c);
-      for (int lane = 0; lane < kLanes; ++lane) {
-        dweight[i].at[lane] += terms[i].dy[lane] * terms[i].xhat[lane];
-        dbias[i].at[lane] += terms[i].dy[lane];
+      for (int k = 0; k < kElements; ++k) {
+        dweight[i].at[k] += terms[i].dy[k] * terms[i].xhat[k];
+        dbias[i].at[k] += terms[i].dy[k];
       }
     }
     c = row_sums<kThreads, kRowThreads>(c, turn);
@@ -130,9 +130,9 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>, kPlaces<kRowThread
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       if constexpr (!kKept) terms[i] = make_terms(i);
-      float dx[kLanes];
-      for (int lane = 0; lane < kLanes; ++lane) {
-        dx[lane] = rstd * terms[i].wdy[lane] - (terms[i].xhat[lane] * c1 + c2);
+      float dx[kElements];
+      for (int k = 0; k < kElements; ++k) {
+        dx[k] = rstd * terms[i].wdy[k] - (terms[i].xhat[k] * c1 + c2);
       }
       if (there) columns(i).store(a.dx + row * a.cols, dx);
     }
@@ -146,8 +146,8 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>, kPlaces<kRowThread
   for (int i = 0; i < kVectors; ++i) {
     if (!columns(i).any()) continue;
     float* const to = of_rows + in_slot * width + columns(i).first;
-    *reinterpret_cast<Vector<float, kLanes>*>(to) = dweight[i];
-    if (layer) *reinterpret_cast<Vector<float, kLanes>*>(to + padded) = dbias[i];
+    *reinterpret_cast<Vector<float, kElements>*>(to) = dweight[i];
+    if (layer) *reinterpret_cast<Vector<float, kElements>*>(to + padded) = dbias[i];
   }
   if (kRows == 1) return;
   __syncthreads();
@@ -155,8 +155,8 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>, kPlaces<kRowThread
     Vector<float, 4> sum = {};
     for (int of_row = 0; of_row < kRows; ++of_row) {
       const auto part = *reinterpret_cast<Vector<float, 4>*>(of_rows + of_row * width + at);
-      for (int lane = 0; lane < 4; ++lane) {
-        sum.at[lane] += part.at[lane];
+      for (int k = 0; k < 4; ++k) {
+        sum.at[k] += part.at[k];
       }
     }
     *reinterpret_cast<Vector<float, 4>*>(of_block + at) = sum;
@@ -202,16 +202,18 @@ __global__ void __launch_bounds__(kSumThreads)
 }
 
 /// The columns of a row in whole vectors.
-int64_t padded_columns(int64_t cols, int64_t lanes) { return blocks_for(cols, lanes) * lanes; }
+int64_t padded_columns(int64_t cols, int64_t elements) {
+  return blocks_for(cols, elements) * elements;
+}
 
 template <bool kAligned, int kRowThreads, int kVectors, typename T, typename W>
 void launch_rows(const BackwardArgs<T, W>& a) {
   constexpr int kThreads = kBlockThreads<kRowThreads>;
   constexpr int kRows = kThreads / kRowThreads;
-  constexpr int kLanes = kVectorElements<T>;
-  const auto padded = static_cast<int>(padded_columns(a.cols, kLanes));
+  constexpr int kElements = kVectorElements<T>;
+  const auto padded = static_cast<int>(padded_columns(a.cols, kElements));
   // A row that starts anywhere may share its first vector with its neighbour, and its last.
-  const int slot_vectors = padded / kLanes + (kAligned ? 0 : 1);
+  const int slot_vectors = padded / kElements + (kAligned ? 0 : 1);
   const int stage_bytes = 2 * kRows * slot_vectors * 16;
   const int room = (max_shared_bytes() - kSpareBytes) / kPlaces<kRowThreads> / stage_bytes;
   const int stages = std::clamp(room, 2, kMaxStages);
@@ -235,16 +237,16 @@ void launch_rows(const BackwardArgs<T, W>& a) {
 /// 2048 columns have 32 or 128 threads.
 template <bool kAligned, int kRowThreads, int kVectors, typename T, typename W>
 void run_team(const BackwardArgs<T, W>& a) {
-  constexpr int kLanes = kVectorElements<T>;
-  if (a.cols <= kRowThreads * kVectors * kLanes) {
+  constexpr int kElements = kVectorElements<T>;
+  if (a.cols <= kRowThreads * kVectors * kElements) {
     launch_rows<kAligned, kRowThreads, kVectors>(a);
   } else if constexpr (kRowThreads * 2 < kMinThreads) {
     run_team<kAligned, kAligned ? kRowThreads * 2 : kMinThreads / 2, kVectors>(a);
   } else if constexpr (kRowThreads < kMaxThreads) {
     constexpr int kWider = kRowThreads < kFewFrom ? kFewFrom : kMaxThreads;
-    run_team<kAligned, kWider, kFewColumns / kLanes>(a);
-  } else if constexpr (kVectors * kLanes < kColumns && sizeof(T) == 2) {
-    run_team<kAligned, kRowThreads, kColumns / kLanes>(a);
+    run_team<kAligned, kWider, kFewColumns / kElements>(a);
+  } else if constexpr (kVectors * kElements < kColumns && sizeof(T) == 2) {
+    run_team<kAligned, kRowThreads, kColumns / kElements>(a);
   } else {
     throw std::logic_error("bwd12 has no kernel for rows of " + std::to_string(a.cols) +
                            " columns of " + std::to_string(sizeof(T)) +
@@ -268,6 +270,8 @@ const Registration registration{{
     .title = "Bulk copies in a ring, an early last sum",
     .teaches = "the copy engine brings the next rows; the last sum is launched before it is needed",
     .source = "this repository",
+    .parent = "bwd11",
+    .road = Road::Main,
     .group = "blocks",
     .min_architecture = 90,
     .max_row_bytes = kMaxThreads * kColumns * 2,

@@ -48,10 +48,10 @@ struct Plan {
 /// Of clusters of up to `most_blocks`. The last may not hold the row: threads_hold_slice says so.
 Plan plan_for(int64_t cols, int64_t element_bytes, int64_t weight_bytes, int group,
               int most_blocks) {
-  const int64_t lanes = 16 / element_bytes;
+  const int64_t elements = 16 / element_bytes;
   Plan plan{element_bytes, weight_bytes};
   while (true) {  // [5]
-    plan.slice = blocks_for(blocks_for(cols, lanes), plan.cluster) * lanes;
+    plan.slice = blocks_for(blocks_for(cols, elements), plan.cluster) * elements;
     const bool wide = plan.cluster < kPortable && plan.slice * element_bytes > kSliceBytes;
     const bool grow = group > 0 ? plan.cluster < group : wide;
     if (plan.cluster == most_blocks || (!grow && plan.fits(1))) break;
@@ -62,15 +62,15 @@ Plan plan_for(int64_t cols, int64_t element_bytes, int64_t weight_bytes, int gro
     plan.share *= 2;
   }
   plan.stages = std::clamp(plan.room(plan.share), 1, kMaxStages);
-  const int slice_threads = blocks_for(plan.slice / lanes, kWarpSize) * kWarpSize;
+  const int slice_threads = blocks_for(plan.slice / elements, kWarpSize) * kWarpSize;
   plan.threads = std::min(kMaxThreads / plan.share, slice_threads);
   return plan;
 }
 
 /// A vector of the slice that begins at element `start` of a tensor, from the slot where it came.
-template <int kLanes, typename T, bool kAligned>
-__device__ Packed<T, kLanes> take(const BulkRows<T, kAligned>& tensor, int64_t start, int column,
-                                  const typename BulkRows<T, kAligned>::Slot* slot) {
+template <int kElements, typename T, bool kAligned>
+__device__ Packed<T, kElements> take(const BulkRows<T, kAligned>& tensor, int64_t start, int column,
+                                     const typename BulkRows<T, kAligned>::Slot* slot) {
   const T* from = reinterpret_cast<const T*>(slot) + column;
   if constexpr (!kAligned) {  // [6]
     const auto address = [](const T* p) { return reinterpret_cast<std::uintptr_t>(p); };
@@ -80,14 +80,14 @@ __device__ Packed<T, kLanes> take(const BulkRows<T, kAligned>& tensor, int64_t s
     const bool came = vector >= address(tensor.tensor) && vector + 16 <= address(end);
     from = came ? from + address(first) % 16 / sizeof(T) : first + column;
   }
-  return *reinterpret_cast<const Packed<T, kLanes>*>(from);
+  return *reinterpret_cast<const Packed<T, kElements>*>(from);
 }
 
-template <typename T, typename W, int kLanes>
+template <typename T, typename W, int kElements>
 __global__ void __launch_bounds__(kMaxThreads)
     layer_norm_backward(BackwardArgs<T, W> a, Plan plan, PartialSums sums) {
-  constexpr bool kAligned = kLanes > 1;
-  constexpr int kVectors = kColumns / kLanes;
+  constexpr bool kAligned = kElements > 1;
+  constexpr int kVectors = kColumns / kElements;
   __shared__ Barrier full[2 * kMaxStages], arrived[kExchanges];
   __shared__ float2 of_warp[kMaxThreads / kWarpSize], of_block[kExchanges][kMaxCluster];
   const int rank = cluster_rank();
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kMaxThreads)
   const int64_t rows = (a.rows - cluster + stride - 1) / stride;  // of this cluster
   const int64_t start = rank * plan.slice;
   const auto cols = static_cast<int>(max(min(a.cols - start, plan.slice), int64_t{0}));
-  const auto column = [=](int i) -> int { return (i * threads + threadIdx.x) * kLanes; };
+  const auto column = [=](int i) -> int { return (i * threads + threadIdx.x) * kElements; };
   const auto element = [=](int64_t number) { return (cluster + number * stride) * a.cols + start; };
 
   const int stages = plan.stages;
@@ -123,9 +123,9 @@ __global__ void __launch_bounds__(kMaxThreads)
     }
     ring.fill([&](int slot) { request(slot / 2, slot); });
   }
-  auto* const weights = reinterpret_cast<Packed<W, kLanes>*>(ring.slot(slots)) + threadIdx.x;
+  auto* const weights = reinterpret_cast<Packed<W, kElements>*>(ring.slot(slots)) + threadIdx.x;
   const auto load_weight = [&](int i) {
-    return load_if<kLanes>(a.weight != nullptr, a.weight, start + column(i), 1.0f);
+    return load_if<kElements>(a.weight != nullptr, a.weight, start + column(i), 1.0f);
   };
   if constexpr (kAligned) {
     for (int i = 0; column(i) < cols; ++i) {
@@ -145,13 +145,13 @@ __global__ void __launch_bounds__(kMaxThreads)
   const auto terms = [&](int64_t number, int slot, int i, float2 row) {
     const auto* x_slot = ring.slot(slot);
     const auto* dy_slot = x_slot + slot_vectors;
-    const auto packed_x = take<kLanes>(x, element(number), column(i), x_slot);
-    const auto packed_dy = take<kLanes>(dy, element(number), column(i), dy_slot);
+    const auto packed_x = take<kElements>(x, element(number), column(i), x_slot);
+    const auto packed_dy = take<kElements>(dy, element(number), column(i), dy_slot);
     const auto weight = kAligned ? weights[i * threads] : load_weight(i);
-    return GradientTerms<kLanes>(packed_x, packed_dy, weight, row.x, row.y);
+    return GradientTerms<kElements>(packed_x, packed_dy, weight, row.x, row.y);
   };
-  float dweight[kVectors][kLanes] = {};
-  float dbias[kVectors][kLanes] = {};
+  float dweight[kVectors][kElements] = {};
+  float dbias[kVectors][kElements] = {};
   float2 before = {};  // the statistics of the row of the step before, of this one, of the next
   float2 now = {};
   float2 next = statistics(0);
@@ -173,9 +173,9 @@ __global__ void __launch_bounds__(kMaxThreads)
         if (column(i) >= cols) continue;
         const auto t = terms(step, slot, i, now);
         t.add_to(c);
-        for (int lane = 0; lane < kLanes; ++lane) {
-          dweight[i][lane] += t.dy[lane] * t.xhat[lane];
-          dbias[i][lane] += t.dy[lane];
+        for (int k = 0; k < kElements; ++k) {
+          dweight[i][k] += t.dy[k] * t.xhat[k];
+          dbias[i][k] += t.dy[k];
         }
       }
       c = warp_sum(c);
@@ -205,9 +205,9 @@ __global__ void __launch_bounds__(kMaxThreads)
       for (int i = 0; i < kVectors; ++i) {
         if (column(i) >= cols) continue;
         const auto t = terms(number, done, i, before);
-        float dx[kLanes];
-        for (int lane = 0; lane < kLanes; ++lane) {
-          dx[lane] = rstd * (t.wdy[lane] - c2 - t.xhat[lane] * c1);
+        float dx[kElements];
+        for (int k = 0; k < kElements; ++k) {
+          dx[k] = rstd * (t.wdy[k] - c2 - t.xhat[k] * c1);
         }
         store(a.dx, element(number) + column(i), dx);
       }
@@ -228,9 +228,9 @@ __global__ void __launch_bounds__(kMaxThreads)
   }
 }
 
-template <int kLanes, typename T, typename W>
-void run_lanes(const BackwardArgs<T, W>& a) {
-  const auto kernel = layer_norm_backward<T, W, kLanes>;
+template <int kElements, typename T, typename W>
+void run_elements(const BackwardArgs<T, W>& a) {
+  const auto kernel = layer_norm_backward<T, W, kElements>;
   for (const int most_blocks : {kMaxCluster, kPortable}) {  // [18]
     const Plan plan = plan_for(a.cols, sizeof(T), sizeof(W), a.group, most_blocks);
     if (!plan.threads_hold_slice(1)) continue;
@@ -255,9 +255,9 @@ template <typename T, typename W>
 void run(const BackwardArgs<T, W>& a) {
   const bool aligned = a.cols % kVectorElements<T> == 0 && at_16_bytes(a.x, a.dy, a.dx, a.weight);
   if (aligned) {
-    run_lanes<kVectorElements<T>>(a);
+    run_elements<kVectorElements<T>>(a);
   } else {
-    run_lanes<1>(a);
+    run_elements<1>(a);
   }
 }
 
@@ -277,6 +277,8 @@ const Registration registration{{
     .title = "Rows in clusters",
     .teaches = "a wide row in several blocks; their sums meet in distributed shared memory",
     .source = "this repository, QuACK",
+    .parent = "bwd12",
+    .road = Road::WideRows,
     .group = "blocks a cluster",
     .min_architecture = 90,
     .max_cols = kMaxCluster * kMaxThreads * kColumns,

@@ -53,12 +53,16 @@ const Registration registration{{
     .title = "One thread per row",
     .teaches = "the definition, in two passes for the statistics and one for y",
     .source = "llm.c",
+    .parent = "copy00",
+    .road = Road::Main,
     .kinds = {Kind::Layer},
     .needs_affine = true,
     .max_cols = 1 << 16,
     .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>},
-    .predicted_bytes = [](const Problem& p,
-                          const Gpu& gpu) { return predict_bytes(p, gpu, 1, 1, 3); },
+    .predicted_bytes =
+        [](const Problem& p, const Gpu& gpu) {
+          return predict_bytes(p, gpu, {.inputs = 1, .walks = 3, .threads_per_row = 1});
+        },
 }};
 
 }  // namespace fwd01

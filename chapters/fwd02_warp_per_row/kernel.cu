@@ -57,12 +57,16 @@ const Registration registration{{
     .title = "One warp per row",
     .teaches = "coalesced access; sums by warp shuffles",
     .source = "llm.c",
+    .parent = "fwd01",
+    .road = Road::Main,
     .kinds = {Kind::Layer},
     .needs_affine = true,
     .max_cols = 1 << 21,
     .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>},
-    .predicted_bytes = [](const Problem& p,
-                          const Gpu& gpu) { return predict_bytes(p, gpu, kWarpSize, 1, 3); },
+    .predicted_bytes =
+        [](const Problem& p, const Gpu& gpu) {
+          return predict_bytes(p, gpu, {.inputs = 1, .walks = 3, .threads_per_row = kWarpSize});
+        },
 }};
 
 }  // namespace fwd02

@@ -54,11 +54,16 @@ const Registration registration{{
     .title = "One block per row",
     .teaches = "block-wide sums through shared memory; enough loads in flight",
     .source = "llm.c",
+    .parent = "fwd02",
+    .road = Road::Main,
     .kinds = {Kind::Layer},
     .needs_affine = true,
     .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>},
-    .predicted_bytes = [](const Problem& p,
-                          const Gpu& gpu) { return predict_bytes(p, gpu, kThreadsPerBlock, 1, 3); },
+    .predicted_bytes =
+        [](const Problem& p, const Gpu& gpu) {
+          return predict_bytes(p, gpu,
+                               {.inputs = 1, .walks = 3, .threads_per_row = kThreadsPerBlock});
+        },
 }};
 
 }  // namespace fwd03

@@ -133,6 +133,8 @@ const Registration registration{{
     .title = "Welford",
     .teaches = "mean and variance in one walk; merging partial results",
     .source = "NVIDIA Apex",
+    .parent = "fwd03",
+    .road = Road::Numerics,
     .max_rows = std::numeric_limits<int64_t>::max(),
     .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
                             run<__nv_bfloat16, float>},

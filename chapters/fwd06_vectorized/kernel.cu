@@ -16,21 +16,21 @@ using namespace lnc;
 
 /// Makes y of a vector of x: xhat · weight + bias, with 1 and 0 for what is null. What was not
 /// loaded early is loaded here.
-template <bool kWeightEarly, bool kBiasEarly, typename T, typename W, int kLanes, bool kAligned>
-__device__ void normalise(const ForwardArgs<T, W>& a, float (&x)[kLanes],
-                          const Columns<T, kAligned>& columns, const Packed<W, kLanes>& weight,
-                          const Packed<W, kLanes>& bias, float mean, float rstd) {
-  float of_column[kLanes];
-  for (int lane = 0; lane < kLanes; ++lane) {
-    x[lane] = (x[lane] - mean) * rstd;
+template <bool kWeightEarly, bool kBiasEarly, typename T, typename W, int kElements, bool kAligned>
+__device__ void normalise(const ForwardArgs<T, W>& a, float (&x)[kElements],
+                          const Columns<T, kAligned>& columns, const Packed<W, kElements>& weight,
+                          const Packed<W, kElements>& bias, float mean, float rstd) {
+  float of_column[kElements];
+  for (int k = 0; k < kElements; ++k) {
+    x[k] = (x[k] - mean) * rstd;
   }
   if (a.weight != nullptr) {  // [1] one branch a vector
     if constexpr (kWeightEarly)
       to_floats(weight, of_column);
     else
       to_floats(columns.load(a.weight), of_column);
-    for (int lane = 0; lane < kLanes; ++lane) {
-      x[lane] *= of_column[lane];
+    for (int k = 0; k < kElements; ++k) {
+      x[k] *= of_column[k];
     }
   }
   if (a.bias != nullptr) {
@@ -38,8 +38,8 @@ __device__ void normalise(const ForwardArgs<T, W>& a, float (&x)[kLanes],
       to_floats(bias, of_column);
     else
       to_floats(columns.load(a.bias), of_column);
-    for (int lane = 0; lane < kLanes; ++lane) {
-      x[lane] += of_column[lane];
+    for (int k = 0; k < kElements; ++k) {
+      x[k] += of_column[k];
     }
   }
 }
@@ -68,7 +68,7 @@ __device__ float row_sum(float value, int row_threads) {
 template <typename T, typename W, typename V, bool kAligned>
 __global__ void __launch_bounds__(V::kMaxThreads* V::kRowsPerBlock, kAligned ? V::kBlocks : 0)
     layer_norm_forward(ForwardArgs<T, W> a) {
-  constexpr int kLanes = kVectorElements<T>;
+  constexpr int kElements = kVectorElements<T>;
   constexpr int kVectors = V::kVectors;
   const int row_threads = V::kFewer ? blockDim.x : V::kMaxThreads;
   const int in_block = V::kFewer ? 0 : threadIdx.x / V::kMaxThreads;  // rows before this one
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(V::kMaxThreads* V::kRowsPerBlock, kAligned ? V
     return Columns<T, kAligned>(x_row, i * row_threads + thread, a.cols);
   };
 
-  Packed<T, kLanes> loaded[kVectors];  // [2] all loads are issued before the first is used
+  Packed<T, kElements> loaded[kVectors];  // [2] all loads are issued before the first is used
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     loaded[i] = columns(i).load(x_row);
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(V::kMaxThreads* V::kRowsPerBlock, kAligned ? V
   constexpr bool kSame = kAligned && sizeof(W) == sizeof(T);  // [3]
   constexpr bool kWeightEarly = kSame && V::kEarly >= 1;
   constexpr bool kBiasEarly = kSame && V::kEarly == 2;
-  Packed<W, kLanes> weight[kVectors], bias[kVectors];
+  Packed<W, kElements> weight[kVectors], bias[kVectors];
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     if (kWeightEarly && a.weight != nullptr) weight[i] = columns(i).load(a.weight);
@@ -96,14 +96,14 @@ __global__ void __launch_bounds__(V::kMaxThreads* V::kRowsPerBlock, kAligned ? V
   }
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
   float mean = 0.0f;
-  float x[kLanes];
+  float x[kElements];
   if (a.kind == Kind::Layer) {
     float sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       to_floats(loaded[i], x);
-      for (int lane = 0; lane < kLanes; ++lane) {
-        sum += x[lane];  // [4] 0 outside of the row
+      for (int k = 0; k < kElements; ++k) {
+        sum += x[k];  // [4] 0 outside of the row
       }
     }
     mean = row_sum<V>(sum, row_threads) * inverse_cols;
@@ -112,9 +112,9 @@ __global__ void __launch_bounds__(V::kMaxThreads* V::kRowsPerBlock, kAligned ? V
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     to_floats(loaded[i], x);
-    for (int lane = 0; lane < kLanes; ++lane) {
-      if (!columns(i).any() || !columns(i).has(lane)) continue;
-      const float centred = x[lane] - mean;
+    for (int k = 0; k < kElements; ++k) {
+      if (!columns(i).any() || !columns(i).has(k)) continue;
+      const float centred = x[k] - mean;
       squares += centred * centred;
     }
   }
@@ -139,15 +139,15 @@ constexpr int64_t kSharedBytes = 64 << 10;  // every GPU from Turing on has them
 template <typename T, typename W, bool kAligned>
 __global__ void __launch_bounds__(kWideThreads)
     layer_norm_forward_wide(ForwardArgs<T, W> a, int64_t vectors, int64_t kept) {
-  constexpr int kLanes = kVectorElements<T>;
-  auto* waiting = dynamic_shared<Packed<T, kLanes>>();
+  constexpr int kElements = kVectorElements<T>;
+  auto* waiting = dynamic_shared<Packed<T, kElements>>();
   const int64_t row = blockIdx.x;
   const T* x_row = a.x + row * a.cols;
   const auto walk = [&](auto&& body) {  // [5] a thread's own slots: no barrier between the walks
 #pragma unroll 4
     for (int64_t i = threadIdx.x; i < vectors; i += kWideThreads) {
       const Columns<T, kAligned> columns(x_row, i, a.cols);
-      float x[kLanes];
+      float x[kElements];
       to_floats(i < kept ? waiting[i] : columns.load(x_row), x);
       body(columns, x);
     }
@@ -161,8 +161,8 @@ __global__ void __launch_bounds__(kWideThreads)
   float sum = 0.0f;
   if (a.kind == Kind::Layer) {
     walk([&](const auto&, const auto& x) {
-      for (int lane = 0; lane < kLanes; ++lane) {
-        sum += x[lane];
+      for (int k = 0; k < kElements; ++k) {
+        sum += x[k];
       }
     });
   }
@@ -170,9 +170,9 @@ __global__ void __launch_bounds__(kWideThreads)
   const float mean = block_sum<kWideThreads>(sum) * inverse_cols;
   float squares = 0.0f;
   walk([&](const auto& columns, const auto& x) {
-    for (int lane = 0; lane < kLanes; ++lane) {
-      if (!columns.has(lane)) continue;
-      const float centred = x[lane] - mean;
+    for (int k = 0; k < kElements; ++k) {
+      if (!columns.has(k)) continue;
+      const float centred = x[k] - mean;
       squares += centred * centred;
     }
   });
@@ -200,10 +200,10 @@ bool run_if_it_fits(const ForwardArgs<T, W>& a, int64_t vectors) {
 
 template <bool kAligned, typename... Variants, typename T, typename W>
 void run_first_that_fits(const ForwardArgs<T, W>& a) {
-  constexpr int kLanes = kVectorElements<T>;
+  constexpr int kElements = kVectorElements<T>;
   // A row that starts inside of a vector may touch one more.
-  constexpr int kBefore = kAligned ? 0 : kLanes - 1;
-  const int64_t vectors = (kBefore + a.cols + kLanes - 1) / kLanes;
+  constexpr int kBefore = kAligned ? 0 : kElements - 1;
+  const int64_t vectors = (kBefore + a.cols + kElements - 1) / kElements;
   const bool launched = (run_if_it_fits<Variants, kAligned>(a, vectors) || ...);
   if (launched) return;
   const int64_t kept = std::min<int64_t>(vectors, kSharedBytes / 16);
@@ -236,6 +236,8 @@ const Registration registration{{
     .title = "128-bit access, the row in registers",
     .teaches = "16 bytes an access; each byte read once",
     .source = "OneFlow, PyTorch",
+    .parent = "fwd05",
+    .road = Road::Main,
     .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
                             run<__nv_bfloat16, float>},
     .predicted_bytes = [](const Problem& p, const Gpu& gpu) -> std::int64_t {

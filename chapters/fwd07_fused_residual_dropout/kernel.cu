@@ -13,44 +13,44 @@
 namespace fwd07 {
 using namespace lnc;
 
-/// The columns that this thread has in a tile of kThreads · kLanes of them.
-template <int kLanes, int kThreads, bool kAligned>
+/// The columns that this thread has in a tile of kThreads · kElements of them.
+template <int kElements, int kThreads, bool kAligned>
 struct Place {
   int64_t tile;
   int64_t cols;
 
-  __device__ int64_t column(int lane) const {
-    const int64_t first = tile * kThreads * kLanes;
-    if constexpr (kAligned) return first + (threadIdx.x * kLanes + lane);  // [1]
-    return first + (lane * kThreads + threadIdx.x);
+  __device__ int64_t column(int element) const {
+    const int64_t first = tile * kThreads * kElements;
+    if constexpr (kAligned) return first + (threadIdx.x * kElements + element);  // [1]
+    return first + (element * kThreads + threadIdx.x);
   }
-  __device__ bool has(int lane) const { return column(kAligned ? 0 : lane) < cols; }
+  __device__ bool has(int element) const { return column(kAligned ? 0 : element) < cols; }
   template <typename U>
-  __device__ Vector<U, kLanes> load(const U* row) const {
-    if constexpr (kAligned) return *reinterpret_cast<const Vector<U, kLanes>*>(row + column(0));
-    Vector<U, kLanes> values{};
-    for (int lane = 0; lane < kLanes; ++lane) {
-      if (has(lane)) values.at[lane] = row[column(lane)];
+  __device__ Vector<U, kElements> load(const U* row) const {
+    if constexpr (kAligned) return *reinterpret_cast<const Vector<U, kElements>*>(row + column(0));
+    Vector<U, kElements> values{};
+    for (int k = 0; k < kElements; ++k) {
+      if (has(k)) values.at[k] = row[column(k)];
     }
     return values;
   }
   template <typename U>
-  __device__ void store(U* row, const Vector<U, kLanes>& values) const {
+  __device__ void store(U* row, const Vector<U, kElements>& values) const {
     if constexpr (kAligned) {
-      *reinterpret_cast<Vector<U, kLanes>*>(row + column(0)) = values;
+      *reinterpret_cast<Vector<U, kElements>*>(row + column(0)) = values;
     } else {
-      for (int lane = 0; lane < kLanes; ++lane) {
-        if (has(lane)) row[column(lane)] = values.at[lane];
+      for (int k = 0; k < kElements; ++k) {
+        if (has(k)) row[column(k)] = values.at[k];
       }
     }
   }
 };
 
-template <typename To, typename From, int kLanes>
-__device__ Vector<To, kLanes> convert(const Vector<From, kLanes>& from) {
-  float values[kLanes];
+template <typename To, typename From, int kElements>
+__device__ Vector<To, kElements> convert(const Vector<From, kElements>& from) {
+  float values[kElements];
   to_floats(from, values);
-  return __builtin_bit_cast(Vector<To, kLanes>, from_floats<To>(values));
+  return __builtin_bit_cast(Vector<To, kElements>, from_floats<To>(values));
 }
 
 /// What a row of x, or of x1, goes through on its way into the sum.
@@ -66,30 +66,30 @@ struct Branch {
     if (scales != nullptr) rowscale = scales[row];
     if (drops) seed = seeds[row];
   }
-  template <typename T, int kLanes, typename Place>
-  __device__ void add(const Vector<T, kLanes>& x, const Place& place, Vector<float, kLanes>& sum,
-                      int64_t start, bool store) const {
-    float values[kLanes];
+  template <typename T, int kElements, typename Place>
+  __device__ void add(const Vector<T, kElements>& x, const Place& place,
+                      Vector<float, kElements>& sum, int64_t start, bool store) const {
+    float values[kElements];
     to_floats(x, values);
     if (!drops) {  // [2] the same for all threads, asked once a vector
-      for (int lane = 0; lane < kLanes; ++lane) {
-        sum.at[lane] += values[lane] * rowscale;
+      for (int k = 0; k < kElements; ++k) {
+        sum.at[k] += values[k] * rowscale;
       }
       return;
     }
     const float scale = rowscale * (1.0f / (1.0f - p));  // [3]
-    bool kept[kLanes];
-    for (int lane = 0; lane < kLanes; ++lane) {
-      const float uniform = triton_uniform(seed, static_cast<uint32_t>(place.column(lane)));  // [4]
-      kept[lane] = uniform > p;
+    bool kept[kElements];
+    for (int k = 0; k < kElements; ++k) {
+      const float uniform = triton_uniform(seed, static_cast<uint32_t>(place.column(k)));  // [4]
+      kept[k] = uniform > p;
     }
-    for (int lane = 0; lane < kLanes; ++lane) {
-      if (kept[lane]) sum.at[lane] += values[lane] * scale;
+    for (int k = 0; k < kElements; ++k) {
+      if (kept[k]) sum.at[k] += values[k] * scale;
     }
     if (!store || mask == nullptr) return;
-    Vector<uint8_t, kLanes> bytes;
-    for (int lane = 0; lane < kLanes; ++lane) {
-      bytes.at[lane] = kept[lane];
+    Vector<uint8_t, kElements> bytes;
+    for (int k = 0; k < kElements; ++k) {
+      bytes.at[k] = kept[k];
     }
     place.store(mask + start, bytes);
   }
@@ -121,19 +121,19 @@ __device__ auto load_sum(const ForwardArgs<T, W>& a, const Branch& branch, const
 }
 
 /// y = xhat · weight + bias of a tile, with 1 and 0 for what is null.
-template <typename T, typename W, int kLanes, typename Place>
+template <typename T, typename W, int kElements, typename Place>
 __device__ void store_affine(T* y, const W* weight, const W* bias, const Place& place,
-                             Vector<float, kLanes> xhat) {
+                             Vector<float, kElements> xhat) {
   if (weight != nullptr) {
     const auto of_weight = convert<float>(place.load(weight));
-    for (int lane = 0; lane < kLanes; ++lane) {
-      xhat.at[lane] *= of_weight.at[lane];
+    for (int k = 0; k < kElements; ++k) {
+      xhat.at[k] *= of_weight.at[k];
     }
   }
   if (bias != nullptr) {
     const auto of_bias = convert<float>(place.load(bias));
-    for (int lane = 0; lane < kLanes; ++lane) {
-      xhat.at[lane] += of_bias.at[lane];
+    for (int k = 0; k < kElements; ++k) {
+      xhat.at[k] += of_bias.at[k];
     }
   }
   place.store(y, convert<T>(xhat));
@@ -142,18 +142,18 @@ __device__ void store_affine(T* y, const W* weight, const W* bias, const Place& 
 /// A block a row. Its sum stays in kVectors vectors a thread; with 0, each walk makes it again.
 template <typename T, typename W, int kThreads, int kVectors, bool kAligned>
 __global__ void __launch_bounds__(kThreads) fused_forward(ForwardArgs<T, W> a) {
-  constexpr int kLanes = kVectorElements<T>;
+  constexpr int kElements = kVectorElements<T>;
   const FusedForward<T, W>& f = a.fused;
   const int64_t row = blockIdx.x;
   const int64_t start = row * a.cols;
   const Branch branch(f.rowscale, f.seeds, f.mask, f.dropout, row);
   const Branch branch1(f.rowscale1, f.seeds1, f.mask1, f.dropout, row);
-  Vector<float, kLanes> kept[kVectors > 0 ? kVectors : 1];
+  Vector<float, kElements> kept[kVectors > 0 ? kVectors : 1];
   const auto walk = [&](auto body) {
-    const int64_t tiles = kVectors > 0 ? kVectors : (a.cols - 1) / (kThreads * kLanes) + 1;
+    const int64_t tiles = kVectors > 0 ? kVectors : (a.cols - 1) / (kThreads * kElements) + 1;
 #pragma unroll(kVectors > 0 ? kVectors : 1)
     for (int64_t tile = 0; tile < tiles; ++tile) {
-      const Place<kLanes, kThreads, kAligned> place{tile, a.cols};
+      const Place<kElements, kThreads, kAligned> place{tile, a.cols};
       body(tile, place);
     }
   };
@@ -180,8 +180,8 @@ __global__ void __launch_bounds__(kThreads) fused_forward(ForwardArgs<T, W> a) {
     float squares = 0.0f;
     walk([&](int64_t tile, const auto& place) {
       const auto sum = sum_again(tile, place);
-      for (int lane = 0; lane < kLanes; ++lane) {
-        if (place.has(lane)) squares += (sum.at[lane] - mean) * (sum.at[lane] - mean);
+      for (int k = 0; k < kElements; ++k) {
+        if (place.has(k)) squares += (sum.at[k] - mean) * (sum.at[k] - mean);
       }
     });
     variance = block_sum<kThreads>(squares) * inverse_cols;
@@ -236,6 +236,8 @@ const Registration registration{{
     .title = "Residual, dropout and the norm in one kernel",
     .teaches = "what comes before the norm costs nothing more than its own bytes",
     .source = "FlashAttention",
+    .parent = "fwd06",
+    .road = Road::Fusion,
     .fused = true,
     .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
                             run<__nv_bfloat16, float>},

@@ -32,16 +32,16 @@ template <int kTeam>
 constexpr int kBlockThreads = kTeam* kTeamsPerBlock<kTeam>;
 
 /// Makes y of a vector of x.
-template <typename W, int kLanes>
-__device__ void normalise(float (&x)[kLanes], float mean, float rstd,
-                          const Packed<W, kLanes>& weight, const Packed<W, kLanes>& bias) {
-  float of_weight[kLanes];
-  float of_bias[kLanes];
+template <typename W, int kElements>
+__device__ void normalise(float (&x)[kElements], float mean, float rstd,
+                          const Packed<W, kElements>& weight, const Packed<W, kElements>& bias) {
+  float of_weight[kElements];
+  float of_bias[kElements];
   to_floats(weight, of_weight);
   to_floats(bias, of_bias);
-  for (int lane = 0; lane < kLanes; ++lane) {
-    const float xhat = (x[lane] - mean) * rstd;
-    x[lane] = xhat * of_weight[lane] + of_bias[lane];
+  for (int k = 0; k < kElements; ++k) {
+    const float xhat = (x[k] - mean) * rstd;
+    x[k] = xhat * of_weight[k] + of_bias[k];
   }
 }
 
@@ -51,13 +51,13 @@ __global__ void __launch_bounds__(kBlockThreads<kTeam>)
     layer_norm_forward(ForwardArgs<T, W> a, int stages, int vectors) {
   constexpr int kThreads = kBlockThreads<kTeam>;
   constexpr int kTeams = kTeamsPerBlock<kTeam>;
-  constexpr int kLanes = kVectorElements<T>;
-  constexpr bool kStay = kAligned && kVectors * kLanes <= kStayingColumns;
+  constexpr int kElements = kVectorElements<T>;
+  constexpr bool kStay = kAligned && kVectors * kElements <= kStayingColumns;
   __shared__ Barrier full[kTeams][kMaxStages];
   const int team = threadIdx.x / kTeam;
   const int thread = threadIdx.x % kTeam;
   const BulkRows<T, kAligned> x_rows{a.x, a.rows, a.cols};
-  auto* const slots = dynamic_shared<Packed<T, kLanes>>() + int64_t{team} * stages * vectors;
+  auto* const slots = dynamic_shared<Packed<T, kElements>>() + int64_t{team} * stages * vectors;
   Ring<T> ring{slots, vectors, stages, full[team]};
   const int64_t first_row = int64_t{blockIdx.x} * kTeams + team;
   const int64_t stride = int64_t{gridDim.x} * kTeams;
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kBlockThreads<kTeam>)
   if (thread == 0) {  // [6]
     ring.fill([&](int stage) { request(first_row + stage * stride, stage); });
   }
-  Packed<W, kLanes> weight[kVectors], bias[kVectors];
+  Packed<W, kElements> weight[kVectors], bias[kVectors];
   if constexpr (kStay) {
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
@@ -86,20 +86,20 @@ __global__ void __launch_bounds__(kBlockThreads<kTeam>)
   for (int64_t row = first_row; row < a.rows; row += stride) {
     const T* x_row = a.x + row * a.cols;
     const auto* slot = ring.wait();
-    Packed<T, kLanes> arrived[kVectors];
+    Packed<T, kElements> arrived[kVectors];
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       arrived[i] = x_rows.take(x_row, columns(x_row, i), slot + i * kTeam + thread);
     }
     float mean = 0.0f;
-    float x[kLanes];
+    float x[kElements];
     if (a.kind == Kind::Layer) {
       float sum = 0.0f;
 #pragma unroll
       for (int i = 0; i < kVectors; ++i) {
         to_floats(arrived[i], x);
-        for (int lane = 0; lane < kLanes; ++lane) {
-          sum += x[lane];
+        for (int k = 0; k < kElements; ++k) {
+          sum += x[k];
         }
       }
       turn ^= 1;  // [8]
@@ -109,9 +109,9 @@ __global__ void __launch_bounds__(kBlockThreads<kTeam>)
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       to_floats(arrived[i], x);
-      for (int lane = 0; lane < kLanes; ++lane) {
-        if (!columns(x_row, i).any() || !columns(x_row, i).has(lane)) continue;
-        const float centred = x[lane] - mean;
+      for (int k = 0; k < kElements; ++k) {
+        if (!columns(x_row, i).any() || !columns(x_row, i).has(k)) continue;
+        const float centred = x[k] - mean;
         squares += centred * centred;
       }
     }
@@ -144,10 +144,10 @@ __global__ void __launch_bounds__(kBlockThreads<kTeam>)
 template <typename T, typename W, bool kAligned>
 __global__ void __launch_bounds__(kWideThreads)
     layer_norm_forward_wide(ForwardArgs<T, W> a, int stages, int64_t pieces) {
-  constexpr int kLanes = kVectorElements<T>;
+  constexpr int kElements = kVectorElements<T>;
   __shared__ Barrier full[kWideStages];
   const BulkRows<T, kAligned> x_rows{a.x, a.rows, a.cols};
-  Ring<T> ring{dynamic_shared<Packed<T, kLanes>>(), kPiece, stages, full};
+  Ring<T> ring{dynamic_shared<Packed<T, kElements>>(), kPiece, stages, full};
   const bool stay = pieces <= stages;  // [12]
   const int64_t requests = stay ? pieces : 3 * pieces;
   const auto request = [&](int64_t number, int stage) {
@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(kWideThreads)
 #pragma unroll
         for (int i = threadIdx.x; i < kPiece; i += kWideThreads) {
           const Columns<T, kAligned> columns(x_row, piece * kPiece + i, a.cols);
-          float x[kLanes];
+          float x[kElements];
           to_floats(x_rows.take(x_row, columns, slot + i), x);
           if (columns.any()) body(columns, x);
         }
@@ -185,16 +185,16 @@ __global__ void __launch_bounds__(kWideThreads)
     };
     float sum = 0.0f;
     walk(false, [&](const auto&, const auto& x) {
-      for (int lane = 0; lane < kLanes; ++lane) {
-        sum += x[lane];
+      for (int k = 0; k < kElements; ++k) {
+        sum += x[k];
       }
     });
     sum = row_sums<kWideThreads, kWideThreads>(sum, 0);
     const float mean = a.kind == Kind::Layer ? sum / a.cols : 0.0f;
     float squares = 0.0f;
     walk(false, [&](const auto& columns, const auto& x) {
-      for (int lane = 0; lane < kLanes; ++lane) {
-        if (columns.has(lane)) squares += (x[lane] - mean) * (x[lane] - mean);
+      for (int k = 0; k < kElements; ++k) {
+        if (columns.has(k)) squares += (x[k] - mean) * (x[k] - mean);
       }
     });
     squares = row_sums<kWideThreads, kWideThreads>(squares, 1);
@@ -246,11 +246,11 @@ void run_team(const ForwardArgs<T, W>& a, int64_t vectors) {
 
 template <typename T, typename W>
 void run(const ForwardArgs<T, W>& a) {
-  constexpr int kLanes = kVectorElements<T>;
-  if (a.cols % kLanes == 0 && at_16_bytes(a.x, a.y, a.weight, a.bias))
-    run_team<true, kWarpSize, 1>(a, a.cols / kLanes);
+  constexpr int kElements = kVectorElements<T>;
+  if (a.cols % kElements == 0 && at_16_bytes(a.x, a.y, a.weight, a.bias))
+    run_team<true, kWarpSize, 1>(a, a.cols / kElements);
   else  // a row that starts inside of a vector may touch one more
-    run_team<false, kWarpSize, 1>(a, (a.cols + 2 * kLanes - 2) / kLanes);
+    run_team<false, kWarpSize, 1>(a, (a.cols + 2 * kElements - 2) / kElements);
 }
 
 const Registration registration{{
@@ -258,13 +258,18 @@ const Registration registration{{
     .title = "Persistent blocks, bulk copies in a ring",
     .teaches = "the copy engine brings the next rows while a block works on one",
     .source = "this repository",
+    .parent = "fwd06",
+    .road = Road::Main,
     .group = "blocks",
     .min_architecture = 90,
     .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
                             run<__nv_bfloat16, float>},
     .predicted_bytes = [](const Problem& p, const Gpu& gpu) -> std::int64_t {
       const bool stays = p.cols * p.element_bytes() <= kWideStages * kPiece * 16;
-      return predict_bytes(p, gpu, gpu.threads_per_multiprocessor, 1, stays ? 1 : 3);  // [14]
+      return predict_bytes(p, gpu,
+                           {.inputs = 1,
+                            .walks = stays ? 1 : 3,  // [14]
+                            .threads_per_row = gpu.threads_per_multiprocessor});
     },
 }};
 

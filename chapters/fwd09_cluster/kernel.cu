@@ -38,7 +38,7 @@ struct Cut {
 template <typename T, typename W, bool kAligned>
 __global__ void __launch_bounds__(kMaxWarps* kWarpSize)
     layer_norm_forward(ForwardArgs<T, W> a, Cut cut) {
-  constexpr int kLanes = kVectorElements<T>;
+  constexpr int kElements = kVectorElements<T>;
   constexpr int kBatch = sizeof(W) == sizeof(T) ? 4 : 2;  // vectors on their way to y
   __shared__ Barrier full[kMaxWarps][kMaxStages];
   __shared__ Barrier met[kTurns];
@@ -52,10 +52,11 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize)
   // Dynamic shared memory: the moments, [kTurns][pieces]; each warp's ring; each warp's piece of
   // the weight and of the bias.
   auto* const moments = dynamic_shared<float2>();
-  auto* const slots = reinterpret_cast<Packed<T, kLanes>*>(moments + kTurns * pieces);
+  auto* const slots = reinterpret_cast<Packed<T, kElements>*>(moments + kTurns * pieces);
   const int64_t ring_vectors = int64_t{cut.stages} * cut.vectors;
   Ring<T> ring{slots + warp * ring_vectors, cut.vectors, cut.stages, full[warp]};
-  auto* const parameters = reinterpret_cast<Packed<W, kLanes>*>(slots + cut.warps * ring_vectors);
+  auto* const parameters =
+      reinterpret_cast<Packed<W, kElements>*>(slots + cut.warps * ring_vectors);
   auto* const weight = parameters + int64_t{warp} * 2 * cut.vectors;
   auto* const bias = weight + cut.vectors;
 
@@ -68,11 +69,11 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize)
   };
   const auto count = [&](const T* x_row, int of_piece) {  // [5] its columns
     const int64_t first = columns(x_row, 0, of_piece).first;
-    const int64_t end = first + cut.vectors * kLanes;
+    const int64_t end = first + cut.vectors * kElements;
     const int64_t columns_there = min(end, a.cols) - max(first, int64_t{0});
     return static_cast<int>(max(columns_there, int64_t{0}));
   };
-  const auto x_vector = [&](const T* x_row, const Packed<T, kLanes>* slot, int i) {
+  const auto x_vector = [&](const T* x_row, const Packed<T, kElements>* slot, int i) {
     if constexpr (kAligned) return slot[i];
     if (slot != nullptr) return x_rows.take(x_row, columns(x_row, i, piece), slot + i);
     return columns(x_row, i, piece).load(x_row);
@@ -86,8 +87,8 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize)
   if (lane == 0) {
     ring.fill([&](int i) { request(first_row + i * stride, i); });
   }
-  cluster_arrive();                                                      // [6]
-  const int mine = kAligned ? count(a.x, piece) / kLanes : cut.vectors;  // vectors
+  cluster_arrive();                                                         // [6]
+  const int mine = kAligned ? count(a.x, piece) / kElements : cut.vectors;  // vectors
   if (cut.keeps) {
     for (int i = lane; i < mine; i += kWarpSize) {  // [7]
       weight[i] = columns(a.x, i, piece).load_or(1.0f, a.weight);
@@ -101,14 +102,14 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize)
   const auto send_moments = [&](int64_t row, int turn) {
     const T* x_row = a.x + row * a.cols;
     const auto* slot = kAligned || cut.stages > 0 ? ring.wait() : nullptr;
-    float x[kLanes];
+    float x[kElements];
     float mean = 0.0f;
     if (a.kind == Kind::Layer) {
 #pragma unroll 4
       for (int i = lane; i < mine; i += kWarpSize) {
         to_floats(x_vector(x_row, slot, i), x);
-        for (int l = 0; l < kLanes; ++l) {
-          mean += x[l];
+        for (int k = 0; k < kElements; ++k) {
+          mean += x[k];
         }
       }
       mean = warp_sum(mean) / max(count(x_row, piece), 1);
@@ -117,9 +118,9 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize)
 #pragma unroll 4
     for (int i = lane; i < mine; i += kWarpSize) {
       to_floats(x_vector(x_row, slot, i), x);
-      for (int l = 0; l < kLanes; ++l) {
-        if (!columns(x_row, i, piece).has(l)) continue;
-        const float centred = x[l] - mean;
+      for (int k = 0; k < kElements; ++k) {
+        if (!columns(x_row, i, piece).has(k)) continue;
+        const float centred = x[k] - mean;
         squares += centred * centred;
       }
     }
@@ -162,12 +163,12 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize)
 
     // This warp's piece of y, kBatch vectors of a lane at a time.
     const auto* slot = kAligned || cut.stages > 0 ? ring.slot(stage) : nullptr;
-    auto* y = reinterpret_cast<Packed<T, kLanes>*>(a.y) + (row * a.cols / kLanes + start);
+    auto* y = reinterpret_cast<Packed<T, kElements>*>(a.y) + (row * a.cols / kElements + start);
     const auto normalise = [&](const auto& weight_of, const auto& bias_of) {
       for (int begin = lane; begin < mine; begin += kBatch * kWarpSize) {
-        Packed<T, kLanes> arrived[kBatch];
-        Packed<W, kLanes> weight_arrived[kBatch];
-        Packed<W, kLanes> bias_arrived[kBatch];
+        Packed<T, kElements> arrived[kBatch];
+        Packed<W, kElements> weight_arrived[kBatch];
+        Packed<W, kElements> bias_arrived[kBatch];
 #pragma unroll
         for (int j = 0; j < kBatch; ++j) {
           const int i = min(begin + j * kWarpSize, mine - 1);
@@ -179,15 +180,15 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize)
         for (int j = 0; j < kBatch; ++j) {
           const int i = begin + j * kWarpSize;
           if (i >= mine) continue;
-          float x[kLanes];
-          float of_weight[kLanes];
-          float of_bias[kLanes];
+          float x[kElements];
+          float of_weight[kElements];
+          float of_bias[kElements];
           to_floats(arrived[j], x);
           to_floats(weight_arrived[j], of_weight);
           to_floats(bias_arrived[j], of_bias);
-          for (int l = 0; l < kLanes; ++l) {
-            const float xhat = (x[l] - mean) * rstd;
-            x[l] = xhat * of_weight[l] + of_bias[l];
+          for (int k = 0; k < kElements; ++k) {
+            const float xhat = (x[k] - mean) * rstd;
+            x[k] = xhat * of_weight[k] + of_bias[k];
           }
           if constexpr (kAligned)
             y[i] = from_floats<T>(x);
@@ -245,9 +246,9 @@ Cut cut_row(int64_t vectors, bool aligned, int most_blocks) {
 
 template <typename T, typename W>
 void run(const ForwardArgs<T, W>& a) {
-  constexpr int kLanes = kVectorElements<T>;
-  const bool aligned = a.cols % kLanes == 0 && at_16_bytes(a.x, a.y, a.weight, a.bias);
-  const int64_t vectors = (a.cols + (aligned ? 0 : 2 * kLanes - 2)) / kLanes;  // [13]
+  constexpr int kElements = kVectorElements<T>;
+  const bool aligned = a.cols % kElements == 0 && at_16_bytes(a.x, a.y, a.weight, a.bias);
+  const int64_t vectors = (a.cols + (aligned ? 0 : 2 * kElements - 2)) / kElements;  // [13]
   for (int most_blocks = kMaxBlocks;; most_blocks /= 2) {
     const Cut cut = cut_row<T, W>(vectors, aligned, most_blocks);
     const auto kernel = aligned && cut.stages > 0 ? layer_norm_forward<T, W, true>
@@ -268,13 +269,18 @@ const Registration registration{{
     .title = "A row over a cluster",
     .teaches = "blocks share a row through distributed shared memory; one exchange of moments",
     .source = "QuACK",
+    .parent = "fwd08",
+    .road = Road::WideRows,
     .group = "clusters",
     .min_architecture = 90,
     .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
                             run<__nv_bfloat16, float>},
     .predicted_bytes = [](const Problem& p, const Gpu& gpu) -> std::int64_t {
       const int walks = p.cols * p.element_bytes() <= kMaxBlocks * (108 << 10) ? 1 : 3;
-      return predict_bytes(p, gpu, gpu.threads_per_multiprocessor * kMaxBlocks, 1, walks);
+      return predict_bytes(p, gpu,
+                           {.inputs = 1,
+                            .walks = walks,
+                            .threads_per_row = gpu.threads_per_multiprocessor * kMaxBlocks});
     },
 }};
 

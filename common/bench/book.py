@@ -7,7 +7,8 @@
 A row is one chapter (or peer) on one problem:
 
     chapter, title, direction   "fwd02", "One warp per row", "fwd"
-    group                       what the chapter's --group counts
+    group                       what the option group counts in this chapter: "rows a block"
+    road                        "main line", or the side road that the chapter stands on
     kind, dtype, rows, cols, options            the problem, as in a record
     variant                     the kind and the options in words; empty for a plain layer norm
     median_us, p10_us, p90_us   as measurements.py says, of a cold L2: a book holds no other times
@@ -28,6 +29,7 @@ from typing import NamedTuple
 
 import measurements
 from catalogue import CATALOGUE, load_catalogue
+from chapter_map import ChapterMap
 from measurements import (MISSING, MODEL, PROGRESSION, ROOT, DataError, Measurements, MissingData, gbps, problem_of,
                           roof_gbps)
 from peers import is_ours
@@ -42,12 +44,17 @@ TRAINING = Path("notebooks/data/training_h100.jsonl")
 LOCAL_TRAINING = Path("notebooks/data/local_training.jsonl")
 VARIABLE = "LNC_DATA"  # names the file that the notebooks read; `make notebooks DATA=…` sets it
 
+OWN = "my"  # what the reader's own chapters begin with, which `make new` makes; a book has none of them
 DIRECTIONS = {"fwd": "forward", "bwd": "backward"}
 SHORT = {name: short for short, name in DIRECTIONS.items()}
 
 # What a record's `packages` are called in a sentence.
 TOOLS = {"torch": "PyTorch", "triton": "Triton", "liger-kernel": "Liger", "quack-kernels": "QuACK",
          "flash-attn": "FlashAttention", "apex": "Apex", "transformer-engine": "Transformer Engine"}
+
+# What chapters.json says of a chapter, beside its id and directory.
+LISTED = ("title", "group", "teaches", "parent", "road")
+TIMES = ("median_us", "p10_us", "p90_us")
 
 # In training: what the norms and their kinds are called.
 NORMS = {"chapters": "ours", "chapters-memory-efficient": "ours, memory-efficient"}
@@ -58,11 +65,14 @@ class Chapter(NamedTuple):
     id: str  # "bwd02"
     directory: Path  # chapters/bwd02_warp_per_row
     title: str  # "One warp per row"
-    group: str  # what --group counts, "rows a block"; empty where it has none
+    group: str  # what the option group counts, "rows a block"; empty where it has none
+    teaches: str = ""  # the one idea, in a line
+    parent: str = ""  # id of the chapter that it improves on; empty for the first
+    road: str = ""  # "main line", or a side road's name; empty for a chapter that chapters.json lacks
 
     @property
     def direction(self):
-        return self.id[:3]  # "fwd" or "bwd"
+        return self.id.rstrip("0123456789")  # "fwd", "bwd", or "copy" of chapter zero
 
 
 @dataclass
@@ -75,6 +85,10 @@ class Book:
     peers: Measurements  # and our kernels beside them, of the same device
     training: Measurements  # of any GPU
     left_out: int = 0  # records of a warm L2, or with the host's time
+
+    @property
+    def map(self):
+        return ChapterMap(self.chapters)
 
     @property
     def emulated(self):
@@ -131,7 +145,7 @@ class Book:
 
     def against_peers(self, direction, kind="layer"):
         """One row for each problem of contenders(): our row, and `peer`, `peer_us` of the fastest peer,
-        and our time over its, `ratio`."""
+        our time over its, `ratio`, and over the others' as well: `ratios` by name, at their median, p10 and p90."""
         ours, theirs = {}, {}
         for lists, rows in zip((ours, theirs), self.contenders(direction, kind)):
             for row in rows:
@@ -140,7 +154,9 @@ class Book:
         for problem, rows in ours.items():
             own, best = own_choice(rows), fastest(theirs[problem])
             found.append({**own, "peer": best["provider"], "peer_us": best["median_us"],
-                          "ratio": own["median_us"] / best["median_us"]})
+                          "ratio": own["median_us"] / best["median_us"],
+                          "ratios": {row["provider"]: [own["median_us"] / row[key] for key in TIMES]
+                                     for row in theirs[problem]}})
         return found
 
     def shared_runs(self, direction, kind):
@@ -159,7 +175,7 @@ class Book:
         """The row of a chapter, or of the dispatch's choice, that was measured with the peers."""
         identifier = record.get("chosen") or record["provider"]
         row = make_row(self.chapters.get(identifier), record)
-        taken = {key: record[key] for key in ("driver", "cuda", "date", "commit") if key in record}
+        taken = {key: record[key] for key in ("driver", "cuda", "date", "commit", "run") if key in record}
         return {**taken, **row, "chapter": identifier, "provider": record["provider"]}
 
     def profile_rows(self, direction):
@@ -246,7 +262,7 @@ def make_row(chapter, record):
     median = record["median_us"]
     speed, roof = (None, None) if emulated else (gbps(record), roof_gbps(record))
     return {"chapter": chapter and chapter.id, "title": chapter and chapter.title,
-            "group": chapter and chapter.group,
+            "group": chapter and chapter.group, "road": chapter and chapter.road,
             "direction": SHORT[record["direction"]],
             "kind": problem.kind, "dtype": problem.dtype, "rows": problem.rows, "cols": problem.cols,
             "options": dict(problem.options),
@@ -323,6 +339,7 @@ def profile_row(chapter, launches):
             "read_bytes": total("dram__bytes_read.sum"), "written_bytes": total("dram__bytes_write.sum"),
             "l2_bytes": 32 * total("lts__t_sectors_op_read.sum", "lts__t_sectors_op_write.sum",
                                    "lts__t_sectors_op_red.sum"),
+            "l2_read_bytes": 32 * total("lts__t_sectors_op_read.sum"),
             "sectors_per_request": longest.get(
                 "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio"),
             "registers": longest.get("launch__registers_per_thread"),
@@ -434,12 +451,12 @@ def find_chapters(root):
     """{id: Chapter}, in reading order: what chapters.json says of each directory. One that is newer
     than that file comes last and is called by its id; that is said on stderr."""
     directories = {kernel.parent.name.split("_")[0]: kernel.parent.relative_to(root)
-                   for kernel in sorted(root.glob("chapters/*/kernel.cu"))}
+                   for kernel in sorted(root.glob("chapters/*/kernel.cu")) if not kernel.parent.name.startswith(OWN)}
     try:
         listed = {entry["id"]: entry for entry in load_catalogue(root)["chapters"]}
     except MissingData:
         listed = {}
-    chapters = {identifier: Chapter(identifier, directories[identifier], entry["title"], entry["group"])
+    chapters = {identifier: Chapter(identifier, directories[identifier], *(entry[key] for key in LISTED))
                 for identifier, entry in listed.items() if identifier in directories}
     new = {identifier: Chapter(identifier, directory, identifier, "")
            for identifier, directory in directories.items() if identifier not in listed}

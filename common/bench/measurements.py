@@ -123,7 +123,7 @@ class Problem(NamedTuple):
 
     @property
     def group(self):
-        """What --group was, where that is all that is not plain; else None."""
+        """How many rows a block, buffers, … were asked for, where that is all that is not plain; else None."""
         return self.options[0][1] if [name for name, _ in self.options] == ["group"] else None
 
 
@@ -174,7 +174,7 @@ def expand(entry, name, path):
 SETS = load_sets()
 PROGRESSION, = SETS["progression"]
 SWEEP, LARGE, WIDE = SETS["sweep"], SETS["large"], SETS["wide"]
-GROUPS = tuple(dict.fromkeys(problem.shape for problem in SETS["groups"]))  # each with --group 1, 2, 4, …
+GROUPS = tuple(dict.fromkeys(problem.shape for problem in SETS["groups"]))  # each with a group of 1, 2, 4, …
 
 # --- Records ---
 

@@ -1,4 +1,5 @@
-"""The figures of the notebooks, and those of README.md as SVG. matplotlib is imported only to draw.
+"""The figures of README.md as SVG; the notebooks' own are in notebooks/lab/figures.py, which borrows from here.
+matplotlib is imported only to draw.
 
 A figure is drawn from a book's rows (book.py) and says in its title what there is to see in these
 very rows. Nothing here knows a chapter or a device by name. Where a figure has nothing to draw, it
@@ -11,17 +12,17 @@ import itertools
 import json
 import re
 import textwrap
-from math import log2, nan
+from math import ceil, log2, nan
 
-from book import KINDS, own_choice
-from measurements import AGREES, NARROW_SPACE, count, number, problem_of
+from book import KINDS
+from chapter_map import MAIN
+from measurements import NARROW_SPACE, number, problem_of
 from style import STYLE
 
 # Okabe and Ito's blue and orange: told apart by colour-blind readers, and by their greys.
 COLOURS = {"fwd": "#0072B2", "bwd": "#E69F00"}
-OTHER = "#999999"  # another device, another measure
+ASIDE = "#666666"  # words and marks beside the story; dark enough to be read on white
 DIRECTIONS = {"fwd": ("forward", "copy"), "bwd": ("backward", "triad")}
-MARKERS = "osD^vP*X<>phd"
 AXES = {"gbps": "GB/s of the operator's bytes",
         "of_roof": "% of the roof", "cycles": "SM cycles"}
 
@@ -36,7 +37,7 @@ def drawing(what):
         def styled(rows, *arguments, **options):
             import matplotlib
 
-            with matplotlib.rc_context(STYLE):
+            with matplotlib.rc_context({**STYLE, "path.simplify_threshold": 0.4}):  # of a point, which nobody sees
                 figure = draw(rows, *arguments, **options) if rows else None
             if figure is None:
                 print(f"Nothing to draw: these data hold no {what}.")
@@ -67,6 +68,10 @@ def verdict(rows, sentence, problem=""):
     return f"{sentence}\n{where(rows, problem)}"
 
 
+def capital(sentence):
+    return sentence[:1].upper() + sentence[1:]
+
+
 def time_label(rows):
     return "emulated µs, no GPU's" if rows[0]["emulated"] else "µs for one launch, cold L2"
 
@@ -82,22 +87,13 @@ def log_axis(axis):
     axis.set_minor_formatter(NullFormatter())
 
 
-def name_rows(axes, rows, titles=True):
-    """Chapters down the y axis, the first one on top."""
-    names = [f"{row['title']}   {row['chapter']}" if titles else row["chapter"] for row in rows]
-    axes.set_yticks(range(len(rows)), names)
-    axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.tick_params(axis="y", length=0)
-    axes.grid(axis="x", which="major")
+BLANK = {"facecolor": "white", "edgecolor": "none", "pad": 0}  # behind words: no line crosses them
 
 
 def halo(width=3.0):
     from matplotlib.patheffects import withStroke
 
     return [withStroke(linewidth=width, foreground="white")]
-
-
-WHISKERS = {"ecolor": "black", "elinewidth": 1.0, "capsize": 2.5}
 
 
 def whiskers(rows):
@@ -118,34 +114,17 @@ def spread_out(positions, gap):
     return [total / members + i * gap for total, members in groups for i in range(members)]
 
 
-def label_ends(axes, ends, inches):
+def label_ends(axes, ends, inches, size=8.5, lines=1):
     """Names lines at the right of an axes that is `inches` high. An end is (y, text, colour)."""
-    transform, gap = axes.transAxes.inverted().transform, 0.145 / inches
+    transform, gap = axes.transAxes.inverted().transform, (lines * size + 2) / 72 / inches
     ends = sorted((transform(axes.transData.transform((axes.get_xlim()[1], y)))[1], text, colour)
                   for y, text, colour in ends)
     wished = [min(max(height, i * gap), 1 - (len(ends) - 1 - i) * gap) for i, (height, _, _) in enumerate(ends)]
     for (height, text, colour), place in zip(ends, spread_out(wished, gap)):
         axes.annotate(text, (1.0, height), (1.035, place), xycoords="axes fraction", textcoords="axes fraction",
-                      va="center", fontsize=8.5, annotation_clip=False,
+                      va="center", fontsize=size, color=colour, linespacing=1.0, annotation_clip=False,
                       arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.8, "relpos": (0, 0.5),
                                   "shrinkA": 1, "shrinkB": 0})
-
-
-def chapter_styles(rows):
-    """The style of each chapter's line, by its place among the chapters of its direction."""
-    styles = {}
-    for own in by(rows, lambda row: row["direction"]).values():
-        styles.update(line_styles(sorted({row["chapter"] for row in own})))
-    return styles
-
-
-def line_styles(names):
-    """A colour and a marker for each name: light to dark in order, so that greys differ too."""
-    from matplotlib import colormaps
-
-    shades = colormaps["viridis"]
-    return {name: {"color": shades(0.88 * (1 - i / max(1, len(names) - 1))), "marker": MARKERS[i % len(MARKERS)]}
-            for i, name in enumerate(names)}
 
 
 def by(rows, key):
@@ -157,6 +136,28 @@ def by(rows, key):
 
 
 # --- README.md's figures: files that carry the name of their data ---
+
+# A page shows them at most 948 pixels wide, and a telephone narrower: so they are narrow, and their words large.
+WIDTH, WORDS, TITLE = 6.8, 10.5, 12  # inches, points, points
+
+
+def readme_figure(height, rows, sentence, words, *, problem="", panels=(1, 1), **options):
+    """As new_figure(), with room above the panels for `sentence` and where it was measured.
+
+    `words` are the alternative text: what the figure shows to those who do not see it.
+    """
+    if rows[0]["emulated"]:
+        sentence = "Emulated times rank nothing on a GPU"
+    lines = [line for part in sentence.split("\n") for line in textwrap.wrap(part, 68)]
+    height += 0.2 * len(lines)
+    figure, axes = new_figure(WIDTH, height, "\n".join([*lines, *textwrap.wrap(where(rows, problem), 68)]),
+                              panels=panels, **options)
+    figure.suptitle(figure.get_suptitle(), fontsize=TITLE, x=0.01, ha="left")
+    figure.set_label(words)
+    for panel in axes.flat:
+        panel.tick_params(labelsize=WORDS)
+        panel.title.set_fontsize(TITLE)
+    return figure, axes
 
 
 def digest(data):
@@ -188,10 +189,25 @@ def write_figure(draw, data, path):
         return False
     figure = draw(data)
     path.parent.mkdir(parents=True, exist_ok=True)
-    metadata = {"Date": None, "Creator": None, "Description": f"data {digest(data)}"}
+    title = figure.get_suptitle().replace("\n", " ")
+    metadata = {"Date": None, "Creator": None, "Title": title,
+                "Description": " ".join(filter(None, [figure.get_label(), f"data {digest(data)}"]))}
     with matplotlib.rc_context(STYLE):
         figure.savefig(path, dpi=110, **({"metadata": metadata} if path.suffix == ".svg" else {}))
+    if path.suffix == ".svg":
+        path.write_text(shortened(path.read_text(encoding="utf-8")), encoding="utf-8")
     return True
+
+
+def shortened(svg):
+    """The same without indents, and with one digit behind the point in its curves, two in its places: nobody sees
+    a tenth of a point."""
+    def curve(found):
+        short = re.sub(r"(\.\d)\d+", r"\1", found[0]).replace(" \n", " ")
+        return short if re.search("[QC]", short) else short.replace(" L ", " ")  # points after points are lines
+
+    svg = re.sub(r' d="[^"]*"', curve, re.sub(r"\n +", "\n", svg))
+    return re.sub(r"translate\([^)]*\)", lambda found: re.sub(r"(\.\d\d)\d+", r"\1", found[0]), svg)
 
 
 # --- One problem, chapter by chapter ---
@@ -199,159 +215,193 @@ def write_figure(draw, data, path):
 
 @drawing("chapter on this problem")
 def progression(rows):
-    """Each chapter's time, p10 to p90, under the roof of its direction."""
+    """Each chapter's time, p10 to p90, from the first one's down to the roof: the main line in colour,
+    the side roads hollow."""
     groups = by(rows, lambda row: row["direction"])
-    sizes = [len(group) + 0.9 for group in groups.values()]
-    title = verdict(rows, nearest_to_roof(rows), problem_of(rows[0]))
-    figure, panels = new_figure(8.4, 1.2 + 0.34 * sum(sizes), title, panels=(len(groups), 1),
-                                sharex=True, gridspec_kw={"height_ratios": sizes})
+    sizes = [len(group) + 1.6 for group in groups.values()]
+    figure, panels = readme_figure(1.1 + 0.24 * sum(sizes), rows, capital(";\n".join(falls(rows))),
+                                   progression_words(rows), problem=problem_of(rows[0]), panels=(len(groups), 1),
+                                   sharex=True, gridspec_kw={"height_ratios": sizes})
+    low = min(min(row["p10_us"], row["roof_us"] or row["p10_us"]) for row in rows) / 1.5
+    high = max(row["p90_us"] for row in rows) * 1.8
     for axes, (direction, group) in zip(panels[:, 0], groups.items()):
-        name, roof_name = DIRECTIONS[direction]
-        axes.barh(range(len(group)), [row["median_us"] for row in group], xerr=whiskers(group), height=0.66,
-                  color=COLOURS[direction], error_kw=WHISKERS)
-        for at, row in enumerate(group):
-            axes.annotate(number(row["median_us"]), (row["p90_us"], at), (5, 0),
-                          textcoords="offset points", va="center")
         axes.set_xscale("log")
-        name_rows(axes, group)
-        axes.set_ylim(len(group) - 0.4, -1.1)  # room for the roof's name
-        axes.set_title(name)
-        draw_roof_time(axes, group, roof_name, -0.78)
-    low = min(min(row["p10_us"], row["roof_us"] or row["p10_us"]) for row in rows)
-    panels[0, 0].set_xlim(low / 2, max(row["p90_us"] for row in rows) * 2.6)
+        axes.set_xlim(low, high)
+        draw_fall(axes, group, COLOURS[direction], middle=(low * high) ** 0.5)
+        axes.set_title(DIRECTIONS[direction][0])
+        axes.set_yticks([])
+        axes.set_ylim(len(group) - 0.4, -1.4)  # room for the roof's name
+        axes.spines["left"].set_visible(False)
+        axes.grid(axis="x", which="major")
+        draw_roof_time(axes, group, DIRECTIONS[direction][1], -0.95, fontsize=WORDS)
+    if len(main_line(rows)) < len(rows):
+        panels[0, 0].set_title("filled: the main line; hollow: side roads", loc="right", fontsize=WORDS, color=ASIDE,
+                               fontweight="normal")
     log_axis(panels[-1, 0].xaxis)
-    panels[-1, 0].set_xlabel(f"{time_label(rows)}: median, p10 to p90 (log scale)")
+    panels[-1, 0].set_xlabel(f"{time_label(rows)}: median, p10 to p90 (log scale)", fontsize=WORDS)
     return figure
 
 
-def draw_roof_time(axes, rows, name, at):
+def draw_fall(axes, rows, colour, middle):
+    """A dot for each chapter, its name on the side of the `middle` that has room; a line along the main line."""
+    main = main_line(rows)
+    axes.plot([row["median_us"] for row in main], [rows.index(row) for row in main], color=colour, linewidth=1.6,
+              zorder=1.5)
+    for at, row in enumerate(rows):
+        ours = row in main
+        axes.errorbar(row["median_us"], at, xerr=whiskers([row]), fmt="o", markersize=7 if ours else 5.5,
+                      color=colour if ours else ASIDE, markerfacecolor=colour if ours else "white",
+                      markeredgecolor="black" if ours else ASIDE, markeredgewidth=0.8, ecolor="black", elinewidth=1.0,
+                      zorder=3)
+        words = [f"{number(row['median_us'], 3)} µs", row["chapter"], row["title"]]
+        left = row["median_us"] > middle
+        axes.annotate("  ".join(reversed(words) if left else words), (row["p10_us" if left else "p90_us"], at),
+                      (-9 if left else 8, 0), textcoords="offset points", va="center", ha="right" if left else "left",
+                      fontsize=WORDS, color="black" if ours else ASIDE, bbox=BLANK)
+
+
+def main_line(rows):
+    return [row for row in rows if row["road"] == MAIN] or rows
+
+
+def ends_of_fall(rows):
+    """[(the first chapter of the main line, its fastest)], of each direction."""
+    lines = [main_line(own) for own in by(rows, lambda row: row["direction"]).values()]
+    return [(main[0], min(main, key=lambda row: row["median_us"])) for main in lines]
+
+
+def falls(rows):
+    """['Forward falls from 1 328 to 10.2 µs, 99 % of the roof', 'backward …']"""
+    return [f"{DIRECTIONS[first['direction']][0]} falls from {number(first['median_us'], 3)} to "
+            f"{number(best['median_us'], 3)} µs" + (f", {best['of_roof']:.0f} % of the roof" if best["of_roof"] else "")
+            for first, best in ends_of_fall(rows)]
+
+
+def progression_words(rows):
+    """The alternative text of progression()."""
+    ends = " and ".join(f"{first['chapter']} to {best['chapter']}" for first, best in ends_of_fall(rows))
+    return (f"The time of one launch of each chapter, as dots on a log scale above the roof's line. From {ends}: "
+            f"{'; '.join(falls(rows))}.")
+
+
+def draw_roof_time(axes, rows, name, at, **options):
     roofs = sorted(row["roof_us"] for row in rows if row["roof_us"])
     if roofs:
         roof = roofs[len(roofs) // 2]
         axes.axvline(roof, color="black", linewidth=1.2, path_effects=halo())
-        axes.annotate(f"the roof: a {name}, {number(roof)}", (roof, at), (4, 0),
-                      textcoords="offset points", va="center", path_effects=halo())
-
-
-@drawing("cycle counts of a GPU")
-def cycles(rows, source_rows=()):
-    """Each chapter's elapsed SM cycles, beside those that its source published."""
-    rows = [row for row in rows if row["cycles"]]
-    if not rows:
-        return None
-    least = min(rows, key=lambda row: row["cycles"])
-    title = f"{least['chapter']} takes the fewest cycles"
-    if least is not rows[0]:
-        title += f", {rows[0]['chapter']} {number(rows[0]['cycles'] / least['cycles'], 3)} times as many"
-    figure, ((axes,),) = new_figure(8.4, 1.5 + 0.42 * len(rows), verdict(rows, title, problem_of(rows[0])))
-    published = {row["chapter"]: row["cycles"] for row in source_rows}
-    pairs = [(row["cycles"], published.get(row["chapter"])) for row in rows]
-    for at, (own, other) in enumerate(pairs):
-        bars = [(own, {"color": COLOURS[rows[0]["direction"]], "label": rows[0]["device"]})]
-        if other:
-            bars.append((other, {"color": "white", "edgecolor": "black", "hatch": "////", "linewidth": 0.8,
-                                 "label": f"{source_rows[0]['device']}, as the source published it"}))
-        thick = 0.74 / len(bars)
-        for place, (value, look) in enumerate(bars):
-            y = at + (place - (len(bars) - 1) / 2) * thick
-            axes.barh(y, value, height=thick, **look)
-            axes.annotate(count(value), (value, y), (4, 0), textcoords="offset points", va="center", fontsize=8.5)
-    axes.set_xscale("log")
-    values = [value for pair in pairs for value in pair if value]
-    axes.set_xlim(min(values) / 2, max(values) * 2.6)
-    log_axis(axes.xaxis)
-    name_rows(axes, rows)
-    axes.set_xlabel(f"{AXES['cycles']} of one launch (log scale)")
-    if published:
-        figure.legend(*merged_legend(axes), loc="outside lower left", fontsize=9, frameon=False)
-    return figure
-
-
-@drawing("chapter on this problem")
-def waterfall(rows):
-    """What each step gained or lost over the chapter before it."""
-    steps = list(zip(rows, rows[1:]))
-    best = max(steps, key=lambda step: step[0]["median_us"] / step[1]["median_us"], default=None)
-    title = f"Only {rows[0]['chapter']} is measured"
-    if best:
-        gain = number(best[0]["median_us"] / best[1]["median_us"], 3)
-        title = f"The largest step is {best[0]['chapter']} to {best[1]['chapter']}: × {gain}"
-    figure, ((axes,),) = new_figure(8.4, 1.5 + 0.36 * len(rows), verdict(rows, title, problem_of(rows[0])))
-    colour = COLOURS[rows[0]["direction"]]
-    for at, (before, row) in enumerate(zip([None, *rows], rows)):
-        start, end = (before or row)["median_us"], row["median_us"]
-        faster = end <= start
-        axes.barh(at, end - start, left=start, height=0.62, color=colour if faster else "white",
-                  edgecolor="black", linewidth=0.8, hatch=None if faster else "////")
-        last = at + (0.31 if row is rows[-1] else 1.31)  # a line down to the next chapter's bar
-        axes.plot([end, end], [at - 0.31, last], color="black", linewidth=0.9)
-        axes.errorbar(end, at, xerr=whiskers([row]), fmt="none", **WHISKERS)
-        text = f"{number(end)} µs"
-        if before and not row["emulated"]:
-            text += f"   × {number(start / end, 3)}" + ("" if faster else " (slower)")
-        axes.annotate(text, (max(start, row["p90_us"]), at), (6, 0), textcoords="offset points", va="center",
-                      path_effects=halo())
-    axes.set_xscale("log")
-    name_rows(axes, rows)
-    axes.set_ylim(len(rows) + 0.3, -0.6)
-    draw_roof_time(axes, rows, DIRECTIONS[rows[0]["direction"]][1], len(rows) - 0.1)
-    low = min(min(row["p10_us"], row["roof_us"] or row["p10_us"]) for row in rows)
-    high = max(row["p90_us"] for row in rows)
-    axes.set_xlim(low / 1.4, high * (high / low) ** 0.42)  # room for the words beside the longest
-    log_axis(axes.xaxis)
-    axes.set_xlabel(f"{time_label(rows)}: each bar from the chapter before to this one (log scale)")
-    return figure
+        axes.annotate(f"the roof: a {name}, {number(roof, 3)} µs", (roof, at), (4, 0),
+                      textcoords="offset points", va="center", bbox=BLANK, **options)
 
 
 # --- Many problems ---
 
 
-@drawing("such measurements of more than one width")
-def over_columns(rows, value="median_us", log=True):
-    """A value over N, a line a chapter, a panel for each M and dtype."""
-    rows = [row for row in rows if row[value] is not None]
-    if not rows:
-        return None
-    panels = by(rows, lambda row: (row["direction"], row["dtype"], row["rows"]))
-    panels = {key: group for key, group in panels.items() if len({row["cols"] for row in group}) > 1}
+@drawing("part of the roof at more than one width")
+def sweep(rows):
+    """% of the roof over N, a panel for each direction: a few chapters in colour, the others thin and grey."""
+    rows = [row for row in rows if row["of_roof"] is not None]
+    panels = panels_over_columns(rows)
     if not panels:
         return None
-    styles = chapter_styles(rows)
-    height = 3.9
-    figure, axes_row = new_figure(4.6 * len(panels) + 0.6, height, verdict(rows, nearest_to_roof(rows)),
-                                  panels=(1, len(panels)), sharey="row")
-    for axes, ((direction, dtype, height_of_x), group) in zip(axes_row[0], panels.items()):
-        axes.set_xscale("log", base=2)
-        if log:
-            axes.set_yscale("log")
-        chapters = by(sorted(group, key=lambda row: row["cols"]), lambda row: row["chapter"])
-        for chapter, own in chapters.items():
-            cols = [row["cols"] for row in own]
-            axes.plot(cols, [row[value] for row in own], markersize=4, linewidth=1.2,
-                      markevery=max(1, len(own) // 8), **styles[chapter])
-            axes.fill_between(cols, *spread_of(own, value), color=styles[chapter]["color"], alpha=0.3, linewidth=0)
-        roof = roof_over_columns(group, value)
-        if roof:
-            axes.plot(*zip(*roof), color="black", linewidth=2.0, zorder=1)
+    height = 2.9
+    figure, axes_column = readme_figure(0.6 + height * len(panels), rows, capital(";\n".join(kept(rows))),
+                                        sweep_words(rows), panels=(len(panels), 1), sharey=True)
+    for axes, ((direction, dtype, height_of_x), group) in zip(axes_column[:, 0], panels.items()):
+        draw_over_columns(axes, group, "of_roof", story_styles(story(group)), log=False)
         axes.set_title(f"{DIRECTIONS[direction][0]}, {dtype}, {height_of_x} × N")
-        widths = sorted({row["cols"] for row in group})
-        axes.set_xlim(widths[0], widths[-1])
-        marked = [2**i for i in range(20) if widths[0] <= 2**i <= widths[-1]] or widths
-        axes.set_xticks(marked, [str(width) for width in marked])
-        axes.set_xlabel("N, columns (log scale)")
-        axes.grid(which="major")
-    for axes, group in zip(axes_row[0], panels.values()):
-        if log:
-            log_axis(axes.yaxis)
-        else:
-            axes.set_ylim(0)
-        styled = by(sorted(group, key=lambda row: row["cols"]), lambda row: row["chapter"])
-        ends = [(own[-1][value], chapter, styles[chapter]["color"]) for chapter, own in styled.items()]
-        roof = roof_over_columns(group, value)
-        label_ends(axes, ends + ([(roof[-1][1], "the roof", "black")] if roof else []), height - 1.35)
-    label = time_label(rows) if value == "median_us" else AXES[value]
-    axes_row[0, 0].set_ylabel(label + (" (log scale)" if log else ""))
+        axes.set_ylabel(AXES["of_roof"], fontsize=WORDS)
+    for axes, group in zip(axes_column[:, 0], panels.values()):
+        names = {row["chapter"]: textwrap.fill(f"{row['chapter']} {row['title']}", 24) for row in group}
+        ends = ends_over_columns(group, "of_roof", story_styles(story(group)), names)
+        label_ends(axes, ends, height - 0.8, WORDS, lines=2)
+    axes_column[-1, 0].set_xlabel("N, columns (log scale)\nshade: p10 to p90; grey: the other chapters", fontsize=WORDS)
     return figure
+
+
+def panels_over_columns(rows):
+    """The rows by direction, dtype and M, where there is more than one N."""
+    panels = by(rows, lambda row: (row["direction"], row["dtype"], row["rows"]))
+    return {key: group for key, group in panels.items() if len({row["cols"] for row in group}) > 1}
+
+
+def story(rows):
+    """Up to four chapters of a direction that tell where it goes: the first, the best, and of the main line those
+    nearest to a third and two thirds of the way from the one to the other."""
+    least = {problem: min(row["median_us"] for row in own) for problem, own in by(rows, problem_of).items()}
+    share = {}
+    for chapter, own in by(rows, lambda row: row["chapter"]).items():
+        share[chapter] = sum(least[problem_of(row)] / row["median_us"] for row in own) / len(own)
+    main = list(dict.fromkeys(row["chapter"] for row in main_line(rows)))
+    best = max(main, key=share.get)
+    between = [share[main[0]] + part * (share[best] - share[main[0]]) for part in (1 / 3, 2 / 3)]
+    nearest = [min(main, key=lambda chapter, at=at: abs(share[chapter] - at)) for at in between]
+    return sorted({main[0], *nearest, best}, key=share.get)
+
+
+# Okabe and Ito's colours, from those that words can be read in, the purple darker for that; each with a marker.
+STORY = [("black", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#0072B2", "D"), ("#A9528A", "v"), ("#56B4E9", "P"),
+         ("#E69F00", "X")]
+
+
+def story_styles(chapters):
+    """The last chapter of the story, its best, is blue whether there are two or four."""
+    marks = STORY[:max(0, len(chapters) - 1)][:3] + STORY[3:] if len(chapters) <= 4 else STORY
+    return {chapter: {"color": colour, "marker": marker}
+            for chapter, (colour, marker) in zip(chapters, itertools.cycle(marks))}
+
+
+def draw_over_columns(axes, rows, value, styles, log):
+    axes.set_xscale("log", base=2)
+    if log:
+        axes.set_yscale("log")
+    for chapter, own in by(sorted(rows, key=lambda row: row["cols"]), lambda row: row["chapter"]).items():
+        cols, values = [row["cols"] for row in own], [row[value] for row in own]
+        if chapter not in styles:
+            axes.plot(cols, values, color="#bbbbbb", linewidth=0.8, zorder=1.5)
+            continue
+        axes.plot(cols, values, markersize=4.5, linewidth=1.8, markevery=max(1, len(own) // 8), zorder=3,
+                  **styles[chapter])
+        axes.fill_between(cols, *spread_of(own, value), color=styles[chapter]["color"], alpha=0.25, linewidth=0)
+    roof = roof_over_columns(rows, value)
+    if roof:
+        axes.plot(*zip(*roof), color="black", linewidth=2.0, zorder=2)
+    if not log:
+        axes.set_ylim(0)
+    widths = sorted({row["cols"] for row in rows})
+    axes.set_xlim(widths[0], widths[-1])
+    marked = [2**i for i in range(20) if widths[0] <= 2**i <= widths[-1]] or widths
+    axes.set_xticks(marked, [str(width) for width in marked])
+    axes.grid(which="major")
+
+
+def ends_over_columns(rows, value, styles, names=None):
+    """What label_ends() takes: the last values of the lines in colour, and the roof's. `names`: by chapter."""
+    ends = []
+    for chapter, own in by(sorted(rows, key=lambda row: row["cols"]), lambda row: row["chapter"]).items():
+        if chapter in styles:
+            ends.append((own[-1][value], (names or {}).get(chapter, chapter), styles[chapter]["color"]))
+    roof = roof_over_columns(rows, value)
+    return ends + ([(roof[-1][1], "the roof", "black")] if roof else [])
+
+
+def kept(rows):
+    """['forward, fwd06 keeps 91 to 98 % of the roof', …]: the best chapter over all widths, of each direction."""
+    texts = []
+    for direction, own in by(rows, lambda row: row["direction"]).items():
+        best = story(own)[-1]
+        parts = [row["of_roof"] for row in own if row["chapter"] == best]
+        texts.append(f"{DIRECTIONS[direction][0]}, {best} keeps {min(parts):.0f} to {max(parts):.0f} % of the roof")
+    return texts
+
+
+def sweep_words(rows):
+    """The alternative text of sweep()."""
+    widths = [row["cols"] for row in rows]
+    first = [f"{chapters[0]} {min(parts):.1f} to {max(parts):.1f} %"
+             for own in by(rows, lambda row: row["direction"]).values() if len(chapters := story(own)) > 1
+             for parts in [[row["of_roof"] for row in own if row["chapter"] == chapters[0]]]]
+    return (f"Percent of the roof over {min(widths)} to {max(widths)} columns, a line for each chapter: "
+            f"{'; '.join(kept(rows))}" + (f". The first chapters stay at {', '.join(first)}." if first else "."))
 
 
 def spread_of(rows, value):
@@ -369,293 +419,221 @@ def roof_over_columns(rows, value):
     return sorted({row["cols"]: row[key] for row in rows if row[key]}.items())
 
 
-def nearest_to_roof(rows):
-    """'Nearest to the roof: forward fwd06 with 100 % at bf16, 131072 × 4096', of each direction."""
-    texts, one = [], len({problem_of(row) for row in rows}) == 1
-    for direction, own in by([row for row in rows if row["of_roof"]], lambda row: row["direction"]).items():
-        best = max(own, key=lambda row: row["of_roof"])
-        texts.append(f"{DIRECTIONS[direction][0]} {best['chapter']} with {best['of_roof']:.0f} %"
-                     + ("" if one else f" at {problem_of(best)}"))
-    return f"Nearest to the roof: {'; '.join(texts)}" if texts else "No roof was measured"
-
-
-@drawing("measurements with --group")
-def groups(rows):
-    """How many rows or partial sums a chapter takes together."""
-    rows = [row for row in rows if problem_of(row).group is not None and row["of_roof"]]
-    if not rows:
-        return None
-    problems = by(rows, lambda row: problem_of(row).shape)
-    styles = chapter_styles(rows)
-    best = max(rows, key=lambda row: row["of_roof"])
-    title = (f"Nearest to the roof: {best['chapter']} with {best['variant']}, {best['of_roof']:.0f} % "
-             f"at {problem_of(best)}")
-    figure, panels = new_figure(3.9 * len(problems) + 2.4, 3.9, verdict(rows, title),
-                                panels=(1, len(problems)), sharey="row")
-    for axes, (problem, own) in zip(panels[0], problems.items()):
-        for chapter, line in by(sorted(own, key=lambda row: (row["chapter"], problem_of(row).group)),
-                                 lambda row: row["chapter"]).items():
-            values = [row["of_roof"] for row in line]
-            low, high = spread_of(line, "of_roof")
-            spread = [[value - end for value, end in zip(values, low)],
-                      [end - value for value, end in zip(values, high)]]
-            axes.errorbar([problem_of(row).group for row in line], values, yerr=spread, markersize=5, linewidth=1.2,
-                          capsize=2, label=f"{chapter}, {line[0]['group'] or 'group'}",
-                          **styles[chapter])
-        axes.set_xscale("log", base=2)
-        sizes = sorted({problem_of(row).group for row in own})
-        axes.set_xticks(sizes, [str(size) for size in sizes])
-        axes.set_title(str(problem))
-        axes.set_xlabel("--group (log scale)")
-        axes.grid(which="major")
-    panels[0, 0].set_ylim(0)
-    panels[0, 0].set_ylabel(AXES["of_roof"])
-    panels[0, -1].legend(fontsize=8.5, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
-    return figure
-
-
-@drawing("fused chapter beside its parts")
-def fused(rows):
-    """One kernel's time beside that of its parts, one after another."""
-    rows = [row for row in rows if row["parts_us"]]
-    if not rows:
-        return None
-    gains = [row["parts_us"] / row["median_us"] for row in rows]
-    title = f"In one kernel the same work is {number(min(gains), 3)} to {number(max(gains), 3)} times as fast"
-    figure, ((axes,),) = new_figure(8.4, 1.6 + 0.46 * len(rows), verdict(rows, title))
-    axes.barh([i - 0.19 for i in range(len(rows))], [row["median_us"] for row in rows], height=0.36,
-              xerr=whiskers(rows), color=COLOURS[rows[0]["direction"]], label="one kernel", error_kw=WHISKERS)
-    axes.barh([i + 0.19 for i in range(len(rows))], [row["parts_us"] for row in rows], height=0.36, color="white",
-              edgecolor="black", hatch="////", linewidth=0.8, label="its parts, one after another")
-    for i, (row, gain) in enumerate(zip(rows, gains)):
-        predicted = row["parts_bytes"] / row["predicted_bytes"]
-        axes.annotate(f"× {number(gain, 3)}, by bytes × {number(predicted, 3)}", (row["parts_us"], i + 0.19),
-                      (5, 0), textcoords="offset points", va="center", fontsize=8.5)
-    name_rows(axes, rows)
-    names = [f"{row['chapter']}  {row['variant']}\n{problem_of(row)}" for row in rows]
-    axes.set_yticks(range(len(rows)), names, fontsize=8.5)
-    axes.set_xscale("log")
-    axes.set_xlim(min(row["p10_us"] for row in rows) / 2, max(row["parts_us"] for row in rows) * 3.2)
-    log_axis(axes.xaxis)
-    axes.set_xlabel(f"{time_label(rows)} (log scale)")
-    axes.legend(loc="upper right", fontsize=8.5)
-    return figure
-
-
-# --- What Nsight Compute counted ---
-
-
-@drawing("profile (`make profile` writes one)")
-def traffic(rows):
-    """Bytes predicted and bytes counted, at device memory and between the SMs and L2."""
-    rows = [row for row in rows if row["predicted_bytes"]]
-    if not rows:
-        return None
-    most = max(rows, key=lambda row: row["l2_bytes"] / row["predicted_bytes"])
-    title = (f"{most['chapter']} moves {number(most['l2_bytes'] / most['predicted_bytes'], 3)} times its predicted "
-             f"bytes through L2, and reads {100 * most['read_bytes'] / most['predicted_bytes']:.0f} % of them from "
-              "device memory")
-    figure, ((left, right),) = new_figure(8.8, 1.7 + 0.34 * len(rows), verdict(rows, title, problem_of(rows[0])),
-                                         panels=(1, 2), sharey=True)
-    colour, at = COLOURS[rows[0]["direction"]], range(len(rows))
-    predicted = [row["predicted_bytes"] / 1e6 for row in rows]
-    read, written = ([row[key] / 1e6 for row in rows] for key in ("read_bytes", "written_bytes"))
-    left.barh(at, read, height=0.6, color=colour, edgecolor="black", linewidth=0.8, label="read")
-    left.barh(at, written, left=read, height=0.6, color="white", edgecolor="black", linewidth=0.8,
-              hatch="////", label="written before the end")
-    right.barh(at, [row["l2_bytes"] / 1e6 for row in rows], height=0.6, color=OTHER, edgecolor="black",
-               linewidth=0.8, label="sectors of 32 bytes")
-    for axes in (left, right):
-        axes.plot(predicted, at, linestyle="none", marker="d", markersize=6, color="black",
-                  markeredgecolor="white", label="predicted")
-    left.set_title("device memory")
-    left.set_xlabel("MB")
-    left.set_xlim(0, 1.08 * max(*predicted, *(r + w for r, w in zip(read, written))))
-    right.set_title("between the SMs and L2")
-    right.set_xlabel("MB")
-    name_rows(right, rows, titles=False)
-    name_rows(left, rows, titles=False)
-    figure.legend(*merged_legend(left, right), loc="outside lower center", ncols=4, frameon=False, fontsize=9)
-    return figure
-
-
-def merged_legend(*panels):
-    entries = {}
-    for axes in panels:
-        for handle, label in zip(*axes.get_legend_handles_labels()):
-            entries.setdefault(label, handle)
-    return list(entries.values()), list(entries)
-
-
-@drawing("profile (`make profile` writes one)")
-def waits(rows):
-    """What the warps of each chapter's longest kernel wait for."""
-    from matplotlib.colors import LogNorm
-
-    reasons = [reason for reason in rows[0]["waits"] if any(row["waits"][reason] >= 0.05 for row in rows)]
-    if not reasons:
-        return None
-    longest = max(rows, key=lambda row: max(row["waits"].values()))
-    reason = max(longest["waits"], key=longest["waits"].get)
-    title = (f"The longest wait is {longest['chapter']}'s: {number(longest['waits'][reason], 3)} cycles for "
-             f"{reason}")
-    figure, ((axes,),) = new_figure(8.4, 2.2 + 0.32 * len(rows), verdict(rows, title, problem_of(rows[0])))
-    values = [[row["waits"][reason] for reason in reasons] for row in rows]
-    top = max(max(line) for line in values)
-    cells = [[max(value, 0.2) for value in line] for line in values]
-    axes.imshow(cells, norm=LogNorm(0.2, max(top, 1)), cmap="Blues", aspect="auto")
-    for i, line in enumerate(values):
-        for j, value in enumerate(line):
-            axes.annotate(f"{value:.1f}" if value >= 0.05 else "·", (j, i), ha="center", va="center", fontsize=8.5,
-                          color="white" if value > 0.8 * top ** 0.7 else "black")
-    axes.set_xticks(range(len(reasons)), reasons, rotation=25, ha="right")
-    name_rows(axes, rows)
-    axes.grid(False)
-    axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set_xlabel("cycles that a warp waits for it between two instructions (shade: log scale)")
-    return figure
-
-
 # --- Peers ---
-
-
-@drawing("GB/s of a GPU")
-def under_roof(rows, ours=(), peers=()):
-    """GB/s over the operator's bytes, under the roof: left each chapter, of `rows`; right the peers
-    and what was measured beside them, as book.contenders() returns both."""
-    rows = [row for row in rows if row["gbps"]]
-    if not rows:
-        return None
-    height, direction = 4.4, rows[0]["direction"]
-    figure, ((left, right),) = new_figure(9.6, height, verdict(rows, nearest_to_roof(rows)), panels=(1, 2),
-                                          sharey=True, sharex=True)
-    roof, its_roof = (roof_over_bytes(shown) for shown in (rows, ours))
-    for axes, line in ((left, roof), (right, its_roof)):
-        axes.set_xscale("log")
-        if line:
-            axes.plot(*zip(*line), color="black", linewidth=2.0, zorder=1, label="the roof")
-        axes.set_xlabel("MB that the operator must move (log scale)")
-        axes.grid(which="major")
-    styles, ends = chapter_styles(rows), {}
-    for (chapter, *_), own in by(rows, lambda row: (row["chapter"], row["dtype"], row["rows"])).items():
-        own = sorted(own, key=lambda row: row["operator_bytes"])
-        left.plot([row["operator_bytes"] / 1e6 for row in own], [row["gbps"] for row in own], markersize=4,
-                  linewidth=0.9, markevery=max(1, len(own) // 8), **styles[chapter])
-        ends[chapter] = max(ends.get(chapter, own[-1]), own[-1], key=lambda row: row["operator_bytes"])
-    providers = by(peers, lambda row: row["provider"])
-    marks = [(provider, providers[provider], style) for provider, style in line_styles(sorted(providers)).items()]
-    choices = [own_choice(own) for own in by(ours, problem_of).values()]
-    for name, own, style in [*marks, ("ours", choices, {"color": "black", "marker": "_"})]:
-        if own:
-            right.plot([row["operator_bytes"] / 1e6 for row in own], [row["gbps"] for row in own], linestyle="none",
-                       markersize=6 if name != "ours" else 14, markeredgecolor="black",
-                       markeredgewidth=0.5 if name != "ours" else 1.6, label=name, **style)
-    left.set_ylim(0)
-    left.set_title(f"{DIRECTIONS[direction][0]}: chapters")
-    right.set_title("peers and ours, in one run" if peers else "peers: none measured")
-    left.set_ylabel(AXES["gbps"])
-    log_axis(left.xaxis)
-    names = [(row["gbps"], chapter, styles[chapter]["color"]) for chapter, row in ends.items()]
-    label_ends(left, names + ([(roof[-1][1], "the roof", "black")] if roof else []), height - 1.2)
-    right.legend(fontsize=8.5, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
-    return figure
-
-
-def roof_over_bytes(rows):
-    """[(MB that the operator must move, GB/s of the roof)]"""
-    return sorted({row["operator_bytes"] / 1e6: row["roof_gbps"] for row in rows if row["roof_gbps"]}.items())
 
 
 @drawing("problem that one run has of ours and of a peer")
 def peers_map(ratios):
-    """Our time over the fastest peer's, rows × cols: what book.against_peers() returns."""
-    from matplotlib.colors import Normalize
-
+    """Our time over each peer's, a row for each problem: what book.against_peers() returns."""
     directions = by(ratios, lambda row: row["direction"])
-    columns = sorted({row["cols"] for row in ratios})
-    lines = {direction: sorted({(row["rows"], row["dtype"]) for row in own})
-             for direction, own in directions.items()}
-    spans = [f"{min(r['ratio'] for r in own):.2f} to {max(r['ratio'] for r in own):.2f} times {DIRECTIONS[d][0]}"
-             for d, own in directions.items()]
-    title = verdict(ratios, f"Our time over the fastest peer's: {', '.join(spans)}")
-    total = sum(map(len, lines.values()))
-    figure, panels = new_figure(8.8, 1.6 + 0.6 * total + 0.5 * len(lines), title, panels=(len(lines), 1),
-                                sharex=True, gridspec_kw={"height_ratios": [len(line) for line in lines.values()]})
-    limit = 1  # the shades end at twice and at half the time
+    styles, part, levels = peer_styles(ratios), *room_for_names(ratios)
+    sizes = [len(own) + 1.5 + 0.7 * levels for own in directions.values()]
+    sentence = f"Our time over the fastest peer's:\n{', '.join(spans(ratios))}"
+    figure, panels = readme_figure(1.3 + 0.27 * sum(sizes), ratios, sentence, peers_words(ratios),
+                                   problem=f"{run_of(ratios)},", panels=(len(directions), 1), sharex=True,
+                                   gridspec_kw={"height_ratios": sizes})
+    shown = [ratio for row in ratios for ratio, *_ in row["ratios"].values()]
+    low, high = max(FARTHEST, 0.85 * min(shown)), min(1 / FARTHEST, 1.15 * max(1, *shown))
     for axes, (direction, own) in zip(panels[:, 0], directions.items()):
-        cells = [[float("nan")] * len(columns) for _ in lines[direction]]
-        for row in own:
-            i, j = lines[direction].index((row["rows"], row["dtype"])), columns.index(row["cols"])
-            cells[i][j] = log2(row["ratio"])
-            axes.annotate(f"{row['ratio']:.2f}\n{row['chapter']}\n{row['peer']}", (j, i), ha="center", va="center",
-                          fontsize=7.5, linespacing=1.1, fontweight="bold" if row["ratio"] < 1 else "normal",
-                          color="white" if abs(cells[i][j]) > 0.55 * limit else "black")
-        axes.imshow(cells, norm=Normalize(-limit, limit), cmap="PuOr_r", aspect="auto")
-        axes.set_yticks(range(len(lines[direction])), [f"{dtype}, M = {rows}" for rows, dtype in lines[direction]])
-        axes.set_xticks(range(len(columns)), [str(cols) for cols in columns])
-        axes.tick_params(length=0)
+        axes.set_xscale("log")
+        axes.set_xlim(low, high)
+        axes.axvline(1, color="black", linewidth=1.6, zorder=2)
+        for at, row in enumerate(own):
+            draw_peers(axes, row, at, styles)
+        axes.set_yticks(range(len(own)), [str(problem_of(row)) for row in own])
+        axes.set_ylim(len(own) - 0.4, -1.3 - 0.7 * levels)
+        axes.tick_params(axis="y", length=0)
+        axes.grid(axis="x", which="major")
         axes.set_title(DIRECTIONS[direction][0])
-    panels[-1, 0].set_xlabel("N, columns; below 1, in bold: ours is faster")
+        axes.annotate("ours /\nbest peer", (1.02, -1.2), xycoords=("axes fraction", "data"), va="center",
+                      fontsize=WORDS, linespacing=1.0, annotation_clip=False)
+        axes.annotate("ours", (1, -1.05 - 0.7 * levels), va="center", ha="center", fontsize=WORDS, bbox=BLANK)
+        name_peers(axes, own[0], styles, part, levels)
+    ticks = [tick for tick in (0.25, 0.35, 0.5, 0.7, 1, 1.4, 2, 3, 4) if low <= tick <= high]
+    panels[-1, 0].set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    panels[-1, 0].xaxis.minorticks_off()
+    panels[-1, 0].set_xlabel("our time over the peer's (log scale): left of the line ours is faster\n"
+                             "thin lines, and the grey band of ours: p10 to p90", fontsize=WORDS)
     return figure
+
+
+FARTHEST = 0.25  # of our time over a peer's: one that is farther stands at the edge, with its number
+
+
+def draw_peers(axes, row, at, styles):
+    """A dot for each peer, and ours at the line."""
+    low, high = axes.get_xlim()
+    own = [row[key] / row["median_us"] for key in ("p10_us", "p90_us")]
+    axes.fill_betweenx([at - 0.36, at + 0.36], *own, color="#dddddd", linewidth=0, zorder=1)
+    for peer, (ratio, most, least) in row["ratios"].items():
+        style = {"color": styles[peer]["color"], "markeredgecolor": "black", "markeredgewidth": 0.5, "zorder": 3}
+        if low <= ratio <= high:
+            axes.errorbar(ratio, at, xerr=[[ratio - least], [most - ratio]], elinewidth=1.2, markersize=7,
+                          marker=styles[peer]["marker"], **style)
+            continue
+        left = ratio < low
+        edge = low * 1.02 if left else high / 1.02
+        axes.plot(edge, at, marker="<" if left else ">", markersize=8, clip_on=False, **style)
+        axes.annotate(f"{peer} {ratio:.2f}", (edge, at), (9 if left else -9, 0), textcoords="offset points",
+                      va="center", ha="left" if left else "right", fontsize=WORDS, color=styles[peer]["color"])
+    axes.annotate(f"{row['ratio']:.2f}", (1.02, at), xycoords=("axes fraction", "data"), va="center", fontsize=WORDS,
+                  annotation_clip=False)
+
+
+def name_peers(axes, row, styles, part, levels):
+    """The peers' names above the first row, in the order of their dots, on so many levels."""
+    low, high = (log2(end) for end in axes.get_xlim())
+    shown = sorted((log2(ratio), peer) for peer, (ratio, *_) in row["ratios"].items() if low <= log2(ratio) <= high)
+    gap = part * (high - low) / levels
+    wished = [min(max(at, low + part / 2 * (high - low) + i * gap),
+                  high - part / 2 * (high - low) - (len(shown) - 1 - i) * gap) for i, (at, _) in enumerate(shown)]
+    for i, ((at, peer), place) in enumerate(zip(shown, spread_out(wished, gap))):
+        axes.annotate(peer, (2**at, 0), (2**place, -1.0 - 0.7 * (i % levels)), va="center", ha="center",
+                      fontsize=WORDS, color=styles[peer]["color"], annotation_clip=False, bbox=BLANK,
+                      arrowprops={"arrowstyle": "-", "color": styles[peer]["color"], "linewidth": 0.8, "shrinkA": 0,
+                                  "shrinkB": 4})
+
+
+def room_for_names(ratios):
+    """(the part of an axes' width that the longest peer's name takes, on how many levels all of them have room)"""
+    names = {peer for row in ratios for peer in row["ratios"]}
+    part = 0.64 * WORDS / 72 * max(map(len, names)) / (WIDTH - 2.6)
+    return part, ceil(part * len(names))
+
+
+def peer_styles(ratios):
+    """A colour and a marker for each peer; blue is ours."""
+    names = dict.fromkeys(peer for row in ratios for peer in row["ratios"])
+    marks = [(colour, marker) for colour, marker in STORY if colour != COLOURS["fwd"]]
+    return {name: {"color": colour, "marker": marker} for name, (colour, marker) in zip(names, itertools.cycle(marks))}
+
+
+def run_of(ratios):
+    """'one run, 2026-11-21': when these were measured, and that only times of one run stand in a row."""
+    runs = {row["run"] for row in ratios}
+    dates = " and ".join(sorted({run[:10] for run in runs}))
+    return f"one run{'' if len(runs) == 1 else ' a row'}, {dates}"
+
+
+def spans(ratios):
+    """['forward 0.97 to 1.03', 'backward 0.53 to 0.98']: our time over the fastest peer's."""
+    directions = by(ratios, lambda row: row["direction"])
+    return [f"{DIRECTIONS[direction][0]} {min(row['ratio'] for row in own):.2f} to "
+            f"{max(row['ratio'] for row in own):.2f}" for direction, own in directions.items()]
+
+
+def peers_words(ratios):
+    """The alternative text of peers_map()."""
+    names = list(dict.fromkeys(peer for row in ratios for peer in row["ratios"]))
+    return (f"Our time over that of {', '.join(names)}, a dot for each on a log scale with a line at 1, a row for each "
+            f"of {len(ratios)} problems. Over the fastest of them it is {', '.join(spans(ratios))}.")
 
 
 # --- Training ---
 
 # Torch's curve lies under the others.
 TRAINED = {"torch": {"color": "#bbbbbb", "linewidth": 5.0},
-           "torch.compile": {"color": "black", "linestyle": ":", "linewidth": 1.4},
-           "ours": {"color": COLOURS["fwd"], "linewidth": 1.5},
-           "ours, memory-efficient": {"color": COLOURS["bwd"], "linestyle": (0, (4, 2)), "linewidth": 1.5}}
+           "torch.compile": {"color": "black", "linestyle": ":", "linewidth": 1.6},
+           "ours": {"color": COLOURS["fwd"], "linewidth": 2.0},
+           "ours, memory-efficient": {"color": "#D55E00", "linestyle": (0, (4, 2)), "linewidth": 1.6}}
+REORDERED = {"color": "#777777", "linewidth": 0.8}  # torch with its sums in another order
 
 
 @drawing("training (`make library && python3 common/bench/gpt_training.py` writes one)")
 def training(rows):
-    """Above, the losses of a model with each norm; below, how far they are from torch's."""
+    """Of each type above the losses of a model with each norm, below how far they are from torch's, beside torch's
+    own with its sums over the batch in another order."""
     types = by(rows, lambda row: row["dtype"])
     width = max(1, len(rows[0]["losses"]) // 30)
-    title = verdict(rows, agreement(rows), f"{rows[0]['model']}, {KINDS[rows[0]['kind']]},")
-    figure, panels = new_figure(max(8.8, 4.4 * len(types)), 6.0, title, panels=(2, len(types)), sharex=True,
-                                sharey="row")
-    for (above, below), (dtype, own) in zip(zip(*panels), types.items()):
-        steps = range(1, len(own[0]["losses"]) + 1)
-        torch = [row["losses"] for row in own if row["norm"] == "torch"]
-        noise = zip(*(differences(*pair, width) for pair in itertools.combinations(torch, 2)))
-        below.fill_between(steps, [max(step) for step in noise], color="#dddddd", linewidth=0,
-                           label="torch's own noise: its sums in another order")
-        for row in own:
-            look = {**TRAINED.get(row["norm"], {}), "label": row["norm"]}
-            if row["order"] == "as it is":
-                above.plot(steps, [nan if loss is None else loss for loss in row["losses"]], **look)
-                if row["norm"] != "torch":
-                    below.plot(steps, differences(row["losses"], torch[0], width), **look)
-        if own[0].get("entropy"):
-            above.axhline(own[0]["entropy"], color="black", linewidth=0.8,
-                          label="the text's entropy, the least possible")
+    figure, panels = readme_figure(1.0 + 3.9 * len(types), rows, agreement(rows), training_words(rows),
+                                   problem=f"{rows[0]['model']}, {KINDS[rows[0]['kind']]},", panels=(2 * len(types), 1),
+                                   sharex=True, gridspec_kw={"height_ratios": [1.3, 2.2] * len(types)})
+    for above, below, (dtype, own) in zip(panels[::2, 0], panels[1::2, 0], types.items()):
+        draw_losses(above, own)
+        draw_differences(below, own, width)
         above.set_title(dtype)
-        below.set_yscale("log")
-        below.set_xlabel("step")
+    for below in panels[3::2, 0]:
+        share_y(panels[1, 0], below)
+    for above, below, own in zip(panels[::2, 0], panels[1::2, 0], types.values()):
         for axes in (above, below):
-            axes.set_xlim(1, len(steps))
+            axes.set_xlim(1, len(own[0]["losses"]))
             axes.grid(which="major")
-    panels[0, 0].set_ylabel("loss")
-    panels[1, 0].set_ylabel(f"difference from torch\nRMS of {width} steps (log scale)")
-    figure.legend(*merged_legend(*panels.flat), loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+        lasts = [row["last"] for row in own if row["last"] is not None]
+        ends = [(lasts[0], f"{number(min(lasts), 3)} to {number(max(lasts), 3)}", "black")] if lasts else []
+        if own[0].get("entropy"):
+            ends.append((own[0]["entropy"], f"{number(own[0]['entropy'], 3)}, the least", "black"))
+        label_ends(above, ends, 0.9, WORDS)
+        label_ends(below, ends_of_differences(below), 1.8, WORDS, lines=2)
+    panels[-1, 0].set_xlabel("step", fontsize=WORDS)
     return figure
 
 
+def share_y(axes, other):
+    low, high = (choose(ends) for choose, ends in zip((min, max), zip(axes.get_ylim(), other.get_ylim())))
+    axes.set_ylim(low, high)
+    other.sharey(axes)
+
+
+def draw_losses(axes, rows):
+    steps = range(1, len(rows[0]["losses"]) + 1)
+    for row in rows:
+        if row["order"] == "as it is":
+            axes.plot(steps, [nan if loss is None else loss for loss in row["losses"]], label=row["norm"],
+                      **TRAINED.get(row["norm"], {}))
+    if rows[0].get("entropy"):
+        axes.axhline(rows[0]["entropy"], color="black", linewidth=0.8, label="the text's entropy, the least possible")
+    axes.set_ylabel("loss", fontsize=WORDS)
+
+
+def draw_differences(axes, rows, width):
+    """Each curve less torch's; a band between the lowest and the highest of torch's own."""
+    steps = range(1, len(rows[0]["losses"]) + 1)
+    torch = next(row["losses"] for row in rows if row["norm"] == "torch" and row["order"] == "as it is")
+    drawn = [(row, differences(row["losses"], torch, width)) for row in rows if row["losses"] is not torch]
+    own = [values for row, values in drawn if row["norm"] == "torch"]
+    axes.fill_between(steps, *([choose(0, *step) for step in zip(*own)] for choose in (min, max)), color="#dddddd",
+                      linewidth=0)
+    axes.axhline(0, color=TRAINED["torch"]["color"], linewidth=2)
+    for row, values in drawn:
+        reordered = row["norm"] == "torch"
+        axes.plot(steps, values, label=f"torch, sums {row['order']}" if reordered else row["norm"],
+                  **(REORDERED if reordered else TRAINED.get(row["norm"], {})))
+    axes.set_ylabel(f"loss less torch's,\nmean of {width} steps", fontsize=WORDS)
+
+
+def ends_of_differences(axes):
+    """What label_ends() takes: each curve's last number."""
+    ends = []
+    for line in axes.lines[1:]:
+        numbers = [value for value in line.get_ydata() if value == value]
+        if numbers:
+            ends.append((numbers[-1], textwrap.fill(line.get_label(), 16), line.get_color()))
+    return ends
+
+
 def agreement(rows):
-    """How near ours are to torch, and who does not agree with it."""
-    ours = [row for row in rows if row["norm"].startswith("ours")]
-    failed = [f"{row['norm']} ({row['dtype']})" for row in rows if not row["agrees"]]
-    ratios = [row["distance"] / row["noise"] for row in ours if row["noise"] and row["distance"] is not None]
-    texts = [f"Ours differ from torch's losses by {min(ratios):.2f} to {max(ratios):.2f} times torch's own noise; "
-             f"up to {AGREES} they agree" if ratios else "Ours did not train here"]
-    texts += [f"These do not agree: {'; '.join(failed)}"] if failed else []
-    return "\n".join(textwrap.fill(text, 95) for text in texts)
+    """How near ours are to torch, which are farther from it than torch is from itself, and which have no losses."""
+    ratios = {f"{row['norm']} ({row['dtype']})": row["distance"] / row["noise"] for row in rows
+              if row["norm"].startswith("ours") and row["noise"] and row["distance"] is not None}
+    beyond = [f"{name}, {ratio:.2f} times" for name, ratio in ratios.items() if ratio > 1]
+    lost = [f"{row['norm']} ({row['dtype']})" for row in rows if None in row["losses"]]
+    texts = [f"Ours differ from torch's losses by {min(ratios.values()):.2f} to {max(ratios.values()):.2f} of its "
+             "own noise" if ratios else "Ours did not train here"]
+    texts += [f"Farther than that noise: {'; '.join(beyond)}"] if beyond else []
+    texts += [f"Losses that are no numbers: {'; '.join(lost)}"] if lost else []
+    return "\n".join(texts)
+
+
+def training_words(rows):
+    """The alternative text of training()."""
+    norms = list(dict.fromkeys(row["norm"] for row in rows))
+    return (f"Loss curves of {'; '.join(norms)} with {' and '.join(dict.fromkeys(row['dtype'] for row in rows))}, and "
+            "how far each is from torch's, beside torch's own with its sums in another order. "
+            f"{'. '.join(agreement(rows).splitlines())}.")
 
 
 def differences(one, other, width):
-    """The root mean square of the difference of two curves, of the `width` steps up to each."""
-    squares = [nan if None in (a, b) else (a - b) ** 2 for a, b in zip(one, other)]
-    windows = [squares[max(0, i + 1 - width):i + 1] for i in range(len(squares))]
-    return [(sum(own) / len(own)) ** 0.5 for own in windows]
+    """The mean of one curve less the other, over the `width` steps up to each."""
+    less = [nan if None in (a, b) else a - b for a, b in zip(one, other)]
+    windows = [less[max(0, i + 1 - width):i + 1] for i in range(len(less))]
+    return [sum(own) / len(own) for own in windows]

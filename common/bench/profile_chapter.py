@@ -155,7 +155,7 @@ def by_chapter(kernels):
 
     zero_gradients runs before a chapter's own kernels, everything else in common/ after them.
     """
-    is_own = [re.fullmatch(r"[fb]wd\d+", kernel.namespace) is not None for kernel in kernels]
+    is_own = [re.fullmatch(r"[a-z]+\d\d", kernel.namespace) is not None for kernel in kernels]
     owned = []
     for i, kernel in enumerate(kernels):
         before = [k.namespace for k, own in zip(kernels[: i + 1], is_own) if own]
@@ -170,14 +170,16 @@ def by_chapter(kernels):
 
 
 MADE_BY = ("problem", "l2", "device", "driver", "cuda", "backend", "date", "commit", "run")
-DIRECTIONS = {"fwd": "forward", "bwd": "backward"}
+DIRECTIONS = {"copy": "copy", "fwd": "forward", "bwd": "backward"}
 
 
 def make_records(kernels, results):
     """One record a launch. `results` holds the program's own records of the same run, or none."""
     for chapter, kernel in by_chapter(kernels):
         result = next((r for r in results if r["chapter"] == chapter), results[-1])
-        record = {"schema": SCHEMA, "chapter": chapter, "direction": DIRECTIONS[chapter[:3]],
+        # A reader's own chapter, my01, has no direction in its id.
+        direction = DIRECTIONS.get(chapter.rstrip("0123456789"), result.get("direction"))
+        record = {"schema": SCHEMA, "chapter": chapter, "direction": direction,
                   **{key: result[key] for key in MADE_BY if key in result},
                   "kernel": kernel.name, "grid": kernel.grid, "block": kernel.block}
         if result["chapter"] == chapter and "predicted_bytes" in result:

@@ -1,16 +1,21 @@
 #!/usr/bin/env python3
-"""Writes the tables in README.md and chapters/*/notes.md from the committed measurements.
+"""Writes the tables in the READMEs and the chapters' texts from the committed measurements.
 
     python3 common/bench/tables.py            # rewrites the tables in place, and draws the figures
     python3 common/bench/tables.py --check    # writes nothing; exit status 1 where something disagrees
 
 A table stands between two markers, each alone on its line; nothing else is touched:
 
+    <!-- table: head bwd02 -->             a lesson's first line: its road, what comes before and after
+    <!-- table: steps bwd02 -->            a lesson's small table: its parent, itself, the roof
+    <!-- table: map -->                    the main line and the side roads
+    <!-- table: machine -->                how large, how slow and how fast each memory of the GPU is
     <!-- table: progression -->            every chapter on the progression's problem
     <!-- table: measured bwd02 -->         one chapter on the progression's, the sweep's, the large, the wide problems
     <!-- table: profile bwd02 -->          what the hardware counted while the chapter ran
     <!-- table: variants fwd07 -->         a fused chapter with some of its parts
-    <!-- table: groups bwd05 -->           a chapter with --group 1, 2, 4, … on two problems
+    <!-- table: groups bwd05 -->           a chapter with 1, 2, 4, … of what it counts, on two problems
+    <!-- table: results -->                our time beside the fastest peer's, in eight rows
     <!-- table: peers -->                  our time beside those of others' kernels
     <!-- table: peers rms -->              the same for RMS norm
     <!-- table: against layer -->          our time over the best peer's, in sentences; or rms
@@ -25,7 +30,7 @@ Exit status 2, with a sentence: an unknown table, a marker that is not closed, d
 
 import argparse
 import difflib
-import functools
+import json
 import math
 import os
 import re
@@ -36,15 +41,22 @@ import measurements
 import peers
 import plots
 from book import DIRECTIONS, KINDS, is_right, open_book, provenance
-from measurements import (GROUPS, LARGE, MISSING, PROGRESSION, ROOT, SWEEP, WIDE, DataError, count, number, problem_of,
-                          roof_gbps)
+from chapter_map import MAIN
+from measurements import (GROUPS, LARGE, MISSING, PROGRESSION, ROOT, SWEEP, WIDE, DataError, Problem, count, number,
+                          problem_of, roof_gbps)
 from profile_chapter import profile_rows
 
 FIGURES = Path("notebooks/figures")
-TEXTS = ("*.md", "chapters/*/*.md", "notebooks/*.md")
+TEXTS = ("README.md", "chapters/README.md", "chapters/*/notes.md", "chapters/*/lab.md", "common/*/README.md",
+         "common/*/*/README.md", "reference_cpu/README.md", "notebooks/README.md")
 
 SHOWN_WIDTHS = (1024, 2048, 4096, 8192, 12288, 15872)  # of the sweep's thirty
-ROOFS = {"fwd": "a copy (one read, one write)", "bwd": "a triad (two reads, one write)"}
+ROOFS = {"copy": "a copy (one read, one write)", "fwd": "a copy (one read, one write)",
+         "bwd": "a triad (two reads, one write)"}
+MACHINE = Path("notebooks/data/machine_h100.jsonl")
+STEPS = (PROGRESSION, Problem.of("bf16", 131072, 4096))  # of a lesson's small table: short rows of data, and long ones
+RESULTS = (PROGRESSION, Problem.of("f16", 4096, 1024), Problem.of("bf16", 131072, 4096),
+           Problem.of("bf16", 16384, 16384))  # of `make peers`: the least work, few columns, many rows, wide rows
 
 
 class MarkerError(Exception):
@@ -60,36 +72,173 @@ def markdown(headers, rows, left=(0,)):
     return ["| " + " | ".join(cells) + " |" for cells in (headers, rule, *rows)]
 
 
+def link_to(book, file, chapter, words=None):
+    """A link from a file to a chapter's lesson; its words are the id where nothing else is said."""
+    notes = os.path.relpath(book.root / chapter.directory / "notes.md", file.parent)
+    return f"[{words or chapter.id}]({Path(notes).as_posix()})"
+
+
+# --- The map ---
+
+
+def head(book, file, chapter):
+    """A lesson's first line: which road it is on, and what comes before and after."""
+    if chapter not in book.map:
+        return ["*Not on the map yet.*"]
+
+    def named(other):
+        return link_to(book, file, other, f"{other.id} · {other.title}")
+
+    parent, after = book.map.parent(chapter), book.map.after(chapter)
+    branches = book.map.side_roads(chapter)
+    if chapter.road == MAIN:
+        roads = [f"{child.road}, {named(child)}" for child in branches]
+        words = ["Main line.", parent and f"Before: {named(parent)}.", after and f"After: {named(after)}.",
+                 roads and f"Side {'road' if len(roads) == 1 else 'roads'} from here: {'; '.join(roads)}."]
+    else:
+        leaves_at = book.map.leaves_at(chapter)
+        back = leaves_at and book.map.after(leaves_at)
+        further = ", ".join(map(named, branches))
+        words = [f"Side road: {chapter.road}.", parent and f"Before: {named(parent)}.",
+                 further and f"Further on this road: {further}.", back and f"Back to the main line: {named(back)}."]
+    return [f"*{' '.join(filter(None, words))}*"]
+
+
+def chapter_map(book, file):
+    """A drawing, the main line in two tables, and where the side roads leave it."""
+    shown = [record for chapter in book.map.chapters.values() if (record := book.find(chapter, PROGRESSION))]
+    lines = ["The main line runs down; a side road leaves it to the right.", "", "```text", *drawing(book.map), "```", ""]
+    for name, part in main_parts(book.map):
+        rows = [[link_to(book, file, chapter), chapter.teaches, *time_and_gain(book, chapter)] for chapter in part]
+        lines += [*markdown([f"main line, {name}", "the one idea", "µs", "over its parent"], rows, left=(0, 1)), ""]
+    rows = [[road, link_to(book, file, chapter), chapter.teaches, chapter.parent or MISSING,
+             *time_and_gain(book, chapter)]
+            for road, chapters in book.map.roads().items() for chapter in chapters]
+    if rows:
+        lines += [*markdown(["side road", "chapter", "the one idea", "parent", "µs", "over its parent"], rows,
+                            left=(0, 1, 2, 3)), ""]
+    times = f" {provenance(shown)}." if shown else ""
+    return [*lines, f"Times: {PROGRESSION}, layer norm, the median of launches with a cold L2. A speed-up is over the "
+            f"parent, the chapter that is improved on; less than × 1 is slower.{times}"]
+
+
+def main_parts(tree):
+    """[(the direction's name, its chapters of the main line)]; what is of neither direction comes first."""
+    parts = {}
+    for chapter in tree.main_line():
+        part = "backward" if chapter.direction == "bwd" else "forward"
+        parts.setdefault(part, []).append(chapter)
+    return parts.items()
+
+
+def drawing(tree):
+    """The tree in lines of text, one chapter of the main line below the other."""
+    lines, before = [], None
+    for chapter in tree.main_line():
+        roads = [f"{' ── '.join(one.id for one in tree.along(child))}  {child.road}"
+                 for child in tree.side_roads(chapter)]
+        begins_anew = before and chapter.parent != before.id
+        lines += [""] if begins_anew else []
+        lines += [f"{chapter.id} ── {road}" if at == 0 else f"{' ' * len(chapter.id)} └─ {road}"
+                  for at, road in enumerate(roads)] or [chapter.id]
+        lines[-1] += f"  after {chapter.parent}" if begins_anew else ""
+        before = chapter
+    return lines
+
+
+def time_and_gain(book, chapter):
+    """A chapter's time on the progression's problem, and what that gains over its parent."""
+    record = book.find(chapter, PROGRESSION)
+    return [median(record), speed_up(parent_record(book, chapter, PROGRESSION), record) or MISSING]
+
+
+def parent_record(book, chapter, problem):
+    """What a chapter's time is held against; None for the first of a direction."""
+    parent = book.map.parent(chapter)
+    return book.find(parent, problem) if parent and parent.direction == chapter.direction else None
+
+
 def progression(book, file):
     """Both directions on the progression's problem; the links are relative to `file`."""
     lines, shown = [], []
     for direction, name in DIRECTIONS.items():
-        headers = [f"{name} chapter", "the idea", "median µs", "speed-up", "SM cycles", "GB/s",
+        headers = [f"{name} chapter", "the idea", "median µs", "parent", "speed-up", "SM cycles", "GB/s",
                    "% of roof", "predicted MB"]
         if direction == "bwd":
             headers.append("A100 cycles (source)")
-        rows, before = [], None
+        rows = []
         for chapter in book.chapters.values():
             if chapter.direction != direction or not book.has_data_for(chapter):
                 continue
             record = book.find(chapter, PROGRESSION)
-            notes = os.path.relpath(book.root / chapter.directory / "notes.md", file.parent)
-            row = [f"[{chapter.id}]({Path(notes).as_posix()})", chapter.title, median(record),
-                   speed_up(before, record), count(record.get("cycles")) if record else MISSING,
+            row = [link_to(book, file, chapter), chapter.title, median(record), chapter.parent,
+                   speed_up(parent_record(book, chapter, PROGRESSION), record), count(record.get("cycles")) if record else MISSING,
                    gbps(record), of_roof(record), predicted_mb(book, chapter, PROGRESSION)]
             if direction == "bwd":
                 row.append(count((book.source.find(chapter.id, PROGRESSION, l2=None) or {}).get("cycles")))
             rows.append(row)
             shown += [record] if record else []
-            before = record
         if rows:
-            lines += [*markdown(headers, rows, left=(0, 1)), ""]
-    lines += [f"{PROGRESSION} (M × N), layer norm with weight and bias. Speed-up is over the chapter "
-              f"before. {caption(shown, with_speed=True)}"]
+            lines += [*markdown(headers, rows, left=(0, 1, 3)), ""]
+    lines += [f"{PROGRESSION} (M × N), layer norm with weight and bias. Speed-up is over the parent, the chapter that "
+              f"is improved on. {caption(shown, with_speed=True)}"]
     for source, device in dict.fromkeys((r.get("source"), r.get("device")) for r in book.source.records):
         if source:
             lines += ["", f"A100 cycles: {source} ({device})."]
     return lines + failures(book, book.chapters.values(), [PROGRESSION])
+
+
+def steps(book, file, chapter):
+    """A lesson's one small table: its parent's times and its own on two problems, what that gains, the roof."""
+    parent = book.map.parent(chapter)
+    if parent and parent.direction != chapter.direction:
+        parent = None
+    own, before = ([book.find(one, problem) if one else None for problem in STEPS] for one in (chapter, parent))
+    headers = ["", *(head for problem in STEPS for head in (f"{problem}: µs", "% of the roof"))]
+
+    def row(name, records):
+        return [name, *(cell for record in records for cell in (median(record), of_roof(record)))]
+
+    rows = [row(link_to(book, file, parent), before)] if parent else []
+    rows += [row(f"**{chapter.id}**", own)]
+    if parent:
+        rows += [[f"speed-up over {parent.id}", *(cell for pair in zip(before, own)
+                                                  for cell in (speed_up(*pair) or MISSING, ""))]]
+    roof = "a triad" if chapter.direction == "bwd" else "a copy"
+    rows += [[roof, *(cell for record in own for cell in roof_cells(record))]]
+    shown = [record for record in (*before, *own) if record]
+    return [*markdown(headers, rows), "",
+            f"Median of launches with a cold L2. {provenance(shown)}." if shown else "Not measured yet."]
+
+
+def roof_cells(record):
+    """The roof's time for the bytes that the operator must move, and that it is all of itself."""
+    if not record or not record.get("roof_us"):
+        return [MISSING, MISSING]
+    return [number(record["operator_bytes"] / roof_gbps(record) / 1e3), "100.0"]
+
+
+def machine(book):
+    """The memories of a GPU, as common/bench/machine.cu measured them."""
+    try:
+        records = [json.loads(line) for line in (book.root / MACHINE).read_text(encoding="utf-8").splitlines()]
+    except FileNotFoundError:
+        return ["Not measured yet."]
+    value = {record["figure"]: record["value"] for record in records}
+    clock = value["SM clock"]  # GHz, so cycles a nanosecond
+    rows = []
+    for name, where, size, latency, bandwidth in (
+            ("registers", "a multiprocessor", "256 KB", None, None),
+            ("shared memory", "a multiprocessor", "up to 227 KB of the 256 beside it", "latency: shared memory", None),
+            ("L1", "a multiprocessor", "256 KB, less shared memory", "latency: L1", "bandwidth: L1, read"),
+            ("L2", "the GPU", "50 MB", "latency: L2", "bandwidth: L2, read"),
+            ("device memory", "the GPU", "80 GB", "latency: device memory", "bandwidth: copy of 1024 MiB")):
+        cycles = value.get(latency)
+        rows.append([name, where, size, count(cycles), number(cycles and cycles / clock, 2),
+                     number(value.get(bandwidth), 2)])
+    headers = ["memory", "one for", "size", "a load waits, cycles", "ns", "all together, TB/s"]
+    return [*markdown(headers, rows, left=(0, 1, 2)), "",
+            f"Sizes: NVIDIA. Waits and speeds: {number(clock, 3)} GHz, {provenance(records)}."]
 
 
 def measured(book, chapter):
@@ -135,7 +284,7 @@ def parts(record):
 
 
 def groups(book, chapter):
-    """The problems of --set groups, by the size that --group asks for."""
+    """The problems of --set groups, by how much they ask for of what the chapter counts."""
     sizes = sorted({problem_of(record).group for record in book.measured.records
                     if record.get("chapter") == chapter.id} - {None})
     asked = {size: [problem.with_options(group=size) for problem in GROUPS] for size in sizes}
@@ -187,10 +336,11 @@ def caption(records, with_speed=False):
     if not records:
         return "Not measured yet."
     roofs = []
-    for direction, name in DIRECTIONS.items():
+    for direction, roof in ROOFS.items():
         own = [record for record in records if record["chapter"].startswith(direction)]
         speed = f" at {roof_speed(own)} GB/s" if with_speed else ""
-        roofs += [f"{name} {ROOFS[direction]}{speed}"] if own else []
+        name = f"{DIRECTIONS[direction]} " if direction in DIRECTIONS else ""
+        roofs += [f"{name}{roof}{speed}"] if own else []
     return ("Times are the median of launches with a cold L2. The roof is measured in the same run, at the "
             f"same size, likewise cold: {'; '.join(roofs)}. {provenance(records)}.")
 
@@ -261,6 +411,19 @@ def peers_line(pair, theirs, names):
             *(cell(times.get(name)) for name in names), f"{pair['ratio']:.2f}"]
 
 
+def results(book):
+    """Layer norm on a few of the problems of `make peers`, in both directions: ours and the fastest peer."""
+    pairs = [(name, pair) for direction, name in DIRECTIONS.items() for pair in shown_pairs(book, direction, "layer")
+             if problem_of(pair) in RESULTS]
+    if not pairs:
+        return ["Not measured yet."]
+    rows = [[name, str(problem_of(pair)), number(pair["median_us"]), number(pair["peer_us"]), pair["peer"],
+             f"{pair['ratio']:.2f}"] for name, pair in pairs]
+    return [*markdown(["layer norm", "M × N", "ours, µs", "fastest peer, µs", "which", "ours / peer"], rows,
+                      left=(0, 1, 4)), "",
+            f"Median of launches with a cold L2, ours and the peers in one run. {provenance([p for _, p in pairs])}."]
+
+
 def against(book, kind):
     """The same in a sentence for each direction."""
     lines = []
@@ -291,22 +454,24 @@ def training(book, file):
         return ["Not measured yet."]
     headers = ["type", "norm", "last loss", "from torch", "torch's noise", "step, ms", "in a graph, ms",
                "peak, MB"]
-    rows = [[row["dtype"] + ("" if row["kind"] == "layer" else f", {KINDS[row['kind']]}"), row["norm"],
+    types = [row["dtype"] + ("" if row["kind"] == "layer" else f", {KINDS[row['kind']]}") for row in shown]
+    rows = [[name, row["norm"],
              number(row["last"], 5), MISSING if row["norm"] == "torch" else small(row["distance"]),
              small(row["noise"]), *(number(row[time] and row[time] / 1e3) for time in ("step_us", "graph_us")),
-             number(row["peak_bytes"] and row["peak_bytes"] / 1e6)] for row in shown]
-    failed = "; ".join(f"{row['norm']}, {row['dtype']}" for row in shown if not row["agrees"])
+             number(row["peak_bytes"] and row["peak_bytes"] / 1e6)] for name, row in zip(types, shown)]
+    beyond = "; ".join(f"{row['norm']}, {name}" for name, row in zip(types, shown)
+                       if row["distance"] is not None and row["distance"] > row["noise"])
     models = "; ".join(dict.fromkeys(row["model"] for row in shown))
     text = (f"A GPT, with layer norm where nothing else is said: {models}. Last loss: the mean over the last tenth of "
             f"the steps; the text's entropy, the least that a model can reach, is {number(shown[0].get('entropy'))}. "
             "From torch: the root mean square, over the steps, of the difference from torch's loss. Torch's noise: the "
-            "same of torch from itself, its sums over the batch in another order; up to "
-            f"{measurements.AGREES} times that a curve agrees. {f'These do not: {failed}. ' * bool(failed)}"
-            "A step is the median one; in a graph, the step as one CUDA graph, for which the host launches nothing "
+            "same of torch from itself, its sums over the batch in another order: the most of three pairs of runs. "
+            f"{f'Farther from torch than that: {beyond}. ' * bool(beyond)}"
+            "Each norm trained once, which does not tell whether a difference is the norm's or the rounding's. A step is the median one; in a graph, the step as one CUDA graph, for which the host launches nothing "
             f"else. {provenance(shown)}.")
     figure = Path(os.path.relpath(book.root / FIGURES / "training.svg", file.parent)).as_posix()
-    alt = "Loss curves with each norm, and their differences beside torch's own noise"
-    image = ["", f"![{alt}]({figure})"] if any(row["kind"] == "layer" for row in shown) else []
+    drawn = [row for row in shown if row["kind"] == "layer"]
+    image = ["", f"![{plots.training_words(drawn)}]({figure})"] if drawn else []
     return [*markdown(headers, rows, left=(0, 1)), "", text, *image]
 
 
@@ -350,18 +515,20 @@ def find_tables(text, name):
 def make_table(book, file, request, where):
     """The lines of the table that a marker asks for."""
     table, _, identifier = request.partition(" ")
-    if request == "progression":
-        return progression(book, file)
+    of_all = {"map": lambda: chapter_map(book, file), "machine": lambda: machine(book), "progression": lambda: progression(book, file),
+              "results": lambda: results(book), "training": lambda: training(book, file)}
+    if request in of_all:
+        return of_all[request]()
     if table == "peers" and identifier in ("", "rms"):
         return peers_table(book, identifier or "layer")
     if table == "against" and identifier in KINDS:
         return against(book, identifier)
-    if request == "training":
-        return training(book, file)
-    makers = {"measured": measured, "profile": profile, "variants": variants, "groups": groups}
+    makers = {"head": lambda book, chapter: head(book, file, chapter),
+              "steps": lambda book, chapter: steps(book, file, chapter),
+              "measured": measured, "profile": profile, "variants": variants, "groups": groups}
     if table not in makers:
-        raise MarkerError(f"{where}: there is no table '{request}'; choose from progression, peers, peers rms, "
-                          "against layer, against rms, training, "
+        raise MarkerError(f"{where}: there is no table '{request}'; choose from {', '.join(of_all)}, peers, "
+                          "peers rms, against layer, against rms, "
                           + ", ".join(f"{maker} <chapter>" for maker in makers))
     if identifier not in book.chapters:
         raise MarkerError(f"{where}: the table '{request}' names no chapter; the chapters are "
@@ -378,7 +545,7 @@ def rewrite(book, file):
         # Empty lines around it: without them GitHub takes a table for part of the comment.
         table = ["", *make_table(book, file, request, f"{name}:{line}"), ""]
         chapter = book.chapters.get(request.partition(" ")[2])
-        new = chapter is not None and not book.has_data_for(chapter)
+        new = chapter is not None and not book.has_data_for(chapter) and not request.startswith("head ")
         if new and not any(line.strip() for line in lines[begin:end]):
             continue  # a new chapter's tables wait for its first measurement
         if lines[begin:end] != table:
@@ -405,9 +572,9 @@ def figures(book):
     """[(path, what it shows, how it is drawn)]: plain rows, so that a check need not draw them."""
     chapters = [row for direction in DIRECTIONS for row in book.rows(direction, [PROGRESSION])]
     sweep = [row for direction in DIRECTIONS for row in book.rows(direction, SWEEP)]
-    beside = [row for direction in DIRECTIONS for row in book.against_peers(direction)]
+    beside = [row for direction in DIRECTIONS for row in shown_pairs(book, direction, "layer")]
     return [(FIGURES / "progression.svg", chapters, plots.progression),
-            (FIGURES / "sweep.svg", sweep, functools.partial(plots.over_columns, value="gbps")),
+            (FIGURES / "sweep.svg", sweep, plots.sweep),
             (FIGURES / "peers.svg", beside, plots.peers_map),
             (FIGURES / "training.svg", book.training_rows(), plots.training)]
 

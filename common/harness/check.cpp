@@ -85,7 +85,8 @@ class Comparison {
     squared_terms_ += squared_terms;
     count_ += static_cast<double>(count);
     result_.max_abs_error = std::max(result_.max_abs_error, max_error);
-    if (worst > result_.worst_of_bound) {
+    const bool earlier = begin + worst_index < result_.worst_index;  // chunks come in any order
+    if (worst > result_.worst_of_bound || (worst == result_.worst_of_bound && earlier)) {
       result_.worst_of_bound = worst;
       result_.worst_index = begin + worst_index;
     }
@@ -141,34 +142,59 @@ std::vector<double> row_means(std::int64_t rows, std::int64_t cols, const Term& 
   return means;
 }
 
-/// A dropout mask has no rounding: every byte must be the reference's.
-class MaskComparison {
+/// An output without rounding, a copy or a dropout mask: every bit must be the reference's.
+class ExactComparison {
  public:
-  MaskComparison(const Tensors& tensors, std::string_view tensor) : tensor_(tensors.find(tensor)) {
+  ExactComparison(const Tensors& tensors, std::string_view tensor) : tensor_(tensors.find(tensor)) {
     result_.output = tensor;
   }
 
-  void add(const std::vector<std::uint8_t>& reference, std::int64_t begin) {
+  /// Numbers in device memory against `reference`, as in Comparison::add.
+  template <typename Number>
+  void add(const std::vector<Number>& reference, std::int64_t begin) {
     if (tensor_ == nullptr) return;
     const auto count = static_cast<std::int64_t>(reference.size());
     const std::vector<double> host = download_elements(*tensor_, begin, count);
     const std::lock_guard lock(mutex_);
     for (std::int64_t i = 0; i < count; ++i) {
-      if (host[i] == reference[i]) continue;
-      result_.max_abs_error = 1.0;
-      result_.relative_error = 1.0;
+      const auto want = static_cast<double>(reference[i]);
+      squared_reference_ += want * want;
+      if (host[i] == want && std::signbit(host[i]) == std::signbit(want)) continue;
+      double error = std::abs(host[i] - want);
+      if (!(error < std::numeric_limits<double>::infinity()))
+        error = std::numeric_limits<double>::infinity();  // NaN too: nobody wrote the element
+      squared_error_ += error * error;
+      const bool first = result_.worst_of_bound == 0.0 || begin + i < result_.worst_index;
+      if (first) result_.worst_index = begin + i;
+      result_.max_abs_error = std::max(result_.max_abs_error, error);
       result_.worst_of_bound = std::numeric_limits<double>::infinity();
-      result_.worst_index = begin + i;
     }
   }
   bool there() const { return tensor_ != nullptr; }
-  OutputCheck result() const { return result_; }
+  OutputCheck result() const {
+    OutputCheck result = result_;
+    const double norm = std::sqrt(squared_reference_);
+    result.relative_error = std::sqrt(squared_error_) / (norm > 0.0 ? norm : 1.0);
+    return result;
+  }
 
  private:
   std::mutex mutex_;
   OutputCheck result_;
   const Tensor* tensor_;
+  double squared_error_ = 0.0;
+  double squared_reference_ = 0.0;
 };
+
+/// A copy of x.
+std::vector<OutputCheck> check_copy(const Tensors& tensors) {
+  const Problem& problem = tensors.problem();
+  ExactComparison y(tensors, "y");
+  for_each_row_chunk(problem, [&](RowRange rows) {
+    y.add(reference_rows(problem, "x", rows), rows.begin * problem.cols);
+  });
+  return {y.result()};
+}
 
 /// The sums down the columns that a gradient of the parameters is, piece by piece, and what their
 /// terms' absolute values add up to.
@@ -225,8 +251,8 @@ std::vector<OutputCheck> check_forward(const Tensors& tensors) {
   Comparison sum(tensors, "residual_out", 4);
   Comparison mean(tensors, "mean", cols);
   Comparison rstd(tensors, "rstd", cols);
-  MaskComparison mask(tensors, "mask");
-  MaskComparison mask1(tensors, "mask1");
+  ExactComparison mask(tensors, "mask");
+  ExactComparison mask1(tensors, "mask1");
   const auto parameter = [&](std::string_view name) {
     return reference_elements(problem, name, 0, cols);
   };
@@ -274,7 +300,7 @@ std::vector<OutputCheck> check_forward(const Tensors& tensors) {
     if (each.there()) checks.push_back(each.result());
   for (const Comparison* comparison : {&y1, &sum, &mean, &rstd})
     if (comparison->there()) checks.push_back(comparison->result());
-  for (const MaskComparison* comparison : {&mask, &mask1})
+  for (const ExactComparison* comparison : {&mask, &mask1})
     if (comparison->there()) checks.push_back(comparison->result());
   return checks;
 }
@@ -471,6 +497,7 @@ std::string OutputCheck::place(std::int64_t cols) const {
 
 std::vector<OutputCheck> check(const Tensors& tensors) {
   synchronize();
+  if (tensors.direction() == Direction::Copy) return check_copy(tensors);
   if (tensors.direction() == Direction::Forward) return check_forward(tensors);
   if (tensors.problem().fusion != Fusion{}) return check_fused_backward(tensors);
   return check_plain_backward(tensors);

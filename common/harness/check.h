@@ -23,6 +23,9 @@ namespace lnc {
 ///    to less than a fortieth (a row of one or two columns), no float kernel can keep the digits.
 ///    Numbers so small that their type runs out of exponents add half the distance between two of
 ///    its smallest: sqrt(count) 2^-25 / ||ref|| for half.
+///
+/// What has no rounding, a copy or a dropout mask, must be the reference bit for bit: there the
+/// bound and the limit are 0.
 struct OutputCheck {
   std::string output;  ///< "y", "mean", "rstd", "dx", "dweight", "dbias", …
   double max_abs_error = 0.0;

@@ -20,7 +20,7 @@ constexpr int kThreads = 256;
 
 /// A block has blockDim.y rows, or a piece of one. A thread loads all its vectors before it stores
 /// the first.
-template <int kLanes, int kVectors, typename Part>
+template <int kElements, int kVectors, typename Part>
 __global__ void __launch_bounds__(kThreads)
     run_part(Part part, std::int64_t rows, std::int64_t cols, unsigned blocks_per_row) {
   const std::int64_t row = std::int64_t{blockIdx.x / blocks_per_row} * blockDim.y + threadIdx.y;
@@ -28,11 +28,11 @@ __global__ void __launch_bounds__(kThreads)
   // The vector's number has 32 bits: with 64, nvcc 13 loses sight of what the elements' addresses
   // have in common, and stores them one by one.
   const unsigned first = blockIdx.x % blocks_per_row * kVectors * blockDim.x + threadIdx.x;
-  const auto column = [&](int i) { return std::int64_t{first + i * blockDim.x} * kLanes; };
-  decltype(part.template load<kLanes>(0)) inputs[kVectors];
+  const auto column = [&](int i) { return std::int64_t{first + i * blockDim.x} * kElements; };
+  decltype(part.template load<kElements>(0)) inputs[kVectors];
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
-    if (column(i) < cols) inputs[i] = part.template load<kLanes>(row * cols + column(i));
+    if (column(i) < cols) inputs[i] = part.template load<kElements>(row * cols + column(i));
   }
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
@@ -40,24 +40,24 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <int kLanes, int kVectors, typename Part>
+template <int kElements, int kVectors, typename Part>
 void launch_part(const Part& part, std::int64_t rows, std::int64_t cols, cudaStream_t stream) {
   unsigned threads = 1;  // on a row
-  while (threads < kThreads && threads * kVectors * kLanes < cols) threads *= 2;
-  const unsigned blocks_per_row = blocks_for(cols, threads * kVectors * kLanes);
+  while (threads < kThreads && threads * kVectors * kElements < cols) threads *= 2;
+  const unsigned blocks_per_row = blocks_for(cols, threads * kVectors * kElements);
   const unsigned rows_per_block = kThreads / threads;
   const unsigned blocks = blocks_for(rows, rows_per_block) * blocks_per_row;
-  launch(run_part<kLanes, kVectors, Part>, {blocks, dim3(threads, rows_per_block), 0, stream}, part,
-         rows, cols, blocks_per_row);
+  launch(run_part<kElements, kVectors, Part>, {blocks, dim3(threads, rows_per_block), 0, stream},
+         part, rows, cols, blocks_per_row);
 }
 
-template <int kLanes, typename T>
-__device__ Vector<T, kLanes> load_vector(const T* from) {
-  return *reinterpret_cast<const Vector<T, kLanes>*>(from);
+template <int kElements, typename T>
+__device__ Vector<T, kElements> load_vector(const T* from) {
+  return *reinterpret_cast<const Vector<T, kElements>*>(from);
 }
-template <int kLanes, typename T>
-__device__ void store_vector(T* to, const Vector<T, kLanes>& vector) {
-  *reinterpret_cast<Vector<T, kLanes>*>(to) = vector;
+template <int kElements, typename T>
+__device__ void store_vector(T* to, const Vector<T, kElements>& vector) {
+  *reinterpret_cast<Vector<T, kElements>*>(to) = vector;
 }
 
 bool on_boundaries(std::initializer_list<const void*> pointers) {  // null is, too
@@ -75,16 +75,15 @@ struct Scale {
   T* y;
 
   bool aligned() const { return on_boundaries({x, y}); }
-  template <int kLanes>
-  __device__ Vector<T, kLanes> load(std::int64_t at) const {
-    return load_vector<kLanes>(x + at);
+  template <int kElements>
+  __device__ Vector<T, kElements> load(std::int64_t at) const {
+    return load_vector<kElements>(x + at);
   }
-  template <int kLanes>
-  __device__ void store(const Vector<T, kLanes>& in, std::int64_t row, std::int64_t,
+  template <int kElements>
+  __device__ void store(const Vector<T, kElements>& in, std::int64_t row, std::int64_t,
                         std::int64_t at) const {
-    Vector<T, kLanes> out;
-    for (int lane = 0; lane < kLanes; ++lane)
-      out.at[lane] = from_float<T>(to_float(in.at[lane]) * scale[row]);
+    Vector<T, kElements> out;
+    for (int k = 0; k < kElements; ++k) out.at[k] = from_float<T>(to_float(in.at[k]) * scale[row]);
     store_vector(y + at, out);
   }
 };
@@ -99,19 +98,19 @@ struct Dropout {
   std::uint8_t* mask;
 
   bool aligned() const { return on_boundaries({x, y, mask}); }
-  template <int kLanes>
-  __device__ Vector<T, kLanes> load(std::int64_t at) const {
-    return load_vector<kLanes>(x + at);
+  template <int kElements>
+  __device__ Vector<T, kElements> load(std::int64_t at) const {
+    return load_vector<kElements>(x + at);
   }
-  template <int kLanes>
-  __device__ void store(const Vector<T, kLanes>& in, std::int64_t row, std::int64_t col,
+  template <int kElements>
+  __device__ void store(const Vector<T, kElements>& in, std::int64_t row, std::int64_t col,
                         std::int64_t at) const {
-    Vector<T, kLanes> out;
-    Vector<std::uint8_t, kLanes> kept;
-    for (int lane = 0; lane < kLanes; ++lane) {
-      kept.at[lane] = triton_uniform(seeds[row], static_cast<std::uint32_t>(col + lane)) > p;
-      const float scaled = to_float(in.at[lane]) * (1.0f / (1.0f - p));
-      out.at[lane] = from_float<T>(kept.at[lane] ? scaled : 0.0f);
+    Vector<T, kElements> out;
+    Vector<std::uint8_t, kElements> kept;
+    for (int k = 0; k < kElements; ++k) {
+      kept.at[k] = triton_uniform(seeds[row], static_cast<std::uint32_t>(col + k)) > p;
+      const float scaled = to_float(in.at[k]) * (1.0f / (1.0f - p));
+      out.at[k] = from_float<T>(kept.at[k] ? scaled : 0.0f);
     }
     store_vector(y + at, out);
     store_vector(mask + at, kept);
@@ -126,26 +125,26 @@ struct Add {
   T* sum;
   R* sum_too;
 
-  template <int kLanes>
+  template <int kElements>
   struct Inputs {
-    Vector<T, kLanes> a;
-    Vector<R, kLanes> b;
+    Vector<T, kElements> a;
+    Vector<R, kElements> b;
   };
 
   bool aligned() const { return on_boundaries({a, b, sum, sum_too}); }
-  template <int kLanes>
-  __device__ Inputs<kLanes> load(std::int64_t at) const {
-    return {load_vector<kLanes>(a + at), load_vector<kLanes>(b + at)};
+  template <int kElements>
+  __device__ Inputs<kElements> load(std::int64_t at) const {
+    return {load_vector<kElements>(a + at), load_vector<kElements>(b + at)};
   }
-  template <int kLanes>
-  __device__ void store(const Inputs<kLanes>& in, std::int64_t, std::int64_t,
+  template <int kElements>
+  __device__ void store(const Inputs<kElements>& in, std::int64_t, std::int64_t,
                         std::int64_t at) const {
-    Vector<T, kLanes> out;
-    Vector<R, kLanes> too;
-    for (int lane = 0; lane < kLanes; ++lane) {
-      const float value = to_float(in.a.at[lane]) + to_float(in.b.at[lane]);
-      out.at[lane] = from_float<T>(value);
-      too.at[lane] = from_float<R>(value);
+    Vector<T, kElements> out;
+    Vector<R, kElements> too;
+    for (int k = 0; k < kElements; ++k) {
+      const float value = to_float(in.a.at[k]) + to_float(in.b.at[k]);
+      out.at[k] = from_float<T>(value);
+      too.at[k] = from_float<R>(value);
     }
     store_vector(sum + at, out);
     if (sum_too != nullptr) store_vector(sum_too + at, too);

@@ -56,8 +56,8 @@ std::vector<Option> options(Problem& p) {
        {0, 1024, "a whole number of at least 0 and at most 1024"}},
       {"group",
        &p.group,
-       "G",
-       "rows a block, row groups or buffers, as the chapter's page says; 0: its own choice",
+       "COUNT",
+       "how a chapter cuts its work, in what it counts (rows a block, buffers, ...); 0: its choice",
        {0, 1 << 20, "a whole number of at least 0 and at most 1048576"}},
       {"recompute_output", &p.recompute_output, "",
        "a backward pass that can writes y again, for recomputation"},
@@ -102,8 +102,9 @@ Slot slot(P*& pointer, bool there = true, DType dtype = DType::F32) {
 }  // namespace
 
 template <typename T, typename W>
-std::vector<TensorDescription> describe_tensors(const Problem& p, bool from_y, ForwardArgs<T, W>& f,
-                                                BackwardArgs<T, W>& b) {
+std::vector<TensorDescription> describe_tensors(const Problem& p, bool from_y,
+                                                Arguments<T, W>& arguments) {
+  auto& [c, f, b] = arguments;
   constexpr Shape kMatrix = Shape::Matrix, kRows = Shape::Rows, kColumns = Shape::Columns;
   const Fusion& fusion = p.fusion;
   const DType stream = p.residual_dtype();
@@ -117,11 +118,12 @@ std::vector<TensorDescription> describe_tensors(const Problem& p, bool from_y, F
   const Slot none;
   const Slot y_of_backward = from_y ? slot(b.y) : slot(b.y_again, p.recompute_output);
   return {
-      {"x", kMatrix, Random{0, p.offset, 1}, true, slot(f.x), slot(b.x, !from_y && !from_sum)},
+      {"x", kMatrix, Random{0, p.offset, 1}, true, slot(f.x), slot(b.x, !from_y && !from_sum),
+       slot(c.x)},
       {"weight", kColumns, weights, p.affine, slot(f.weight), slot(b.weight)},
       {"bias", kColumns, Random{2, 0, 0.25f}, p.affine && layer, slot(f.bias), slot(b.bias)},
       {"dy", kMatrix, Random{3, 0, 1}, true, none, slot(b.dy)},
-      {"y", kMatrix, Saved::Y, true, slot(f.y), y_of_backward},
+      {"y", kMatrix, Saved::Y, true, slot(f.y), y_of_backward, slot(c.y)},
       {"mean", kRows, Saved::Mean, layer, slot(f.mean), slot(b.mean, !from_y)},
       {"rstd", kRows, Saved::Rstd, true, slot(f.rstd), slot(b.rstd)},
       {"dx", kMatrix, {}, true, none, slot(b.dx)},
@@ -285,7 +287,7 @@ class Bits {
   std::uint64_t key_;
 };
 
-/// A tensor of either direction, by its name.
+/// A tensor of any direction, by its name.
 TensorDescription find_tensor(const Problem& problem, std::string_view name) {
   for (TensorDescription& tensor : describe_tensors(problem, false))
     if (tensor.name == name) return std::move(tensor);
@@ -345,18 +347,23 @@ bool within(const Range& range, double value) {
   return enough && not_too_much;
 }
 
-std::string describe(const Problem& p) {
-  std::string text = std::string(name(p.kind)) + " " + std::string(name(p.dtype)) + ", " +
-                     std::to_string(p.rows) + " x " + std::to_string(p.cols) + ", ";
-  if (!p.affine)
-    text += "no weight or bias";
-  else
-    text += p.kind == Kind::Layer ? "weight and bias" : "weight";
-  text += ", eps " + number(p.eps) + ", seed " + std::to_string(p.seed);
+std::string describe(const Problem& p, Direction direction, std::string_view group) {
+  const bool norm = direction != Direction::Copy;
+  std::string text = norm ? std::string(name(p.kind)) + " " : "";
+  text += std::string(name(p.dtype)) + ", " + std::to_string(p.rows) + " x " +
+          std::to_string(p.cols) + ", ";
+  if (norm) {
+    if (!p.affine)
+      text += "no weight or bias";
+    else
+      text += p.kind == Kind::Layer ? "weight and bias" : "weight";
+    text += ", eps " + number(p.eps) + ", ";
+  }
+  text += "seed " + std::to_string(p.seed);
   const nlohmann::ordered_json json = to_json(p);
   for (const auto& [key, value] : json["options"].items()) {
     if (key == "affine") continue;
-    std::string words = key;
+    std::string words = key == "group" ? std::string(group) : key;
     std::replace(words.begin(), words.end(), '_', ' ');
     text += ", " + words;
     if (value.is_string()) text += " " + value.get<std::string>();
@@ -418,10 +425,10 @@ Problem from_json(const nlohmann::json& object, Problem like) {
 
 std::vector<TensorDescription> describe_tensors(const Problem& problem, bool from_y) {
   return with_types(problem, [&]<typename T, typename W>() {
-    ForwardArgs<T, W> forward{};
-    BackwardArgs<T, W> backward{};
-    auto all = describe_tensors<T, W>(problem, from_y, forward, backward);
+    Arguments<T, W> arguments;
+    auto all = describe_tensors<T, W>(problem, from_y, arguments);
     for (TensorDescription& tensor : all) {  // these arguments end here
+      tensor.copy.set = nullptr;
       tensor.forward.set = nullptr;
       tensor.backward.set = nullptr;
     }
@@ -443,7 +450,7 @@ std::int64_t operator_bytes(const Problem& problem, Direction direction, bool fr
 }
 
 std::int64_t roof_bytes(const Problem& problem, Direction direction) {
-  return (direction == Direction::Forward ? 2 : 3) * problem.tensor_bytes();
+  return (direction == Direction::Backward ? 3 : 2) * problem.tensor_bytes();
 }
 
 double needed_device_bytes(const Chapter& chapter, const Problem& problem) {
@@ -528,9 +535,9 @@ SavedForward saved_forward(const Problem& problem, RowRange rows) {
   return {std::move(exact.y), std::move(exact.sum), std::move(exact.mean), std::move(exact.rstd)};
 }
 
-#define LNC_INSTANTIATE(name, T, W)                               \
-  template std::vector<TensorDescription> describe_tensors<T, W>( \
-      const Problem&, bool, ForwardArgs<T, W>&, BackwardArgs<T, W>&);
+#define LNC_INSTANTIATE(name, T, W)                                                    \
+  template std::vector<TensorDescription> describe_tensors<T, W>(const Problem&, bool, \
+                                                                 Arguments<T, W>&);
 LNC_TYPE_PAIRS(LNC_INSTANTIATE)
 #undef LNC_INSTANTIATE
 

@@ -65,8 +65,10 @@ bool set_by_name(const Option::Field& field, std::string_view name);
 /// Whether `value` is a number that the option takes.
 bool within(const Range& range, double value);
 
-/// "layer f32, 1024 x 2048, weight and bias, eps 1e-05, seed 1, group 8"
-std::string describe(const Problem& problem);
+/// "layer f32, 1024 x 2048, weight and bias, eps 1e-05, seed 1, buffers 8", where `group` is
+/// "buffers": what Problem::group counts. Of a copy "f32, 1024 x 2048, seed 1".
+std::string describe(const Problem& problem, Direction direction = Direction::Forward,
+                     std::string_view group = "group");
 
 /// The problem as a record has it: kind, dtype, rows, cols, eps, seed, and in "options" whatever
 /// else is not as usual.
@@ -107,20 +109,36 @@ struct TensorDescription {
   std::variant<std::monostate, Random, Seeds, Saved> source;  ///< of an input's elements
   bool there;                                                 ///< whether the problem has it at all
   Slot forward, backward;
+  Slot copy = {};
 
   const Slot& slot(Direction direction) const {
-    return direction == Direction::Forward ? forward : backward;
+    switch (direction) {
+      case Direction::Copy:
+        return copy;
+      case Direction::Forward:
+        return forward;
+      case Direction::Backward:
+        break;
+    }
+    return backward;
   }
   /// Whether a pass in this direction has it.
   bool in(Direction direction) const { return there && slot(direction).there; }
+};
+
+/// The arguments of a launch, in each direction.
+template <typename T, typename W>
+struct Arguments {
+  CopyArgs<T, W> copy = {};
+  ForwardArgs<T, W> forward = {};
+  BackwardArgs<T, W> backward = {};
 };
 
 /// Every tensor that a pass may have, bound to the arguments of a launch.
 /// @param from_y a backward pass that is given y in place of x and mean
 template <typename T, typename W>
 std::vector<TensorDescription> describe_tensors(const Problem& problem, bool from_y,
-                                                ForwardArgs<T, W>& forward,
-                                                BackwardArgs<T, W>& backward);
+                                                Arguments<T, W>& arguments);
 
 /// The same without arguments to bind them to.
 std::vector<TensorDescription> describe_tensors(const Problem& problem, bool from_y);
@@ -130,7 +148,7 @@ std::int64_t elements(const Problem& problem, Shape shape);
 /// The bytes that a pass must move, whatever the kernel: each matrix read or written once.
 std::int64_t operator_bytes(const Problem& problem, Direction direction, bool from_y);
 
-/// The bytes of the roof's kernel for this problem: forward a copy, backward a triad of x's size.
+/// The bytes of the roof's kernel for this problem: backward a triad of x's size, else a copy.
 std::int64_t roof_bytes(const Problem& problem, Direction direction);
 
 /// Bytes of device memory that `chapter` needs for `problem`; a double, since a mistyped problem

@@ -56,9 +56,15 @@ double significant(double value) {
 
 }  // namespace
 
+nlohmann::ordered_json made_by() {
+  static const std::string made_from = commit();
+  const Device& d = device();
+  return {{"device", d.name},     {"driver", d.driver}, {"cuda", d.cuda},
+          {"backend", d.backend}, {"date", today()},    {"commit", made_from}};
+}
+
 nlohmann::ordered_json to_record(const Result& r) {
   using Json = nlohmann::ordered_json;
-  const Device& d = device();
   double max_abs_error = 0.0;
   double relative_error = 0.0;
   Json distances = Json::object();
@@ -72,23 +78,17 @@ nlohmann::ordered_json to_record(const Result& r) {
     max_abs_error = std::max(max_abs_error, check.max_abs_error);
     relative_error = std::max(relative_error, check.relative_error);
   }
-  static const std::string made_from = commit();
   Json record{{"schema", kSchema},
               {"chapter", r.chapter->id},
               {"direction", name(r.chapter->direction())},
               {"problem", to_json(r.problem)},
               {"set", r.set.empty() ? Json() : Json(r.set)},
               {"l2", r.cold ? "cold" : "warm"},
-              {"clock", kClock},
-              {"device", d.name},
-              {"driver", d.driver},
-              {"cuda", d.cuda},
-              {"backend", d.backend},
-              {"date", today()},
-              {"commit", made_from},
-              {"passed", r.passed()},
-              {"max_abs_err", r.error.empty() ? Json(significant(max_abs_error)) : Json()},
-              {"rel_err", r.error.empty() ? Json(significant(relative_error)) : Json()}};
+              {"clock", kClock}};
+  record.update(made_by());
+  record["passed"] = r.passed();
+  record["max_abs_err"] = r.error.empty() ? Json(significant(max_abs_error)) : Json();
+  record["rel_err"] = r.error.empty() ? Json(significant(relative_error)) : Json();
   if (!distances.empty()) record["distances"] = distances;
   if (!r.error.empty()) record["error"] = r.error;
   if (r.timing) {

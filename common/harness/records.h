@@ -11,6 +11,9 @@ namespace lnc {
 
 inline constexpr int kSchema = 2;  ///< of a record; common/bench/measurements.py reads it
 
+/// What made a record: backend, device, driver, cuda, date, commit.
+nlohmann::ordered_json made_by();
+
 /// A result as a record. common/harness/README.md says what its fields are.
 nlohmann::ordered_json to_record(const Result& result);
 

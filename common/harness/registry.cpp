@@ -52,7 +52,7 @@ Refusal refusal(const Chapter& chapter, const Problem& problem, const Gpu& gpu) 
     return refuse("is not a fused chapter", "fusion");
   if (chapter.needs_affine && !problem.affine) return refuse("needs weight and bias", "affine");
   if (problem.group > 0 && chapter.group.empty())
-    return refuse("has no groups, whose size could be chosen", "group");
+    return refuse("cuts its work in one way only, whatever number is asked for");
   if (problem.recompute_output && !chapter.recomputes_output)
     return refuse("does not write y again", "recompute_output");
   const auto most = [](std::int64_t number, const char* what) {
@@ -70,6 +70,9 @@ Refusal refusal(const Chapter& chapter, const Problem& problem, const Gpu& gpu) 
                   "cols");
   if (problem.rows > chapter.max_rows)
     return refuse(most(chapter.max_rows, "rows") + std::to_string(problem.rows), "rows");
+  if (problem.rows > chapter.max_elements / problem.cols)
+    return refuse(most(chapter.max_elements, "elements") + std::to_string(problem.rows) + " x " +
+                  std::to_string(problem.cols));
   return {};
 }
 

@@ -25,7 +25,7 @@ struct Refusal {
 Refusal refusal(const Chapter& chapter, const Problem& problem, const Gpu& gpu);
 Refusal refusal(const Chapter& chapter, const Problem& problem);
 
-/// All registered chapters: forward before backward, each in the order of its ids.
+/// All registered chapters: the copy, forward, backward, each in the order of its ids.
 const std::vector<Chapter>& chapters();
 
 /// A registered chapter by its id; null for an unknown one.

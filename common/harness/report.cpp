@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdarg>
 #include <cstdio>
 
@@ -27,7 +28,7 @@ std::string grouped(double value) {
 }
 
 const char* roof_name(Direction direction) {
-  return direction == Direction::Forward ? "copy" : "triad";
+  return direction == Direction::Backward ? "triad" : "copy";
 }
 
 /// The parts of a fusion, beside the chapter that does them all.
@@ -47,6 +48,24 @@ void print_parts(const Result& result) {
                 ratio);
 }
 
+/// The result of the chapter that this one improves on, to hold its time against; null where that
+/// has none, or is of the other direction.
+const Result* timed_parent(const std::vector<Result>& results, const Chapter& chapter) {
+  for (const Result& result : results)
+    if (result.chapter->id == chapter.parent && result.timing && result.error.empty() &&
+        result.chapter->direction() == chapter.direction())
+      return &result;
+  return nullptr;
+}
+
+/// "main line; its parent is fwd01"
+std::string place_on_the_map(const Chapter& chapter) {
+  std::string words(name(chapter.road));
+  if (chapter.road != Road::Main) words = "side road: " + words;
+  if (!chapter.parent.empty()) words += "; its parent is " + std::string(chapter.parent);
+  return words;
+}
+
 }  // namespace
 
 std::string describe(const Device& d) {
@@ -59,6 +78,7 @@ void print_page(const Result& result) {
   std::printf("\n%s · %s — %s (after %s)\n", std::string(chapter.id).c_str(),
               std::string(chapter.title).c_str(), std::string(chapter.teaches).c_str(),
               std::string(chapter.source).c_str());
+  std::printf("  %s\n", place_on_the_map(chapter).c_str());
   if (!result.error.empty()) {
     std::printf("  FAILED: %s\n", result.error.c_str());
     return;
@@ -77,8 +97,11 @@ void print_page(const Result& result) {
     }
     std::printf(" %10.1e %10.0f %%  %s\n", check.limit, 100.0 * check.worst_of_bound,
                 check.passed() ? "pass" : "FAIL");
-    if (check.worst_of_bound > 1.0)
-      std::printf("            worst at %s\n", check.place(result.problem.cols).c_str());
+    const std::string place = check.place(result.problem.cols);
+    if (std::isinf(check.max_abs_error))
+      std::printf("            no number at %s: was it written?\n", place.c_str());
+    else if (check.worst_of_bound > 1.0)
+      std::printf("            worst at %s\n", place.c_str());
   }
   const double predicted = static_cast<double>(result.predicted_bytes);
   if (!result.timing) {
@@ -112,8 +135,9 @@ void print_line(const Result& r) {
   const Problem& p = r.problem;
   const std::string shape =
       format("%lld x %lld", static_cast<long long>(p.rows), static_cast<long long>(p.cols));
-  std::printf("%-6s %-5s %-4s %16s", std::string(r.chapter->id).c_str(),
-              std::string(name(p.kind)).c_str(), std::string(name(p.dtype)).c_str(), shape.c_str());
+  const std::string_view kind = r.chapter->direction() == Direction::Copy ? "" : name(p.kind);
+  std::printf("%-6s %-5s %-4s %16s", std::string(r.chapter->id).c_str(), std::string(kind).c_str(),
+              std::string(name(p.dtype)).c_str(), shape.c_str());
   if (r.timing && device().emulated) std::printf(" %10.1f ms emulated", r.timing->median_us / 1e3);
   if (r.timing && !device().emulated) std::printf(" %12.2f us", r.timing->median_us);
   if (r.timing && r.roof_us) std::printf(" %6.1f %% of the roof", *r.percent_of_roof());
@@ -137,7 +161,6 @@ void print_progression(const std::vector<Result>& results) {
     std::printf(" %10s %9s %11s %6s %7s %12s", "median us", "speed-up", "cycles", "GB/s", "% roof",
                 "predicted MB");
   std::printf("  check\n");
-  const Result* before = nullptr;
   for (const Result& r : results) {
     const Chapter& chapter = *r.chapter;
     std::printf("%-7s %-*s", std::string(chapter.id).c_str(), width,
@@ -149,12 +172,11 @@ void print_progression(const std::vector<Result>& results) {
                   predicted_mb);
     } else if (timed) {
       const Timing& t = *r.timing;
-      const bool follows = before != nullptr && before->chapter->direction() == chapter.direction();
+      const Result* const parent = timed_parent(results, chapter);
       std::printf(" %10.2f %9s %11s %6.0f %7s %12.2f", t.median_us,
-                  follows ? format("x %.2f", before->timing->median_us / t.median_us).c_str() : "",
+                  parent ? format("x %.2f", parent->timing->median_us / t.median_us).c_str() : "",
                   grouped(t.cycles.value_or(0)).c_str(), r.gbps(),
                   r.roof_us ? format("%.1f", *r.percent_of_roof()).c_str() : "-", predicted_mb);
-      before = &r;
     } else {
       std::printf(" %10s %9s %11s %6s %7s %12.2f", "-", "", "-", "-", "-", predicted_mb);
     }

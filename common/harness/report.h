@@ -16,7 +16,7 @@ void print_page(const Result& result);
 /// A line about one result, for a benchmark of many problems.
 void print_line(const Result& result);
 
-/// The progression: a line for each result, with the speed-up over the chapter before.
+/// The progression: a line for each result, with the speed-up over its parent.
 void print_progression(const std::vector<Result>& results);
 
 /// A progress bar on standard error where that is a terminal; silent elsewhere.

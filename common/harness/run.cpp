@@ -10,16 +10,18 @@ Run::Run(const Chapter& chapter, const Tensors& tensors)
   tensors.poison_outputs();
   auto* const workspace = workspace_.as<void>();
   with_types(tensors.problem(), [&]<typename T, typename W>() {
+    const auto add = [&](const auto& launchers, const auto& args) {
+      const auto run = launchers.template get<T, W>();
+      launches_.emplace_back([=] { run(args); });
+    };
     for (int copy = 0; copy < tensors.copies(); ++copy) {
-      if (const auto* forward = std::get_if<ForwardLaunchers>(&chapter.run)) {
-        const auto run = forward->get<T, W>();
-        const auto args = forward_args<T, W>(tensors, workspace, copy);
-        launches_.emplace_back([=] { run(args); });
-      } else {
-        const auto run = std::get<BackwardLaunchers>(chapter.run).get<T, W>();
-        const auto args = backward_args<T, W>(tensors, workspace, copy);
-        launches_.emplace_back([=] { run(args); });
-      }
+      if (const auto* copying = std::get_if<CopyLaunchers>(&chapter.run))
+        add(*copying, copy_args<T, W>(tensors, copy));
+      else if (const auto* forward = std::get_if<ForwardLaunchers>(&chapter.run))
+        add(*forward, forward_args<T, W>(tensors, workspace, copy));
+      else
+        add(std::get<BackwardLaunchers>(chapter.run),
+            backward_args<T, W>(tensors, workspace, copy));
     }
   });
 }

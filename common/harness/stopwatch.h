@@ -94,8 +94,8 @@ bool stable(const std::vector<double>& samples);
 /// say nothing about a GPU.
 Timing time_launches(const std::vector<Launch>& launches, const Sampling& sampling);
 
-/// Microseconds that the device needs to stream tensors of `bytes` each: a copy (one read, one
-/// write) for forward, a triad (two reads, one write) for backward. The best of a few launch
+/// Microseconds that the device needs to stream tensors of `bytes` each: for backward a triad (two
+/// reads, one write), else a copy (one read, one write). The best of a few launch
 /// shapes, each by the clock above; none where the device is emulated, there is nothing to stream,
 /// or the tensors do not fit in device memory beside what is there.
 std::optional<double> roof_us(Direction direction, std::int64_t bytes, bool cold);

@@ -169,26 +169,25 @@ void Tensors::dump(const std::string& directory) const {
 
 namespace {
 
-/// The arguments of both directions, with the pointers of one.
+/// The arguments of every direction, with the pointers of one.
 template <typename T, typename W>
-std::pair<ForwardArgs<T, W>, BackwardArgs<T, W>> arguments(const Tensors& tensors, void* workspace,
-                                                           int copy) {
+Arguments<T, W> arguments(const Tensors& tensors, void* workspace, int copy) {
   const Problem& problem = tensors.problem();
-  const auto common_to_both = [&](auto& args) {
-    args.rows = problem.rows;
-    args.cols = problem.cols;
-    args.eps = problem.eps;
-    args.group = problem.group;
-    args.kind = problem.kind;
-    args.workspace = workspace;
-    args.fused.dropout = problem.fusion.dropout;
-    args.fused.residual_is_float = problem.residual_dtype() == DType::F32;
+  Arguments<T, W> args;
+  args.copy.count = problem.rows * problem.cols;
+  const auto of_a_norm = [&](auto& norm) {
+    norm.rows = problem.rows;
+    norm.cols = problem.cols;
+    norm.eps = problem.eps;
+    norm.group = problem.group;
+    norm.kind = problem.kind;
+    norm.workspace = workspace;
+    norm.fused.dropout = problem.fusion.dropout;
+    norm.fused.residual_is_float = problem.residual_dtype() == DType::F32;
   };
-  std::pair<ForwardArgs<T, W>, BackwardArgs<T, W>> args{};
-  common_to_both(args.first);
-  common_to_both(args.second);
-  for (const auto& tensor :
-       describe_tensors<T, W>(problem, tensors.from_y(), args.first, args.second))
+  of_a_norm(args.forward);
+  of_a_norm(args.backward);
+  for (const auto& tensor : describe_tensors<T, W>(problem, tensors.from_y(), args))
     if (tensor.in(tensors.direction()))
       tensor.slot(tensors.direction()).set(tensors.data(tensor.name, copy));
   return args;
@@ -197,16 +196,22 @@ std::pair<ForwardArgs<T, W>, BackwardArgs<T, W>> arguments(const Tensors& tensor
 }  // namespace
 
 template <typename T, typename W>
+CopyArgs<T, W> copy_args(const Tensors& tensors, int copy) {
+  return arguments<T, W>(tensors, nullptr, copy).copy;
+}
+
+template <typename T, typename W>
 ForwardArgs<T, W> forward_args(const Tensors& tensors, void* workspace, int copy) {
-  return arguments<T, W>(tensors, workspace, copy).first;
+  return arguments<T, W>(tensors, workspace, copy).forward;
 }
 
 template <typename T, typename W>
 BackwardArgs<T, W> backward_args(const Tensors& tensors, void* workspace, int copy) {
-  return arguments<T, W>(tensors, workspace, copy).second;
+  return arguments<T, W>(tensors, workspace, copy).backward;
 }
 
 #define LNC_INSTANTIATE(name, T, W)                                          \
+  template CopyArgs<T, W> copy_args<T, W>(const Tensors&, int);              \
   template ForwardArgs<T, W> forward_args<T, W>(const Tensors&, void*, int); \
   template BackwardArgs<T, W> backward_args<T, W>(const Tensors&, void*, int);
 LNC_TYPE_PAIRS(LNC_INSTANTIATE)

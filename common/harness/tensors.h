@@ -93,6 +93,8 @@ class Tensors {
 
 /// The arguments of a launch on these tensors.
 template <typename T, typename W>
+CopyArgs<T, W> copy_args(const Tensors& tensors, int copy = 0);
+template <typename T, typename W>
 ForwardArgs<T, W> forward_args(const Tensors& tensors, void* workspace = nullptr, int copy = 0);
 template <typename T, typename W>
 BackwardArgs<T, W> backward_args(const Tensors& tensors, void* workspace = nullptr, int copy = 0);

@@ -13,8 +13,8 @@ namespace lnc {
 /// at 16-byte boundaries of memory, wherever the rows do. kAligned: all rows start and end there.
 template <typename T, bool kAligned>
 struct BulkRows {
-  static constexpr int kLanes = kVectorElements<T>;
-  using Slot = Packed<T, kLanes>;  ///< what a vector takes in shared memory
+  static constexpr int kElements = kVectorElements<T>;
+  using Slot = Packed<T, kElements>;  ///< what a vector takes in shared memory
   const T* tensor;
   std::int64_t rows;
   std::int64_t cols;
@@ -50,25 +50,25 @@ struct BulkRows {
   /// A vector of `row`, from the slot where `load` has brought it; 0 outside of the row.
   __device__ Slot take(const T* row, const Columns<T, kAligned>& columns, const Slot* slot) const {
     if (!columns.any()) return {};
-    if (kAligned || (columns.first >= 0 && columns.first + kLanes <= cols)) return *slot;
+    if (kAligned || (columns.first >= 0 && columns.first + kElements <= cols)) return *slot;
     const T* at = row + columns.first;
-    if (at < tensor || at + kLanes > tensor + rows * cols) return columns.load(row);
-    auto vector = __builtin_bit_cast(Vector<T, kLanes>, *slot);
-    for (int lane = 0; lane < kLanes; ++lane) {
-      if (!columns.has(lane)) vector.at[lane] = from_float<T>(0.0f);
+    if (at < tensor || at + kElements > tensor + rows * cols) return columns.load(row);
+    auto vector = __builtin_bit_cast(Vector<T, kElements>, *slot);
+    for (int k = 0; k < kElements; ++k) {
+      if (!columns.has(k)) vector.at[k] = from_float<T>(0.0f);
     }
     return __builtin_bit_cast(Slot, vector);
   }
-  /// The elements of `row` from column `first` on, a multiple of kLanes, from the slots where
+  /// The elements of `row` from column `first` on, a multiple of kElements, from the slots where
   /// `load_rows` has brought it; 0 beyond its end, and where the row is not `there`.
   __device__ Slot take_columns(bool there, std::int64_t row, int first, const Slot* slots) const {
     if (!there || first >= cols) return {};
-    if constexpr (kAligned) return slots[first / kLanes];
+    if constexpr (kAligned) return slots[first / kElements];
     const T* const start = tensor + row * cols;
     const auto shift = reinterpret_cast<std::uintptr_t>(start) % 16 / sizeof(T);
     const auto* elements = reinterpret_cast<const T*>(slots) + shift;
-    Vector<T, kLanes> vector{};
-    for (int col = first; col < first + kLanes && col < cols; ++col) {
+    Vector<T, kElements> vector{};
+    for (int col = first; col < first + kElements && col < cols; ++col) {
       const std::uintptr_t of_vector = reinterpret_cast<std::uintptr_t>(start + col) / 16 * 16;
       const bool came = of_vector >= reinterpret_cast<std::uintptr_t>(tensor) &&
                         of_vector + 16 <= reinterpret_cast<std::uintptr_t>(tensor + rows * cols);
@@ -83,14 +83,15 @@ struct BulkRows {
   __device__ unsigned copy(std::int64_t row, std::int64_t first, int vectors, Slot* slots,
                            Barrier& barrier, Policy... policy) const {
     if constexpr (kAligned) {
-      const std::int64_t elements = min(cols - first * kLanes, std::int64_t{vectors} * kLanes);
+      const std::int64_t elements =
+          min(cols - first * kElements, std::int64_t{vectors} * kElements);
       if (elements <= 0) return 0;
       const auto bytes = static_cast<unsigned>(elements * sizeof(T));
-      bulk_load(slots, tensor + row * cols + first * kLanes, bytes, barrier, policy...);
+      bulk_load(slots, tensor + row * cols + first * kElements, bytes, barrier, policy...);
       return bytes;
     }
     const auto floor = [](const T* p) { return reinterpret_cast<std::uintptr_t>(p) / 16 * 16; };
-    const auto ceil = [=](const T* p) { return floor(p + kLanes - 1); };
+    const auto ceil = [=](const T* p) { return floor(p + kElements - 1); };
     const std::uintptr_t start = floor(tensor + row * cols) + first * 16;
     const std::uintptr_t begin = max(start, ceil(tensor));
     const std::uintptr_t end = min(min(start + vectors * 16, ceil(tensor + (row + 1) * cols)),

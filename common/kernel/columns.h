@@ -10,7 +10,7 @@ namespace lnc {
 /// boundaries, so that it always is.
 template <typename T, bool kAligned>
 struct Columns {
-  static constexpr int kLanes = kVectorElements<T>;
+  static constexpr int kElements = kVectorElements<T>;
   std::int64_t first;  // before the row's start, or past its end, for a vector that straddles
   std::int64_t cols;
 
@@ -18,42 +18,42 @@ struct Columns {
     // Vectors start at 16-byte boundaries of memory, wherever the row starts.
     const std::int64_t shift =
         kAligned ? 0 : reinterpret_cast<std::uintptr_t>(row) % 16 / sizeof(T);
-    first = vector * kLanes - shift;
+    first = vector * kElements - shift;
   }
   __device__ bool any() const { return first < cols; }
-  __device__ bool has(int lane) const {  // no test at all where rows are aligned
-    return kAligned || (first + lane >= 0 && first + lane < cols);
+  __device__ bool has(int element) const {  // no test at all where rows are aligned
+    return kAligned || (first + element >= 0 && first + element < cols);
   }
   template <typename U>
   __device__ bool in_one_access(const U* row) const {
-    return kAligned || (first >= 0 && first + kLanes <= cols &&
+    return kAligned || (first >= 0 && first + kElements <= cols &&
                         reinterpret_cast<std::uintptr_t>(row + first) % 16 == 0);
   }
 
   template <typename U>
-  __device__ Packed<U, kLanes> load(const U* row) const {
-    Packed<U, kLanes> packed{};  // 0 outside of the row
+  __device__ Packed<U, kElements> load(const U* row) const {
+    Packed<U, kElements> packed{};  // 0 outside of the row
     if (!any()) return packed;
-    if (in_one_access(row)) return *reinterpret_cast<const Packed<U, kLanes>*>(row + first);
-    Vector<U, kLanes> vector{};
-    for (int lane = 0; lane < kLanes; ++lane) {
-      if (has(lane)) vector.at[lane] = row[first + lane];
+    if (in_one_access(row)) return *reinterpret_cast<const Packed<U, kElements>*>(row + first);
+    Vector<U, kElements> vector{};
+    for (int k = 0; k < kElements; ++k) {
+      if (has(k)) vector.at[k] = row[first + k];
     }
-    return __builtin_bit_cast(Packed<U, kLanes>, vector);
+    return __builtin_bit_cast(Packed<U, kElements>, vector);
   }
-  /// Of a tensor that may be null: then each lane is `otherwise`.
+  /// Of a tensor that may be null: then each element is `otherwise`.
   template <typename U>
-  __device__ Packed<U, kLanes> load_or(float otherwise, const U* row) const {
-    return row == nullptr ? load_if<kLanes>(false, row, 0, otherwise) : load(row);
+  __device__ Packed<U, kElements> load_or(float otherwise, const U* row) const {
+    return row == nullptr ? load_if<kElements>(false, row, 0, otherwise) : load(row);
   }
-  __device__ void store(T* row, const float (&values)[kLanes]) const {
+  __device__ void store(T* row, const float (&values)[kElements]) const {
     if (!any()) return;
     if (in_one_access(row)) {
-      *reinterpret_cast<Packed<T, kLanes>*>(row + first) = from_floats<T>(values);
+      *reinterpret_cast<Packed<T, kElements>*>(row + first) = from_floats<T>(values);
       return;
     }
-    for (int lane = 0; lane < kLanes; ++lane) {
-      if (has(lane)) row[first + lane] = from_float<T>(values[lane]);
+    for (int k = 0; k < kElements; ++k) {
+      if (has(k)) row[first + k] = from_float<T>(values[k]);
     }
   }
 };

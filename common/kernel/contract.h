@@ -12,7 +12,9 @@
 
 namespace lnc {
 
-enum class Direction { Forward, Backward };
+/// What a chapter's kernel does: it normalises rows, or computes the gradient of that; chapter zero
+/// only copies.
+enum class Direction { Copy, Forward, Backward };
 enum class Kind { Layer, Rms };  ///< subtract the mean and divide by the deviation, or only scale
 
 /// The type of the residual stream in a fused pass.
@@ -70,6 +72,16 @@ struct Problem {
   }
 
   friend bool operator==(const Problem&, const Problem&) = default;
+};
+
+/// The arguments of a copy: y becomes x, bit for bit. A copy asks nothing of a problem but its size
+/// and its type: not which elements are a row, not W.
+template <typename T, typename W = T>
+struct CopyArgs {
+  const T* x;          ///< [count]
+  T* y;                ///< [count]
+  std::int64_t count;  ///< of elements, rows · cols
+  cudaStream_t stream;
 };
 
 /// The further arguments of a fused forward launch; all null where a part is absent. T is the type
@@ -176,6 +188,7 @@ struct Launchers {
 #undef LNC_GET
   }
 };
+using CopyLaunchers = Launchers<CopyArgs>;
 using ForwardLaunchers = Launchers<ForwardArgs>;
 using BackwardLaunchers = Launchers<BackwardArgs>;
 
@@ -193,7 +206,15 @@ auto with_types(const Problem& problem, Body&& body) {
 
 /// As records and the command line spell them.
 constexpr std::string_view name(Direction direction) {
-  return direction == Direction::Forward ? "forward" : "backward";
+  switch (direction) {
+    case Direction::Copy:
+      return "copy";
+    case Direction::Forward:
+      return "forward";
+    case Direction::Backward:
+      break;
+  }
+  return "backward";
 }
 constexpr std::string_view name(Kind kind) { return kind == Kind::Layer ? "layer" : "rms"; }
 inline std::string_view name(DType dtype) { return element_type(dtype).name; }

@@ -24,25 +24,52 @@ inline constexpr Gpu kH100{132, 2048, 50 << 20, 90};
 
 inline constexpr std::int64_t kMaxGridX = std::numeric_limits<std::int32_t>::max();
 
+/// Where a chapter stands on the map: on the main line, which a learner walks first, or on a side
+/// road.
+enum class Road { Main, Numerics, Fusion, Sums, WideRows };
+
+constexpr std::string_view name(Road road) {
+  switch (road) {
+    case Road::Main:
+      return "main line";
+    case Road::Numerics:
+      return "numerics";
+    case Road::Fusion:
+      return "fusion";
+    case Road::Sums:
+      return "sums";
+    case Road::WideRows:
+      return "wide rows";
+  }
+  return {};
+}
+
 /// A chapter, as data. A kernel.cu describes itself with one of these in a `Registration`.
 struct Chapter {
   std::string_view id;       ///< "fwd02"
   std::string_view title;    ///< "One warp per row"
   std::string_view teaches;  ///< the one idea, in a line
   std::string_view source;   ///< the public system that it follows
+  std::string_view parent;   ///< id of the chapter that it improves on; empty for the first
+  Road road = Road::Main;
   std::vector<Kind> kinds = {Kind::Layer, Kind::Rms};
   bool needs_affine = false;       ///< refuses null weight and bias
   bool fused = false;              ///< takes a Problem::fusion
   bool recomputes_output = false;  ///< takes Problem::recompute_output
   bool from_y = false;             ///< a backward pass that is given y in place of x and mean
-  std::string_view group = {};  ///< what Problem::group counts, "rows a block"; empty: it has none
-  int min_architecture = 0;     ///< the first that has what it uses: 90 for Hopper
-  bool deterministic = true;    ///< the same bits from run to run
+  /// What Problem::group counts; empty where there is no such number. The command line makes its
+  /// option of it: "rows a block" is --rows-per-block.
+  std::string_view group = {};
+  int min_architecture = 0;   ///< the first that has what it uses: 90 for Hopper
+  bool deterministic = true;  ///< the same bits from run to run
   std::int64_t max_cols = std::numeric_limits<std::int64_t>::max();
   std::string_view max_cols_because = "its sums would lose digits";       ///< no more than max_cols
   std::int64_t max_row_bytes = std::numeric_limits<std::int64_t>::max();  ///< that fit in a block
   std::int64_t max_rows = kMaxGridX;  ///< where a grid of one block or warp a row ends
-  std::variant<ForwardLaunchers, BackwardLaunchers> run;  ///< says the direction too
+  /// Elements of x that its launch can count: a copy's grid of one thread an element ends there.
+  std::int64_t max_elements = std::numeric_limits<std::int64_t>::max();
+  /// Its host function for each pair of types. Says the direction too, in Direction's order.
+  std::variant<CopyLaunchers, ForwardLaunchers, BackwardLaunchers> run;
 
   /// Bytes that must move to and from device memory, predicted before any measurement.
   std::int64_t (*predicted_bytes)(const Problem&, const Gpu&) = nullptr;
@@ -51,9 +78,7 @@ struct Chapter {
 
   std::string_view directory = {};  ///< "fwd02_warp_per_row"; its registration fills it in
 
-  Direction direction() const {
-    return run.index() == 0 ? Direction::Forward : Direction::Backward;
-  }
+  Direction direction() const { return static_cast<Direction>(run.index()); }
 };
 
 /// Enters a chapter into the registry; a static object of a kernel.cu. `directory` is the name of
@@ -94,13 +119,18 @@ inline std::int64_t backward_tensor_bytes(const Problem& problem) {
          (1 + problem.fusion.prenorm + problem.writes_dresidual()) * residual;
 }
 
-/// The bytes of a chapter that walks its `inputs` tensors (x; dy and x) `walks` times with
-/// `threads_per_row` threads and writes one tensor.
-inline std::int64_t predict_bytes(const Problem& problem, const Gpu& gpu, int threads_per_row,
-                                  int inputs, int walks) {
-  const std::int64_t in_flight = rows_in_flight(problem, threads_per_row, gpu) * inputs *
+/// How a kernel reads its rows.
+struct Walks {
+  int inputs;           ///< tensors that it reads: 1 forward (x), 2 backward (dy and x)
+  int walks;            ///< how often it reads them
+  int threads_per_row;  ///< from which follows how many rows the GPU has in flight
+};
+
+/// The bytes to and from device memory of a chapter that reads like this and writes one tensor.
+inline std::int64_t predict_bytes(const Problem& problem, const Gpu& gpu, Walks how) {
+  const std::int64_t in_flight = rows_in_flight(problem, how.threads_per_row, gpu) * how.inputs *
                                  problem.cols * problem.element_bytes();
-  return (inputs * device_reads(walks, in_flight, gpu) + 1) * problem.tensor_bytes() +
+  return (how.inputs * device_reads(how.walks, in_flight, gpu) + 1) * problem.tensor_bytes() +
          parameter_bytes(problem);
 }
 

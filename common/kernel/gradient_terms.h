@@ -8,29 +8,30 @@
 namespace lnc {
 
 /// What dx, dweight and dbias are made of, for the columns of one vector.
-template <int kLanes>
+template <int kElements>
 struct GradientTerms {
-  float xhat[kLanes], dy[kLanes], wdy[kLanes];
+  float xhat[kElements], dy[kElements], wdy[kElements];
 
   GradientTerms() = default;
   template <typename X, typename T, typename W>
-  __device__ GradientTerms(const Packed<X, kLanes>& packed_x, const Packed<T, kLanes>& packed_dy,
-                           const Packed<W, kLanes>& weight, float mean, float rstd) {
+  __device__ GradientTerms(const Packed<X, kElements>& packed_x,
+                           const Packed<T, kElements>& packed_dy,
+                           const Packed<W, kElements>& weight, float mean, float rstd) {
     to_floats(packed_x, xhat);
     to_floats(packed_dy, dy);
     to_floats(weight, wdy);
     for (float& value : xhat) {
       value = (value - mean) * rstd;
     }
-    for (int lane = 0; lane < kLanes; ++lane) {
-      wdy[lane] *= dy[lane];
+    for (int k = 0; k < kElements; ++k) {
+      wdy[k] *= dy[k];
     }
   }
   /// Adds to the sums that c1 (x) and c2 (y) are means of. Where dy is 0 there is nothing to add.
   __device__ void add_to(float2& sums) const {
-    for (int lane = 0; lane < kLanes; ++lane) {
-      sums.x += wdy[lane] * xhat[lane];
-      sums.y += wdy[lane];
+    for (int k = 0; k < kElements; ++k) {
+      sums.x += wdy[k] * xhat[k];
+      sums.y += wdy[k];
     }
   }
 };
@@ -38,7 +39,7 @@ struct GradientTerms {
 inline constexpr int kMeansThreads = 512;
 
 /// c1 and c2 of a row, a block each, for kernels in which no block sees the whole of it.
-template <typename T, typename W, int kLanes>
+template <typename T, typename W, int kElements>
 __global__ void __launch_bounds__(kMeansThreads) row_means(BackwardArgs<T, W> a, float2* means) {
   const std::int64_t row = blockIdx.x;
   const std::int64_t start = row * a.cols;
@@ -47,11 +48,11 @@ __global__ void __launch_bounds__(kMeansThreads) row_means(BackwardArgs<T, W> a,
   const float rstd = a.rstd[row];
   float2 c = make_float2(0.0f, 0.0f);
 #pragma unroll 4
-  for (std::int64_t col = threadIdx.x * kLanes; col < a.cols; col += kMeansThreads * kLanes) {
-    const auto x = load_if<kLanes>(true, a.x, start + col);
-    const auto dy = load_if<kLanes>(true, a.dy, start + col);
-    const auto weight = load_if<kLanes>(a.weight != nullptr, a.weight, col, 1.0f);
-    const GradientTerms<kLanes> terms(x, dy, weight, mean, rstd);
+  for (std::int64_t col = threadIdx.x * kElements; col < a.cols; col += kMeansThreads * kElements) {
+    const auto x = load_if<kElements>(true, a.x, start + col);
+    const auto dy = load_if<kElements>(true, a.dy, start + col);
+    const auto weight = load_if<kElements>(a.weight != nullptr, a.weight, col, 1.0f);
+    const GradientTerms<kElements> terms(x, dy, weight, mean, rstd);
     terms.add_to(c);
   }
   c = row_sums<kMeansThreads, kMeansThreads>(c, 0);

@@ -36,20 +36,20 @@ struct OrdinaryStart {
 
 /// A block adds up 32 vectors of dweight's columns (blockIdx.y = 0) or of dbias's (1): a lane has a
 /// vector, the warps share the parts. Always in the same order, so the bits are always the same.
-template <typename Start, int kLanes, typename W>
+template <typename Start, int kElements, typename W>
 __global__ void __launch_bounds__(kWarpSize* kWarpSize)
     add_partial_sums_kernel(PartialSums sums, std::int64_t parts, W* dweight, W* dbias,
                             std::int64_t cols) {
-  __shared__ Vector<float, kLanes> of_warp[kWarpSize][kWarpSize];
+  __shared__ Vector<float, kElements> of_warp[kWarpSize][kWarpSize];
   const float* partial = blockIdx.y == 0 ? sums.dweight : sums.dbias;
   const int warps = blockDim.x / kWarpSize;
   const int warp = threadIdx.x / kWarpSize;
   const int lane = threadIdx.x % kWarpSize;
-  const std::int64_t col = (std::int64_t{blockIdx.x} * kWarpSize + lane) * kLanes;
+  const std::int64_t col = (std::int64_t{blockIdx.x} * kWarpSize + lane) * kElements;
 
-  Vector<float, kLanes> sum = {};
-  const auto add = [&sum](const Vector<float, kLanes>& part) {
-    for (int i = 0; i < kLanes; ++i) {
+  Vector<float, kElements> sum = {};
+  const auto add = [&sum](const Vector<float, kElements>& part) {
+    for (int i = 0; i < kElements; ++i) {
       sum.at[i] += part.at[i];
     }
   };
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kWarpSize* kWarpSize)
 #pragma unroll 8
     for (std::int64_t part = warp; part < parts; part += warps) {
       const float* from = partial + part * cols + col;
-      add(*reinterpret_cast<const Vector<float, kLanes>*>(from));
+      add(*reinterpret_cast<const Vector<float, kElements>*>(from));
     }
   }
   of_warp[warp][lane] = sum;
@@ -79,17 +79,17 @@ void add_partial_sums(const BackwardArgs<T, W>& a, const PartialSums& sums, std:
   constexpr std::int64_t kPartsPerWarp = 8;  // as many loads are on their way at once
   const std::int64_t wanted = (parts + kPartsPerWarp - 1) / kPartsPerWarp;
   const auto warps = static_cast<unsigned>(std::clamp<std::int64_t>(wanted, 1, kWarpSize));
-  const auto launch_lanes = [&](auto kernel, int lanes) {
+  const auto launch_vectors = [&](auto kernel, int elements) {
     const unsigned tensors = a.kind == Kind::Layer ? 2 : 1;
-    const dim3 grid(blocks_for(a.cols, kWarpSize * lanes), tensors);
+    const dim3 grid(blocks_for(a.cols, kWarpSize * elements), tensors);
     launch(kernel, {grid, warps * kWarpSize, 0, a.stream, 0, Start::kEarly}, sums, parts, a.dweight,
            a.dbias, a.cols);
   };
   constexpr std::int64_t kWide = 16384;  // columns: blocks of vectors for a whole GPU
   if (a.cols >= kWide && a.cols % 4 == 0 && at_16_bytes(a.dweight, a.dbias))
-    launch_lanes(add_partial_sums_kernel<Start, 4, W>, 4);
+    launch_vectors(add_partial_sums_kernel<Start, 4, W>, 4);
   else
-    launch_lanes(add_partial_sums_kernel<Start, 1, W>, 1);
+    launch_vectors(add_partial_sums_kernel<Start, 1, W>, 1);
 }
 
 }  // namespace lnc

@@ -112,15 +112,15 @@ __device__ inline void store(T* tensor, std::int64_t index, const float (&values
   reinterpret_cast<Packed<T, kCount>*>(tensor)[vector] = from_floats<T>(values);
 }
 
-/// The vector at element `at` of a tensor where it is there, and `otherwise` in each lane where
+/// The vector at element `at` of a tensor where it is there, and `otherwise` in each element where
 /// not. Its address must be a multiple of the vector's alignment.
-template <int kLanes, typename T>
-__device__ inline Packed<T, kLanes> load_if(bool there, const T* tensor, std::int64_t at,
-                                            float otherwise = 0.0f) {
-  Vector<T, kLanes> vector;
+template <int kElements, typename T>
+__device__ inline Packed<T, kElements> load_if(bool there, const T* tensor, std::int64_t at,
+                                               float otherwise = 0.0f) {
+  Vector<T, kElements> vector;
   for (T& value : vector.at) value = from_float<T>(otherwise);
-  auto packed = __builtin_bit_cast(Packed<T, kLanes>, vector);
-  if (there) packed = *reinterpret_cast<const Packed<T, kLanes>*>(tensor + at);
+  auto packed = __builtin_bit_cast(Packed<T, kElements>, vector);
+  if (there) packed = *reinterpret_cast<const Packed<T, kElements>*>(tensor + at);
   return packed;
 }
 

@@ -309,12 +309,17 @@ lnc_status lnc_backward(const lnc_backward_args* args) {
 }
 
 size_t lnc_list(lnc_chapter* list, size_t capacity) {
-  const auto& all = chapters();
   if (list == nullptr) capacity = 0;
-  for (size_t i = 0; i < std::min(capacity, all.size()); ++i)
-    list[i] = {all[i].id.data(), all[i].title.data(), all[i].direction() == Direction::Backward,
-               all[i].from_y, all[i].deterministic};
-  return all.size();
+  size_t count = 0;
+  for (const Chapter& chapter : chapters()) {
+    if (chapter.direction() == Direction::Copy) continue;  // no norm: nothing here would call it
+    if (count < capacity)
+      list[count] = {chapter.id.data(), chapter.title.data(),
+                     chapter.direction() == Direction::Backward, chapter.from_y,
+                     chapter.deterministic};
+    ++count;
+  }
+  return count;
 }
 
 const char* lnc_last_error() { return last_error; }

@@ -104,7 +104,8 @@ typedef struct lnc_chapter {
 } lnc_chapter;
 
 /* Writes up to `capacity` chapters to `chapters`, forward before backward, and returns how many
- * there are; `chapters` may be null. The strings live as long as the library. */
+ * there are; `chapters` may be null. A chapter that is no norm, the copy, is not among them. The
+ * strings live as long as the library. */
 size_t lnc_list(lnc_chapter* chapters, size_t capacity);
 
 /* What went wrong in this thread's last call that returns a status, in one sentence; empty where

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -101,6 +102,57 @@ CLI::Option* add(CLI::App& app, const Option& option) {
       ->group(group);
 }
 
+/// What Chapter::group counts, as an option: "rows a block" is --rows-per-block.
+std::string option_of_group(std::string_view group) {
+  std::string words(group);
+  if (const auto at = words.find(" a "); at != std::string::npos) words.replace(at, 3, " per ");
+  std::replace(words.begin(), words.end(), ' ', '-');
+  return "--" + words;
+}
+
+/// What the chapters of this program let one choose, each with those that do.
+std::map<std::string_view, std::vector<std::string>> groups_of_chapters() {
+  std::map<std::string_view, std::vector<std::string>> groups;
+  for (const Chapter& chapter : chapters())
+    if (!chapter.group.empty()) groups[chapter.group].emplace_back(chapter.id);
+  return groups;
+}
+
+/// Adds an option for each meaning that Problem::group has in this program; a command has one of
+/// them at most. `asked` will be the meaning of the one that was given.
+void add_groups(CLI::App& app, const Option& option, std::string_view& asked) {
+  std::vector<CLI::Option*> added;
+  for (const auto& [group, takers] : groups_of_chapters()) {
+    const std::string name = option_of_group(group);
+    const std::string of_whom = chapters().size() > 1 ? " of " + list_of(takers) : "";
+    const auto take = [name, option, group = group, &asked](const std::string& text) {
+      *std::get<int*>(option.field) = number_within<int>(name, option.range, text);
+      asked = group;
+    };
+    CLI::Option* const own =
+        app.add_option_function<std::string>(
+               name, take, std::string(group) + of_whom + "; 0: the chapter's own choice")
+            ->type_name(std::string(option.value))
+            ->default_str(default_of(option))
+            ->group("Problem");
+    for (CLI::Option* const other : added) own->excludes(other);
+    added.push_back(own);
+  }
+}
+
+/// Why a word of the command line is not taken, and what is like it.
+std::string unknown(const std::string& word) {
+  std::vector<std::string> own;
+  for (const auto& [group, takers] : groups_of_chapters()) own.push_back(option_of_group(group));
+  const bool one = chapters().size() == 1;
+  std::string text = one ? std::string(chapters().front().id) + " does not take "
+                         : std::string("no chapter takes ");
+  text += word;
+  if (!own.empty() && one) text += "; its own option is " + list_of(own);
+  if (!own.empty() && !one) text += "; options of some chapters are " + list_of(own);
+  return text + (own.empty() ? "; --help lists what it takes" : ", and --help lists all");
+}
+
 /// A number that is no option of a problem.
 template <typename V>
 CLI::Option* add_number(CLI::App& app, const char* name, V& to, Range range, const char* help) {
@@ -155,6 +207,10 @@ CommandLine parse_command_line(int argc, char** argv) {
   app.set_version_flag("--version", "layernorm_chapters " LNC_VERSION);
   std::vector<CLI::Option*> shape;
   for (const Option& option : options(problem)) {
+    if (option.name == "group") {
+      add_groups(app, option, line.group);
+      continue;
+    }
     CLI::Option* const added = add(app, option);
     if (option.name == "rows" || option.name == "cols" || option.name == "dtype")
       shape.push_back(added);
@@ -223,11 +279,22 @@ CommandLine parse_command_line(int argc, char** argv) {
   } catch (const CLI::CallForVersion& version) {
     std::cout << version.what() << '\n';
     std::exit(0);
+  } catch (const CLI::ExtrasError&) {
+    std::cerr << unknown(app.remaining().front()) << '\n';
+    std::exit(2);
   } catch (const std::exception& error) {  // CLI::ParseError or RequestError
     std::cerr << error.what() << '\n';
     std::exit(2);
   }
   return line;
+}
+
+std::string refusal_of_group(const CommandLine& line, const Chapter& chapter) {
+  if (line.group.empty() || line.group == chapter.group) return "";
+  const std::string asked = option_of_group(line.group);
+  const std::string id(chapter.id);
+  if (chapter.group.empty()) return id + " does not take " + asked;
+  return id + " takes " + option_of_group(chapter.group) + ", not " + asked;
 }
 
 std::string in_words(const Refusal& refusal, const Problem& given) {

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/harness/problem_sets.h"
@@ -18,13 +19,19 @@ struct CommandLine {
   Sampling sampling;
   std::optional<std::string> dump;  ///< write the tensors of the last chapter into this directory
   std::optional<std::string> json;  ///< append results to this file
-  bool list = false;                ///< list the chapters and stop
-  bool list_json = false;           ///< as JSON
+  std::string_view group =
+      {};                  ///< what the number asked for counts: "buffers", of --buffers; or empty
+  bool list = false;       ///< list the chapters and stop
+  bool list_json = false;  ///< as JSON
 };
 
 /// Parses the command line. Prints help or the version, or one sentence about what is wrong, and
 /// exits (0, or 2) where there is nothing to run.
 CommandLine parse_command_line(int argc, char** argv);
+
+/// Why `chapter` does not take the number that --buffers, --rows-per-block or another of their kind
+/// gave; empty where it does, or where none was given.
+std::string refusal_of_group(const CommandLine& line, const Chapter& chapter);
 
 /// A refusal as somebody at the command line should read it: with the option that it is about.
 std::string in_words(const Refusal& refusal, const Problem& problem);

@@ -28,6 +28,8 @@ Json of(const Chapter& chapter) {
           {"title", chapter.title},
           {"teaches", chapter.teaches},
           {"source", chapter.source},
+          {"parent", chapter.parent},
+          {"road", name(chapter.road)},
           {"direction", name(chapter.direction())},
           {"kinds", kinds},
           {"types", types},

@@ -45,23 +45,35 @@ class Session {
       const Chapter& first = *next;
       std::vector<const Chapter*> runnable;
       for (; next != chapters().end() && share_inputs(first, *next); ++next) {
-        const Refusal why = obstacle(*next, problem);
+        const std::string why = obstacle_to(*next, problem);
         if (why.empty())
           runnable.push_back(&*next);
         else
-          obstacles_.push_back(in_words(why, problem));
+          obstacles_.push_back(why);
       }
       if (!runnable.empty()) run_chapters(runnable, set, problem);
     }
   }
 
+  /// Why a chapter is not run, as a sentence; empty where it is.
+  std::string obstacle_to(const Chapter& chapter, const Problem& problem) const {
+    const std::string why = refusal_of_group(line_, chapter);
+    if (!why.empty()) return why;
+    const Refusal refusal = obstacle(chapter, problem);
+    return refusal.empty() ? "" : in_words(refusal, problem);
+  }
+
   void run_chapters(const std::vector<const Chapter*>& runnable, const std::string& set,
                     const Problem& problem) {
     if (results_.empty()) std::cout << describe(device()) << '\n';
-    if (results_.empty() && !line_.sweep) std::cout << describe(problem) << '\n';
+    const Direction direction = runnable.front()->direction();
+    const std::string words = describe(problem, direction, line_.group);
+    if (!line_.sweep && words != said_)
+      std::cout << (results_.empty() ? "" : "\n") << (said_ = words) << '\n';
     const Tensors tensors(problem, *runnable.front(), turns(problem, line_.sampling));
     for (const Chapter* chapter : runnable) {
-      progress_.step(std::string(chapter->id) + ": " + describe(problem));
+      progress_.step(std::string(chapter->id) + ": " +
+                     describe(problem, direction, chapter->group));
       Result result = run_chapter(*chapter, tensors, line_.sampling, roofs_);
       result.set = set;
       report(result);
@@ -102,6 +114,7 @@ class Session {
   std::unique_ptr<RecordFile> records_;
   Progress progress_;
   Roofs roofs_;
+  std::string said_;  // of the problem, to a person
   std::vector<std::string> obstacles_;
   std::vector<Result> results_;
   bool all_passed_ = true;

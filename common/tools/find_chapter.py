@@ -10,7 +10,9 @@ import re
 import sys
 from pathlib import Path
 
-CHAPTERS = Path(__file__).resolve().parents[2] / "chapters"
+ROOT = Path(__file__).resolve().parents[2]
+CHAPTERS = ROOT / "chapters"
+OWN = "my"  # what the ids of a reader's own chapters begin with; .gitignore and CMakeLists.txt know it too
 
 
 def known_chapters(directory=CHAPTERS):
@@ -20,30 +22,37 @@ def known_chapters(directory=CHAPTERS):
     return {name.split("_")[0]: name for name in sorted(names, key=reading_order)}
 
 
+def is_own(name):
+    """Whether an id or a directory is that of a chapter that `make new` made."""
+    return name.startswith(OWN)
+
+
 def reading_order(name):
-    return (not name.startswith("fwd"), name)
+    """The machine, forward, backward, and whatever else there is."""
+    known = ("copy", "fwd", "bwd")
+    return (next((i for i, start in enumerate(known) if name.startswith(start)), len(known)), name)
 
 
-def find_chapter(asked, chapters):
+def find_chapter(asked, chapters, option="CH"):
     """The id that `asked` names. Raises LookupError, with a sentence, where it names none."""
     name = Path(asked).name
     for identifier, directory in chapters.items():
         if name in (identifier, directory):
             return identifier
     raise LookupError(
-        f"CH={asked} is not a chapter{suggestion(name, chapters)}: the chapters are "
+        f"{option}={asked} is not a chapter{suggestion(name, chapters, option)}: the chapters are "
         f"{' '.join(chapters) or 'none yet'}."
     )
 
 
-def suggestion(name, chapters):
+def suggestion(name, chapters, option):
     # 'bwd2', 'fwd01_thread_per_rows' and 'welford' are all near something.
     spellings = {}
     for identifier, directory in chapters.items():
         for spelling in (identifier, directory, directory.partition("_")[2]):
             spellings.setdefault(spelling, identifier)
     nearest = difflib.get_close_matches(name.lower(), spellings, n=1, cutoff=0.5)
-    return f" (did you mean CH={spellings[nearest[0]]}?)" if nearest else ""
+    return f" (did you mean {option}={spellings[nearest[0]]}?)" if nearest else ""
 
 
 def main(asked):

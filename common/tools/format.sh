@@ -12,7 +12,7 @@ case $1 in
   format) mode=(-i) ;;
   format-check) mode=(--dry-run --Werror) ;;
 esac
-mapfile -d '' files < <(find chapters common reference_cpu \
+mapfile -d '' files < <(find chapters common reference_cpu -path 'chapters/my*' -prune -o \
   \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' \) -print0 | sort -z)
 if [ ${#files[@]} -gt 0 ] && ! "$clang_format" --style=file "${mode[@]}" "${files[@]}"; then
   echo "format-check: run 'make format' ($("$clang_format" --version))" >&2

@@ -6,6 +6,7 @@ LayerNorm, chapter by chapter
   make run                     set up what is missing, build, run and check every chapter
   make run CH=bwd02            one chapter; add ARGS="--rows 4096 --cols 1000" to choose the problem
   make run CH=bwd02 ARGS=-h    everything that a chapter's program takes
+  make new CH=my01 FROM=fwd02  a chapter of your own with the idea of fwd02, for you to write its kernel; git ignores it
   make test                    what shows most faults, in minutes: on the CPU, and on the GPU where there is one
   make test CH=bwd02           the same of one chapter, in seconds
   make test-all                the rest: every shape, type and order, sanitizers, every architecture, the notebooks

@@ -51,6 +51,8 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import NamedTuple
 
+from find_chapter import is_own
+
 ROOT = Path(__file__).resolve().parents[2]
 SHARED_WITH_HARNESS = {"contract.h", "description.h", "element_types.h"}
 MOST_PROGRAMS = 6  # that a header's mutant runs in
@@ -344,9 +346,14 @@ def mutated(text, mutant):
     return text[:begin] + mutant.new + text[end:]
 
 
+def committed_kernels():
+    """The chapters' kernels, without the reader's own."""
+    return [path for path in ROOT.glob("chapters/*/kernel.cu") if not is_own(path.parent.name)]
+
+
 def sources(only=()):
     """The paths of the sources, from the root; with `only`, those that begin with one of these."""
-    found = [*ROOT.glob("chapters/*/kernel.cu"), *ROOT.glob("common/kernel/*.h"),
+    found = [*committed_kernels(), *ROOT.glob("common/kernel/*.h"),
              *ROOT.glob("reference_cpu/*.h"), *ROOT.glob("reference_cpu/*.cpp")]
     names = sorted(path.relative_to(ROOT).as_posix() for path in found if path.name not in SHARED_WITH_HARNESS)
     chosen = [name for name in names if not only or name.startswith(tuple(only))]
@@ -395,7 +402,7 @@ class Program(NamedTuple):
 def chapters():
     """The path of each chapter's kernel, by id."""
     return {path.parent.name.split("_")[0]: path.relative_to(ROOT).as_posix()
-            for path in sorted(ROOT.glob("chapters/*/kernel.cu"))}
+            for path in sorted(committed_kernels())}
 
 
 def included(name):
@@ -770,7 +777,8 @@ def run(arguments):
 def part(file):
     """The part of the repository that a file belongs to, as a line of the table names it."""
     if file.startswith("chapters/"):
-        return "forward chapters" if Path(file).parent.name.startswith("fwd") else "backward chapters"
+        parts = {"copy": "chapter zero", "fwd": "forward chapters", "bwd": "backward chapters"}
+        return parts.get(re.match(r"[a-z]*", Path(file).parent.name)[0], "other chapters")
     return Path(file).parent.as_posix()
 
 

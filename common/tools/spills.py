@@ -25,7 +25,7 @@ JUDGED = "sm_90"
 UNALIGNED = {
     "fwd08": r"::layer_norm_forward<.*, false>$",  # kAligned
     "bwd12": r"::layer_norm_backward<.*, false>$",
-    "bwd07": r"::layer_norm_backward<.*, 1>$",  # kLanes
+    "bwd07": r"::layer_norm_backward<.*, 1>$",  # kElements
     "bwd09": r"::layer_norm_backward<.*, 1, (true|false)>$",
 }
 

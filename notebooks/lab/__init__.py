@@ -2,19 +2,27 @@
 
 Kernels on the CPU backend, built by the project's own commands:
 
-    run("bwd05", "--rows", 64, schedule="reverse")["dweight"]         a chapter's inputs and outputs
-    run_kernel(compile_kernel("mine", source), schedule="random:1")   a kernel of your own
+    run("bwd05", "--rows", 64, schedule="reverse")["dweight"]   a chapter's inputs and outputs
+    %load_ext lab                                               in a notebook: a cell may be C++
+    %%kernel mine                                               such a cell's first line
+    run_kernel("mine", schedule="random:1")                     what its main() printed
 
 Sums and quotients as a narrow type has them: running_sums, xhat_from_y. One look for all figures:
-use_style, STYLES, draw_matrix, draw_guide, draw_ring.
+use_style, STYLES, draw_matrix, draw_exchange, draw_guide, draw_ring; show displays one, with words for
+those who do not see it.
 """
 
 import functools
+import html
+import io
 import os
+import re
 import shlex
 import subprocess
 import sys
 import tempfile
+import time
+from base64 import b64encode
 from pathlib import Path
 
 import numpy as np
@@ -25,11 +33,16 @@ sys.path.insert(0, str(ROOT / "common/bench"))
 from style import STYLE  # noqa: E402
 
 BUILD = ROOT / "build" / "cpu"
+KERNELS = ROOT / "build" / "notebooks"  # those of the reader's own
+MERE_CHECK = 2  # ninja's steps where there is nothing to build
 TEMPLATE = "fwd01"  # the chapter with whose commands a kernel of your own is built
 
 
 class LabError(Exception):
     """A command failed; the message has what it said."""
+
+    def _render_traceback_(self):  # all that a notebook shows of it
+        return str(self).splitlines()
 
 
 def command(*words, **options):
@@ -46,10 +59,40 @@ def command(*words, **options):
 
 @functools.cache
 def program(chapter):
-    """The path of a chapter's program, built if it is not up to date."""
+    """The path of a chapter's program, built if it is not up to date: this chapter's alone.
+
+    Says beforehand how long the first build takes, and which of its steps is done.
+    """
+    path = BUILD / "bin" / chapter
     command("bash", ROOT / "common/setup/setup.sh", "cpu")
-    command("bash", ROOT / "common/setup/build.sh", "cpu", chapter)
-    return BUILD / "bin" / chapter
+    if not path.exists():
+        machine = (BUILD / "libsimt.a").exists()
+        print(f"{chapter} is compiled first, for the CPU: {'some 20 seconds' if machine else 'one to two minutes'}, "
+              "once.", flush=True)
+    start = time.monotonic()
+    steps = follow("bash", ROOT / "common/setup/build.sh", "cpu", chapter)
+    if steps > MERE_CHECK:
+        print(f"\r{chapter}: {steps} steps in {time.monotonic() - start:.0f} s", flush=True)
+    return path
+
+
+def follow(*words):
+    """Runs a command that prints ninja's '[8/28] …', and shows the last such step. Returns how many there were.
+
+    Raises LabError, with all that the command printed, if it fails.
+    """
+    said, steps = [], 0
+    with subprocess.Popen([str(word) for word in words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True) as running:
+        for line in running.stdout:
+            said.append(line)
+            if step := re.match(r"\[(\d+)/(\d+)\]", line):
+                steps = int(step[2])
+                if steps > MERE_CHECK:
+                    print(f"\rstep {step[1]} of {steps} ", end="", flush=True)
+    if running.returncode:
+        raise LabError(f"{' '.join(map(str, words))}\n{''.join(said)}".strip())
+    return steps
 
 
 def environment(schedule):
@@ -81,9 +124,9 @@ def compile_kernel(name, source):
     Returns the program's path. Raises LabError with the compiler's words.
     """
     program(TEMPLATE)
-    folder = ROOT / "build" / "notebooks"
-    folder.mkdir(parents=True, exist_ok=True)
-    file = folder / f"{name}.cu"
+    KERNELS.mkdir(parents=True, exist_ok=True)
+    file = KERNELS / f"{name}.cu"
+    file.with_suffix("").unlink(missing_ok=True)  # where this one fails, none of before runs in its place
     file.write_text(source, encoding="utf-8")
     lines = command("ninja", "-C", BUILD, "-t", "commands", TEMPLATE).splitlines()
     compiling = next(words for line in lines if (words := shlex.split(line))[-1].endswith("kernel.cu"))
@@ -97,9 +140,23 @@ def compile_kernel(name, source):
     return file.with_suffix("")
 
 
-def run_kernel(path, schedule="forward"):
-    """Runs a program of compile_kernel and returns what it printed."""
+def run_kernel(name, schedule="forward"):
+    """Runs a kernel that was compiled under this name and returns what its main() printed."""
+    path = KERNELS / name
+    if not path.exists():
+        raise LabError(f"no kernel '{name}' is compiled; run the cell that begins with %%kernel {name}")
     return command(path, env=environment(schedule))
+
+
+def load_ipython_extension(shell):
+    """`%load_ext lab`: from there on a cell that begins with `%%kernel NAME` is C++, and is compiled."""
+    shell.register_magic_function(kernel_cell, "cell", "kernel")
+
+
+def kernel_cell(name, source):
+    start = time.monotonic()
+    compile_kernel(name.strip(), source)
+    print(f"{name.strip()} is compiled, in {time.monotonic() - start:.1f} s")
 
 
 # --- Numbers of a narrow type ---
@@ -140,6 +197,7 @@ STYLES = [
     {"color": "#56B4E9", "marker": "v", "linestyle": (0, (5, 1, 1, 1, 1, 1))},
 ]
 MAP = "cividis"  # dark to bright, so that greys keep its order
+SIGNED = ("#542788", "#998ec3", "white", "#f1a340", "#b35806")  # violet below a white 0, orange above
 
 
 def use_style():
@@ -152,22 +210,92 @@ def use_style():
         "image.cmap": MAP})
 
 
+def show(figure, alt):
+    """Displays a figure; `alt` says in words what it shows, and the figure's own title joins it.
+
+    Where there is no figure, nothing is shown: whoever should have drawn it has said why.
+    """
+    if figure is None:
+        return
+    import matplotlib.pyplot
+    from IPython.display import display
+
+    title = figure._suptitle.get_text() if figure._suptitle else ""
+    words = ". ".join(filter(None, ["; ".join(title.splitlines()), alt]))
+    file = io.BytesIO()
+    figure.savefig(file, format="png", bbox_inches="tight")
+    matplotlib.pyplot.close(figure)  # else it would be shown again at the cell's end
+    width = int.from_bytes(file.getvalue()[16:20], "big")  # in PNG's header
+    picture = b64encode(file.getvalue()).decode()
+    markup = f'<img alt="{html.escape(words)}" width="{width}" src="data:image/png;base64,{picture}">'
+    display({"text/html": markup, "image/png": picture, "text/plain": words}, metadata={"image/png": {"alt": words}},
+            raw=True)
+
+
 def draw_matrix(axes, matrix, low, high, texts=None):
-    """A heat map of [rows, columns], the first row on top. `texts`: what to write in each cell."""
+    """A heat map of [rows, columns], the first row on top. `texts`: what to write in each cell.
+
+    From -high to high it is signed: 0 is white.
+    """
+    from matplotlib.colors import LinearSegmentedColormap
+
     matrix = np.asarray(matrix, float)
     rows, cols = matrix.shape
     mesh = axes.pcolormesh(np.arange(cols + 1) - 0.5, np.arange(rows + 1) - 0.5, matrix, vmin=low,
-                           vmax=high, edgecolors="white", linewidth=0.5)
+                           vmax=high, edgecolors="#dddddd" if low == -high else "white", linewidth=0.5,
+                           cmap=LinearSegmentedColormap.from_list("signed", SIGNED) if low == -high else MAP)
     axes.set_ylim(rows - 0.5, -0.5)
     axes.grid(False)
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0)
     if texts is not None:
         for (row, col), text in np.ndenumerate(np.asarray(texts)):
-            bright = matrix[row, col] > low + 0.45 * (high - low)
             axes.text(col, row, text, ha="center", va="center", fontsize=7,
-                      color="black" if bright else "white")
+                      color=readable_on(mesh.cmap(mesh.norm(matrix[row, col]))))
     return mesh
+
+
+def readable_on(colour):
+    """Black or white: what is read better on a colour."""
+    return "black" if np.dot(colour[:3], (0.299, 0.587, 0.114)) > 0.5 else "white"
+
+
+def draw_exchange(axes, held, read, high):
+    """What the lanes hold after each step, and between the steps who reads whom.
+
+    held: [steps + 1, lanes]; read: [steps, lanes], the lane that each lane reads. An arc goes from the
+    lane that is read down to the one that reads it: dark where the value ends in lane 0, orange where a
+    lane reads itself. The cells' shade is logarithmic, up to `high`.
+    """
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import LogNorm
+    from matplotlib.patches import Rectangle
+
+    steps, lanes = read.shape
+    shade = ScalarMappable(LogNorm(1, high), MAP)
+    needed = [{0}]  # the lanes whose values reach lane 0, from the last step back
+    for sources in read[::-1]:
+        needed.insert(0, needed[0] | {int(sources[lane]) for lane in needed[0]})
+    for step in range(steps + 1):
+        top = 2 * step
+        for lane in range(lanes):
+            colour = shade.to_rgba(held[step, lane])
+            axes.add_patch(Rectangle((lane - 0.5, top - 0.4), 1, 0.8, facecolor=colour, edgecolor="white"))
+            axes.text(lane, top, f"{held[step, lane]:g}", ha="center", va="center", fontsize=7,
+                      color=readable_on(colour))
+    for step in range(steps):
+        for lane in range(lanes):
+            source = int(read[step, lane])
+            look = ({"color": "#D55E00", "linewidth": 1.6, "zorder": 3} if source == lane else
+                    {"color": "black", "linewidth": 1.2, "zorder": 2} if lane in needed[step + 1] else
+                    {"color": "#bbbbbb", "linewidth": 0.7, "zorder": 1})
+            down = np.linspace(0, 1, 24)
+            sideways = source + (lane - source) * (3 * down**2 - 2 * down**3)  # level at both ends
+            axes.plot(sideways, 2 * step + 0.4 + 1.2 * down, **look)
+    axes.set(xlim=(-0.6, lanes - 0.4), ylim=(2 * steps + 0.5, -0.5), yticks=range(0, 2 * steps + 1, 2))
+    axes.grid(False)
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0)
 
 
 def draw_guide(axes, xs, ys, name, at, shift):

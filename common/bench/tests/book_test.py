@@ -65,6 +65,15 @@ class Choose(unittest.TestCase):
         self.assertEqual(err, "notebooks/data/chapters.json lacks fwd10; `make tables` writes it anew\n")
         self.assertEqual(list(chosen.chapters), ["fwd01", "fwd02", "bwd01", "fwd10"])
 
+    def test_a_chapter_of_the_reader_s_own_is_in_no_book(self):
+        self.write("chapters/my01_from_fwd01/kernel.cu", "")
+        self.write(book.LOCAL, jsonl(*self.measured, record("my01", 10.0, direction="forward")))
+        chosen, err = self.choose()
+        self.assertEqual((chosen.measured.path.name, err), ("local.jsonl", ""))
+        self.assertEqual(list(chosen.chapters), ["fwd01", "fwd02", "bwd01"])
+        self.assertEqual([row["chapter"] for row in chosen.rows("fwd", [PROGRESSION])], ["fwd01"])
+        self.assertEqual(chosen.variant_rows("fwd"), [])
+
     def test_a_warm_time_and_a_wrong_result_s_stand_beside_no_cold_one(self):
         warm = [record("fwd01", 1.0, l2="warm"), record("fwd02", 2.0, l2="warm")]
         self.write(book.DATA, jsonl(*self.measured, *warm, record("fwd02", 2.0, passed=False)))

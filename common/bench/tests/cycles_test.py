@@ -38,7 +38,7 @@ def several(kernels):
 def profiled_kernels(ncu, chapters):
     command = [ncu, "--clock-control", "none", "--csv", "--page", "raw", "--print-units", "base",
                "--kernel-name-base", "mangled", "--print-kernel-base", "mangled",
-               "--kernel-name", "regex:[fb]wd[0-9]+|gradients_kernel|partial_sums|row_means",
+               "--kernel-name", "regex:[fb]wd[0-9]+|copy[0-9]+|gradients_kernel|partial_sums|row_means",
                "--metrics", METRIC, chapters, "--warm", "--samples", LAUNCHES]
     result = subprocess.run(command, capture_output=True, text=True, timeout=600)
     output = result.stdout + result.stderr

@@ -81,9 +81,12 @@ def training(dtype, steps=60, norms=("torch.compile", "chapters", "chapters-memo
     return made
 
 
-def catalogue(**chapters):
-    """The text of chapters.json with these: id=(directory, title) or id=(directory, title, group)."""
-    listed = [{"id": identifier, "directory": f"chapters/{directory}", "title": title, "group": "".join(group)}
+def catalogue(roads=(), **chapters):
+    """The text of chapters.json with these: id=(directory, title) or id=(directory, title, group); `roads`:
+    {id: (parent, road)} of those that are not the first of a main line."""
+    listed = [{"id": identifier, "directory": f"chapters/{directory}", "title": title, "group": "".join(group),
+               "teaches": f"what {identifier} teaches",
+               **dict(zip(("parent", "road"), dict(roads).get(identifier, ("", "main line"))))}
               for identifier, (directory, title, *group) in chapters.items()]
     return json.dumps({"version": "0", "chapters": listed, "types": [], "dispatch": []})
 

@@ -8,7 +8,8 @@ import plots
 import pytest
 from book import Book, Chapter
 from made_up import DEVICE, EMULATED, jsonl, peer, profile, record, records, training
-from measurements import LARGE, PROGRESSION, SWEEP, load, load_training
+from matplotlib.text import Text
+from measurements import PROGRESSION, SWEEP, load, load_training
 from profile_chapter import load_profiles
 
 DIRECTIONS = ("fwd", "bwd")
@@ -40,17 +41,10 @@ def make_book(chapters, backend="cuda", device=DEVICE):
 
 
 def drawings(book):
-    """{name: what draws it} of what the notebooks and README.md show, of the directions' own figures the forward ones."""
-    one, many, variants = book.rows("fwd", [PROGRESSION]), book.rows("fwd", SWEEP + LARGE), book.variant_rows("fwd")
+    """{name: what draws it} of README.md's figures."""
     both = [row for d in DIRECTIONS for row in book.rows(d, [PROGRESSION])]
     sweep = [row for d in DIRECTIONS for row in book.rows(d, SWEEP)]
-    return {"cycles": lambda: plots.cycles(one, book.source_rows("fwd")), "waterfall": lambda: plots.waterfall(one),
-            "time": lambda: plots.over_columns(many), "sweep": lambda: plots.over_columns(sweep, "gbps"),
-            "of_roof": lambda: plots.over_columns(many, "of_roof", log=False),
-            "groups": lambda: plots.groups(variants), "fused": lambda: plots.fused(variants),
-            "traffic": lambda: plots.traffic(book.profile_rows("fwd")),
-            "waits": lambda: plots.waits(book.profile_rows("fwd")),
-            "under_roof": lambda: plots.under_roof(one + many, *book.contenders("fwd")),
+    return {"sweep": lambda: plots.sweep(sweep),
             "map": lambda: plots.peers_map([row for d in DIRECTIONS for row in book.against_peers(d)]),
             "progression": lambda: plots.progression(both),
             "training": lambda: plots.training([] if book.emulated else book.training_rows())}
@@ -58,8 +52,6 @@ def drawings(book):
 
 def texts_of(figure):
     """The words that a figure shows, and their boxes in pixels: what is asked to draw itself."""
-    from matplotlib.text import Text
-
     shown, draw = [], Text.draw
     with mock.patch.object(Text, "draw", lambda text, renderer: (shown.append(text), draw(text, renderer))):
         figure.draw_without_rendering()
@@ -80,8 +72,8 @@ def check_words(name, figure):
             assert not (across > 1 and down > 3), f"{name}: '{words}' lies over '{other}'"
 
 
-@pytest.mark.parametrize("chapters, device, left_out", [(1, "NVIDIA H200", {"groups", "map", "sweep", "time", "training"}),
-                                                        (13, DEVICE, {"of_roof", "time"})])
+@pytest.mark.parametrize("chapters, device, left_out", [(1, "NVIDIA H200", {"sweep"}),
+                                                        (13, DEVICE, set())])
 def test_every_word_of_a_figure_can_be_read_and_its_title_names_the_device(chapters, device, left_out):
     for name, draw in drawings(make_book(chapters, device=device)).items():
         if name not in left_out:
@@ -90,16 +82,27 @@ def test_every_word_of_a_figure_can_be_read_and_its_title_names_the_device(chapt
             assert device in figure.get_suptitle(), name
 
 
+def test_readmes_figures_can_be_read_in_its_column_and_say_what_they_show():
+    """GitHub shows a picture in its own size, in a column of 948 pixels."""
+    drawn = drawings(make_book(13))
+    for name in ("progression", "sweep", "map", "training"):
+        figure = drawn[name]()
+        figure.draw_without_rendering()
+        small = [text.get_text() for text in figure.findobj(Text)
+                 if text.get_visible() and text.get_text().strip() and text.get_fontsize() < 10]
+        assert not small, name
+        assert figure.get_size_inches()[0] * 96 <= 948, name
+        assert {"training": "ours", "map": "forward 0.91"}.get(name, "fwd") in figure.get_label(), name
+
+
 def test_emulated_times_are_labelled_and_stand_alone(capsys):
-    drawn = {name: draw() for name, draw in drawings(make_book(2, backend="cpu")).items() if name not in ("traffic", "waits")}
-    shown = {name: figure for name, figure in drawn.items() if figure is not None}
-    assert {"waterfall", "time", "progression"} <= set(shown) <= {"waterfall", "time", "progression", "fused", "map"}
-    for name, figure in shown.items():
-        assert "Emulated times rank nothing on a GPU" in figure.get_suptitle(), name
-    for name in ("waterfall", "time", "progression"):
-        words = " ".join(text for text, _ in texts_of(shown[name]))
-        assert "roof" not in words and "emulated µs" in words, name
-    assert "these data hold no cycle counts of a GPU" in capsys.readouterr().out
+    drawn = {name: draw() for name, draw in drawings(make_book(2, backend="cpu")).items()}
+    figure = drawn.pop("progression")
+    assert set(drawn.values()) == {None}
+    assert "Emulated times rank nothing on a GPU" in figure.get_suptitle()
+    words = " ".join(text for text, _ in texts_of(figure))
+    assert "roof" not in words and "emulated µs" in words
+    assert "these data hold no part of the roof" in capsys.readouterr().out
 
 
 def test_nothing_to_draw_is_a_sentence(capsys):
@@ -118,6 +121,37 @@ def test_the_same_data_give_the_same_file(tmp_path):
     assert plots.drawn_from(tmp_path / "c.svg") is None
 
 
+def test_a_file_has_a_title_and_words_for_those_who_do_not_see_it(tmp_path):
+    rows, path = make_book(2).rows("fwd", [PROGRESSION]), tmp_path / "a.svg"
+    assert plots.write_figure(plots.progression, rows, path)
+    text = path.read_text(encoding="utf-8")
+    assert "<title>Forward falls from 1\u202f678 to 62.9 µs, 13 % of the roof " in text
+    assert "From fwd01 to fwd02: forward falls from 1\u202f678 to 62.9 µs" in text
+
+
+def test_the_fall_is_the_main_lines_and_side_roads_are_hollow():
+    book = make_book(4)
+    road = {"fwd02": "numerics", "fwd04": "wide rows"}
+    book.chapters = {name: chapter._replace(road=road.get(name, "main line")) for name, chapter in book.chapters.items()}
+    figure = plots.progression(book.rows("fwd", [PROGRESSION]))
+    fall, *dots = (line for line in figure.axes[0].lines if len(line.get_ydata()) == 2 or line.get_marker() == "o")
+    assert list(fall.get_ydata()) == [0, 2]
+    hollow = [dot.get_markerfacecolor() == "white" for dot in dots if dot.get_marker() == "o"]
+    assert hollow == [False, True, False, True]
+    assert "to 47.2 µs" in figure.get_suptitle()  # fwd03's; fwd04 is faster, and beside the line
+
+
+def test_a_few_chapters_are_in_colour_and_the_best_is_blue():
+    book = make_book(13)
+    figure = plots.sweep(book.rows("fwd", SWEEP))
+    told = [(line.get_color(), line.get_marker()) for line in figure.axes[0].lines if line.get_marker() != "None"]
+    assert len(told) == len(set(told)) == 4
+    assert [line.get_color() for line in figure.axes[0].lines].count("#bbbbbb") == 9
+    assert plots.story(book.rows("fwd", SWEEP))[-1] == "fwd13"
+    names = [text for text, _ in texts_of(figure)]
+    assert "the roof" in names and sum(text.startswith("fwd") for text in names) == 4
+
+
 def train(*entries):
     """The figure of these records of gpt_training.py."""
     book = make_book(1)
@@ -130,19 +164,29 @@ def test_training_shows_each_norm_and_how_far_it_is_from_torch():
     above, below = figure.axes
     names = ["torch", "torch.compile", "ours", "ours, memory-efficient"]
     assert [line.get_label() for line in above.lines[:-1]] == names
-    assert [line.get_label() for line in below.lines] == names[1:]
-    assert 1e-4 < min(below.lines[1].get_ydata()[5:]) < 1e-1
-    assert "do not agree" not in figure.get_suptitle()
+    assert [line.get_label() for line in below.lines[1:]] == ["torch, sums reversed", "torch, sums in halves", *names[1:]]
+    assert {"torch, sums in\nhalves", "ours", "ours, memory-\nefficient"} <= {text for text, _ in texts_of(figure)}
 
 
-def test_losses_that_are_no_numbers_leave_a_gap_and_who_does_not_agree_is_named():
-    runs = [{**run, "agrees": False} for run in training("f32", steps=4)] + training("bf16", steps=4)
-    runs[-1] |= {"losses": [4.0, 3.0, None, None], "distance": None, "agrees": False}
+def test_a_difference_is_the_mean_of_some_steps_and_has_a_sign():
+    assert plots.differences([1.0, 2.0, 3.0], [2.0, 2.0, 2.0], 2) == [-1.0, -0.5, 0.5]
+
+
+def test_who_is_farther_from_torch_than_its_own_noise_is_named():
+    runs = training("bf16")
+    runs[-2] |= {"distance": 1.4 * runs[-2]["noise"]}
+    figure = train(*runs)
+    assert "Farther than that noise: ours (bf16), 1.40 times\n" in figure.get_suptitle()
+    check_words("training", figure)
+
+
+def test_losses_that_are_no_numbers_leave_a_gap_and_are_named():
+    runs = training("f32", steps=4) + training("bf16", steps=4)
+    runs[-1] |= {"losses": [4.0, 3.0, None, None], "distance": None}
     figure = train(*runs)
     check_words("training", figure)
-    assert sum(y == y for y in figure.axes[1].lines[3].get_ydata()) == 2
-    assert "These do not agree: " in figure.get_suptitle()
-    assert "ours, memory-efficient (bf16)" in figure.get_suptitle()
+    assert sum(y == y for y in figure.axes[2].lines[3].get_ydata()) == 2
+    assert "Losses that are no numbers: ours, memory-efficient (bf16)\n" in figure.get_suptitle()
 
 
 def test_labels_are_moved_apart_as_little_as_possible():
@@ -157,6 +201,20 @@ def test_one_sample_has_no_spread():
         assert end == [row["of_roof"] for row in rows]
 
 
-def test_a_cell_of_the_map_says_how_much_and_who():
-    words = [text for text, _ in texts_of(plots.peers_map(make_book(2).against_peers("fwd")))]
-    assert "0.91\nfwd01\ntorch" in words
+def test_the_peers_stand_at_our_time_over_theirs():
+    ratios = make_book(2).against_peers("fwd")
+    figure = plots.peers_map(ratios)
+    dots = [float(line.get_xdata()[0]) for line in figure.axes[0].lines if line.get_marker() in "os^"]
+    assert [round(dot, 3) for dot in dots] == [0.909, 0.833, 0.769]
+    words = [text for text, _ in texts_of(figure)]
+    assert {"torch", "torch.compile", "apex-memory-efficient", "ours", "0.91"} <= set(words)
+    assert "forward 0.91 to 0.91\none run, 2026-01-02, on NVIDIA" in figure.get_suptitle()
+
+
+def test_a_peer_beyond_the_edge_is_said_with_its_number():
+    row, = make_book(2).against_peers("fwd")
+    row["ratios"]["torch"] = [0.07, 0.072, 0.068]
+    figure = plots.peers_map([row])
+    check_words("peers", figure)
+    assert "torch 0.07" in [text for text, _ in texts_of(figure)]
+    assert figure.axes[0].get_xlim()[0] == plots.FARTHEST

@@ -13,9 +13,11 @@ from unittest import mock
 import book
 import catalogue as catalogues
 import measurements
+import peers
 import plots
 import profile_chapter
 import tables
+from chapter_map import MAIN, ChapterMap
 from made_up import catalogue, jsonl, peer, record, training
 from measurements import PROGRESSION
 
@@ -186,9 +188,11 @@ class Tables(InDirectory):
         write_figure.start()
         self.addCleanup(write_figure.stop)
 
-    def list_chapters(self, group=""):
+    def list_chapters(self, group="", **roads):
+        """The four; `roads`: (parent, road) of those that stand elsewhere than here."""
+        roads = {"bwd01": ("fwd01", MAIN), "bwd02": ("bwd01", MAIN), "fwd99": ("fwd01", "numerics"), **roads}
         self.write(catalogues.CATALOGUE, catalogue(
-            fwd01=("fwd01_thread_per_row", "One thread per row"), fwd99=("fwd99_future", "Not measured"),
+            roads, fwd01=("fwd01_thread_per_row", "One thread per row"), fwd99=("fwd99_future", "Not measured"),
             bwd01=("bwd01_thread_per_row", "Atomics"), bwd02=("bwd02_warp_per_row", "One warp per row", group)))
 
     def add_records(self, *records):
@@ -225,6 +229,94 @@ class Tables(InDirectory):
                          "predicted MB": "25.19", "A100 cycles (source)": "251 740"}, "One warp per row", name="README.md")
         self.assertNotIn("fwd99", text)  # newer than the data: it joins with the next run
         self.assertIn("580.159.04", text)
+        self.assertIn("Speed-up is over the parent", text)
+
+    def test_a_speed_up_is_over_the_parent_and_not_over_the_neighbour(self):
+        self.write("chapters/bwd03_new/kernel.cu", "")
+        self.write(catalogues.CATALOGUE, catalogue(
+            {"bwd02": ("bwd01", MAIN), "bwd03": ("bwd01", "sums")}, bwd01=("bwd01_thread_per_row", "Atomics"),
+            bwd02=("bwd02_warp_per_row", "Warps"), bwd03=("bwd03_new", "Threes")))
+        self.data.write_text(jsonl(record("bwd01", 100.0), record("bwd02", 50.0), record("bwd03", 40.0)))
+        self.run_tables()
+        self.assert_row({"parent": "bwd01", "speed-up": "× 2.50"}, "Threes", name="README.md")
+
+    def head(self, chapter, file="README.md"):
+        """A lesson's first line, as it stands in a file."""
+        self.write(file, f"<!-- table: head {chapter} -->\n<!-- end table -->\n")
+        self.assertEqual(self.run_tables()[0], 0)
+        return self.text(file).split("\n")[2]
+
+    def test_a_head_names_the_road_and_what_comes_before_and_after(self):
+        self.list_chapters(bwd02=("bwd01", "sums"))
+        self.assertEqual(
+            self.head("fwd01"), "*Main line. After: [bwd01 · Atomics](chapters/bwd01_thread_per_row/notes.md). "
+            "Side road from here: numerics, [fwd99 · Not measured](chapters/fwd99_future/notes.md).*")
+        self.assertEqual(
+            self.head("fwd99"), "*Side road: numerics. Before: [fwd01 · One thread per row]"
+            "(chapters/fwd01_thread_per_row/notes.md). Back to the main line: [bwd01 · Atomics]"
+            "(chapters/bwd01_thread_per_row/notes.md).*")
+        self.assertEqual(self.head("bwd02", self.NOTES),  # of a lesson, links start there; behind the last comes nothing
+                         "*Side road: sums. Before: [bwd01 · Atomics](../bwd01_thread_per_row/notes.md).*")
+
+    def test_a_side_road_may_go_on_and_more_than_one_may_leave_at_a_chapter(self):
+        self.list_chapters(bwd01=("fwd01", "sums"), bwd02=("bwd01", "sums"))
+        self.assertIn("Further on this road: [bwd02 · One warp per row]", self.head("bwd01"))
+        self.assertIn("Side roads from here: numerics, [fwd99 · Not measured](chapters/fwd99_future/notes.md); sums, "
+                      "[bwd01 ·", self.head("fwd01"))
+
+    def test_a_chapter_that_the_list_lacks_is_not_on_the_map_yet(self):
+        self.write("chapters/fwd50_new/kernel.cu", "")
+        self.assertEqual(self.head("fwd50"), "*Not on the map yet.*")
+
+    def test_steps_are_the_parent_the_chapter_in_bold_and_the_roof(self):
+        self.write(self.NOTES, "<!-- table: steps bwd02 -->\n<!-- end table -->\n")
+        large = {"dtype": "bf16", "rows": 131072, "cols": 4096}
+        self.data.write_text(jsonl(record("bwd01", 100.0), record("bwd02", 25.0),
+                                   record("bwd02", 4000.0, problem=large)))
+        self.run_tables()
+        small, wide = "f32, 1024 × 2048: µs", "bf16, 131072 × 4096: µs"
+        self.assert_row({small: "100.0", wide: "–", "% of the roof": "–"}, "[bwd01](../bwd01_thread_per_row/notes.md)")
+        self.assert_row({small: "25.00", wide: "4 000", "% of the roof": "40.3"}, "**bwd02**")
+        self.assert_row({small: "× 4.00", wide: "–"}, "speed-up over bwd01")
+        self.assert_row({small: "12.58", wide: "1 611", "% of the roof": "100.0"}, "a triad")
+        self.assertIn("Median of launches with a cold L2. NVIDIA H100", self.text(self.NOTES))
+        self.assertEqual(self.text(self.NOTES).count("\n|"), 6)
+        self.write(self.NOTES, "<!-- table: steps fwd01 -->\n<!-- end table -->\n")
+        self.add_records(record("fwd01", 16.777216))
+        self.run_tables()
+        self.assert_row({small: "16.78"}, "**fwd01**")
+        self.assert_row({small: "8.389", wide: "–"}, "a copy")
+
+    def test_steps_of_a_direction_s_first_have_no_parent_and_those_of_what_is_not_measured_no_times(self):
+        self.write(self.NOTES, "<!-- table: steps bwd01 -->\n<!-- end table -->\n")
+        self.data.write_text(jsonl(record("fwd01", 100.0), record("bwd02", 50.0), record("bwd01", 50.0, passed=False)))
+        self.run_tables()
+        self.assertEqual(self.text(self.NOTES).count("\n|"), 4)
+        self.assert_row({"f32, 1024 × 2048: µs": "–", "% of the roof": "–"}, "**bwd01**")
+        self.assert_row({"f32, 1024 × 2048: µs": "–", "% of the roof": "–"}, "a triad")
+        self.assertIn("Not measured yet.", self.text(self.NOTES))
+
+    def test_the_map_is_a_drawing_the_main_line_and_the_side_roads(self):
+        self.list_chapters(bwd02=("bwd01", "sums"))
+        self.write("chapters/README.md", "<!-- table: map -->\n<!-- end table -->\n")
+        self.data.write_text(jsonl(record("fwd01", 80.0), record("bwd01", 100.0), record("bwd02", 125.0)))
+        self.run_tables()
+        text = self.text("chapters/README.md")
+        self.assertIn("```text\nfwd01 ── fwd99  numerics\nbwd01 ── bwd02  sums\n```\n", text)
+        self.assert_row({"main line, forward": "[fwd01](fwd01_thread_per_row/notes.md)", "µs": "80.00",
+                         "over its parent": "–"}, "what fwd01 teaches", name="chapters/README.md")
+        self.assert_row({"main line, backward": "[bwd01](bwd01_thread_per_row/notes.md)", "µs": "100.0",
+                         "over its parent": "–"}, "what bwd01 teaches", name="chapters/README.md")
+        self.assert_row({"chapter": "[bwd02](bwd02_warp_per_row/notes.md)", "parent": "bwd01", "µs": "125.0",
+                         "over its parent": "× 0.80"}, "sums", name="chapters/README.md")
+        self.assert_row({"µs": "–", "over its parent": "–"}, "numerics", name="chapters/README.md")
+
+    def test_a_drawing_goes_from_parent_to_child_and_says_where_a_line_begins_anew(self):
+        places = {"copy00": ("", MAIN), "fwd01": ("copy00", MAIN), "fwd02": ("fwd01", MAIN), "bwd01": ("fwd01", MAIN),
+                  "fwd03": ("fwd02", "sums"), "fwd04": ("fwd03", "sums"), "fwd05": ("fwd02", "fusion")}
+        tree = ChapterMap({name: book.Chapter(name, Path(), "", "", "", *place) for name, place in places.items()})
+        self.assertEqual(tables.drawing(tree), ["copy00", "fwd01", "fwd02 ── fwd03 ── fwd04  sums",
+                                                "      └─ fwd05  fusion", "", "bwd01  after fwd01"])
 
     def test_measured_shows_what_is_missing_and_what_was_cut_short(self):
         cut, failed = ({"dtype": "f16", "rows": 4096, "cols": cols} for cols in (8192, 4096))
@@ -317,6 +409,27 @@ class Tables(InDirectory):
         self.assertEqual(self.run_tables()[0], 0)
         return self.text()
 
+    def test_results_are_the_dispatch_s_beside_the_fastest_peer_on_a_few_problems(self):
+        other = {"dtype": "f16", "rows": 4096, "cols": 8192}
+        self.peers(peer("torch", "forward", 30.0), peer("liger", "forward", 20.0), peer("fwd01", "forward", 15.0),
+                   peer("dispatch", "forward", 16.0, chosen="fwd01"),
+                   peer("dispatch", "forward", 9.0, chosen="fwd01", problem=other),
+                   peer("torch", "forward", 9.0, problem=other),
+                   peer("dispatch", "backward", 33.0, chosen="bwd01"), peer("torch", "backward", 30.0))
+        self.write("README.md", "<!-- table: results -->\n<!-- end table -->\n")
+        self.run_tables()
+        self.assert_row({"M × N": "f32, 1024 × 2048", "ours, µs": "16.00", "fastest peer, µs": "20.00",
+                         "which": "liger", "ours / peer": "0.80"}, "forward", name="README.md")
+        self.assert_row({"ours, µs": "33.00", "which": "torch", "ours / peer": "1.10"}, "backward", name="README.md")
+        self.write("notebooks/data/peers_h100.jsonl", "")
+        self.run_tables()
+        self.assertIn("Not measured yet.", self.text())
+
+    def test_results_have_eight_rows_at_most_and_each_problem_is_one_that_make_peers_measures(self):
+        self.assertLessEqual(2 * len(tables.RESULTS), 8)
+        self.assertLessEqual(set(tables.RESULTS), set(peers.SHAPES))
+        self.assertLessEqual(set(tables.STEPS), {measurements.PROGRESSION, *measurements.LARGE})
+
     def test_peers_stand_beside_ours_and_the_fastest_is_bold(self):
         text = self.peers(peer("torch", "forward", 30.0), peer("liger", "forward", 20.0), peer("fwd01", "forward", 15.0),
                           peer("dispatch", "forward", 16.0, chosen="fwd01", roof=1000.0),
@@ -341,16 +454,20 @@ class Tables(InDirectory):
         self.assertEqual(self.run_tables()[0], 0)
         return self.text()
 
-    def test_training_has_a_row_for_each_norm_and_names_who_does_not_agree(self):
+    def test_training_has_a_row_for_each_norm_and_names_who_is_beyond_the_noise(self):
         runs = training("bf16")
-        runs[-1] |= {"agrees": False, "distance": None, "losses": [None] * 60}
+        runs[-1] |= {"distance": None, "losses": [None] * 60}
+        runs[-2] |= {"distance": 0.0042}
+        runs[-3] |= {"distance": 0.0029}
         text = self.train(*runs, *training("f32", kind="rms", norms=["chapters"]))
         self.assert_row({"from torch": "–", "torch's noise": "3.0e-3", "step, ms": "41.23", "in a graph, ms": "40.12",
                          "peak, MB": "6 543"}, "bf16", "torch", name="README.md")
         self.assertRegex(self.row("bf16", "ours")["last loss"], r"^1\.9\d\d\d$")
         self.assertEqual(self.row("f32, RMS norm", "ours")["torch's noise"], "2.0e-5")
         self.assert_row({"last loss": "–", "from torch": "–"}, "ours, memory-efficient", name="README.md")
-        self.assertIn("These do not: ours, memory-efficient, bf16.", text)
+        self.assertIn("Farther from torch than that: ours, bf16; ours, f32, RMS norm.", text)
+        self.assertRegex(text, r"!\[Loss curves of torch; .* with bf16, .*Farther than that noise: ours \(bf16\), 1\.40 "
+                               r"times\. Losses that are no numbers: ours, memory-efficient \(bf16\)\.\]\(")
         self.assertTrue((self.root / tables.FIGURES / "training.svg").exists())
         self.assertIn("Not measured yet.", self.train(*({**run, "backend": "cpu"} for run in runs)))
 
@@ -366,8 +483,21 @@ class Tables(InDirectory):
             status, _, err = self.run_tables()
             self.assertEqual(status, 2)
             self.assertIn(why, err)
+            if "there is no table" in why:
+                for one in ("map, ", "progression, ", "results, ", "training, ", "peers rms, ", "against rms, ",
+                            "head <chapter>, ", "steps <chapter>, ", "measured <chapter>, ", "groups <chapter>"):
+                    self.assertIn(one, err)
             self.assertEqual(readme.read_text(encoding="utf-8"), text)
         self.assertNotIn("Not profiled", self.text(self.NOTES), "an error in one file leaves the others as they are")
+
+    def test_a_table_may_stand_in_any_readme_and_in_a_chapter_s_two_texts_and_nowhere_else(self):
+        here = ["chapters/README.md", "chapters/bwd02_warp_per_row/lab.md", "common/bench/README.md",
+                "common/simt/tests/README.md", "reference_cpu/README.md", "notebooks/README.md"]
+        for name in (*here, "NEWS.md"):
+            self.write(name, "<!-- table: head bwd02 -->\n<!-- end table -->\n")
+        self.run_tables()
+        self.assertEqual([name for name in here if "*Main line." not in self.text(name)], [])
+        self.assertNotIn("*Main line.", self.text("NEWS.md"))
 
     def test_a_marker_in_a_code_block_is_an_example(self):
         text = "```\n<!-- table: whatever -->\n```\n"
@@ -410,6 +540,12 @@ class Profile(InDirectory):
             zero, "void bwd02::run<int>(int)", "void bwd02::sum<int>(int)", done))
         self.assertEqual([chapter for chapter, _ in profile_chapter.by_chapter(kernels)],
                          ["fwd03", "bwd01", "bwd01", "bwd01", "bwd02", "bwd02", "bwd02", "bwd02"])
+
+    def test_a_chapter_of_the_reader_s_own_has_its_direction_from_the_program_s_record(self):
+        kernels = profile_chapter.parse_csv(csv_of("void my01::run<int>(int)", "void lnc::round_gradients_kernel<__half>(int)"))
+        results = [{"chapter": "my01", "direction": "backward", "problem": {}}]
+        self.assertEqual([(record["chapter"], record["direction"]) for record in
+                          profile_chapter.make_records(kernels, results)], 2 * [("my01", "backward")])
 
     def test_records_are_appended_and_the_newest_run_counts(self):
         path = self.root / "profile.jsonl"

@@ -10,9 +10,13 @@ using namespace lnc;
 void launch_too_many_threads();  // bad_launch.cu
 
 TEST_CASE("at least one chapter of each direction is registered") {
-  int forward = 0, backward = 0;
-  for (const Chapter& chapter : chapters())
-    ++(chapter.direction() == Direction::Forward ? forward : backward);
+  int copy = 0, forward = 0, backward = 0;
+  for (const Chapter& chapter : chapters()) {
+    copy += chapter.direction() == Direction::Copy;
+    forward += chapter.direction() == Direction::Forward;
+    backward += chapter.direction() == Direction::Backward;
+  }
+  CHECK(copy > 0);
   CHECK(forward > 0);
   CHECK(backward > 0);
 }
@@ -106,6 +110,24 @@ TEST_CASE("rows wider than a chapter's blocks hold are refused, with the width t
   }
 }
 
+TEST_CASE("more elements than a chapter's launch can count are refused, without an overflow") {
+  Chapter chapter = chapters().front();
+  chapter.max_elements = 1000;
+  Problem problem;
+  problem.rows = 10;
+  problem.cols = 100;
+  CHECK(refusal(chapter, problem).empty());
+  problem.rows = 0;
+  CHECK(refusal(chapter, problem).empty());
+  problem.rows = 10;
+  problem.cols = 101;
+  CHECK(refusal(chapter, problem).sentence ==
+        std::string(chapter.id) + " takes 1000 elements at most, not 10 x 101");
+  problem.rows = 4;
+  problem.cols = std::int64_t{1} << 62;  // the product is 0 in 64 bits
+  CHECK_FALSE(refusal(chapter, problem).empty());
+}
+
 TEST_CASE("a chapter that needs a newer GPU is refused on an older one, with both named") {
   Chapter chapter = chapters().front();
   Gpu gpu = kH100;
@@ -121,8 +143,9 @@ TEST_CASE("a chapter that needs a newer GPU is refused on an older one, with bot
 }
 
 TEST_CASE("the check sees one wrong element, one unwritten element and one wrong statistic") {
-  const Chapter& chapter = chapters().front();
-  REQUIRE(chapter.direction() == Direction::Forward);
+  const Chapter& chapter =
+      *std::find_if(chapters().begin(), chapters().end(),
+                    [](const Chapter& each) { return each.direction() == Direction::Forward; });
   for (const DType dtype : kDTypes) {
     Problem problem;
     problem.dtype = dtype;

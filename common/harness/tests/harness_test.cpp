@@ -132,9 +132,11 @@ TEST_CASE("a wrong set file is refused with its name, the set's and the field's"
 TEST_CASE("the operator's bytes are those of its matrices") {
   Problem p = small();
   const std::int64_t matrix = 800 * 2;
+  CHECK(operator_bytes(p, Direction::Copy, false) == 2 * matrix);
   CHECK(operator_bytes(p, Direction::Forward, false) == 2 * matrix);
   CHECK(operator_bytes(p, Direction::Backward, false) == 3 * matrix);
   CHECK(operator_bytes(p, Direction::Backward, true) == 3 * matrix);  // y in place of x
+  CHECK(roof_bytes(p, Direction::Copy) == 2 * matrix);
   CHECK(roof_bytes(p, Direction::Forward) == 2 * matrix);
   CHECK(roof_bytes(p, Direction::Backward) == 3 * matrix);
   p.recompute_output = true;
@@ -170,6 +172,7 @@ TEST_CASE("a pass has the tensors that its problem asks for, and no others") {
   };
   using Set = std::set<std::string>;
   Problem p = small();
+  CHECK(names(p, Direction::Copy, false) == Set{"x", "y"});
   CHECK(names(p, Direction::Forward, false) == Set{"x", "weight", "bias", "y", "mean", "rstd"});
   CHECK(names(p, Direction::Backward, false) ==
         Set{"x", "weight", "bias", "dy", "mean", "rstd", "dx", "dweight", "dbias"});

@@ -8,6 +8,7 @@
 """
 
 import concurrent.futures
+import json
 import pathlib
 import subprocess
 import tempfile
@@ -186,12 +187,15 @@ def compare_gradients(programs, chapter, dtype, options, dropout=0.0):
 
 def comparisons(programs):
     """Each comparison, as a function and its arguments."""
-    names = subprocess.run([programs["chapters"], "--list"], check=True, capture_output=True,
-                           text=True).stdout
-    for chapter in (line.split()[0] for line in names.splitlines()):
-        compare_one = compare_chapter if chapter.startswith("fwd") else compare_gradients
-        takes_rms = chapter >= ("fwd04" if chapter.startswith("fwd") else "bwd05")
-        for kind in ["layer", "rms"] if takes_rms else ["layer"]:
+    listing = subprocess.run([programs["chapters"], "--list", "--json"], check=True, capture_output=True,
+                             text=True).stdout
+    compare = {"forward": compare_chapter, "backward": compare_gradients}
+    for described in json.loads(listing)["chapters"]:
+        chapter = described["id"]
+        compare_one = compare.get(described["direction"])
+        if compare_one is None:
+            continue  # a copy has no counterpart to compare with
+        for kind in described["kinds"]:
             for dtype in ("f32", "f16", "bf16"):
                 for shape in SHAPES if dtype == "f32" else SHAPES[:2]:
                     yield compare_one, programs, chapter, dtype, [*shape, "--kind", kind]

@@ -1,6 +1,8 @@
 // Of every chapter what kills the most faults in the least time: each kernel that it has is
 // launched. Linked with one chapter; runs on either backend.
+#include <algorithm>
 #include <limits>
+#include <random>
 
 #include "common/harness/parts.h"
 #include "common/harness/tests/chapter_checks.h"
@@ -245,6 +247,81 @@ TEST_CASE("a fused chapter is right for any number of rows and size of a group")
             problem.fusion = fusion;
             if (refusal(chapter, problem).empty()) check_problem(chapter, problem, kRuns);
           }
+}
+
+namespace {
+
+/// `count` elements whose bytes chance gives: numbers, NaNs with a payload, both zeros, subnormals.
+std::vector<std::byte> any_bits(std::int64_t count, std::int64_t element_bytes) {
+  std::mt19937 chance{1};
+  std::vector<std::byte> bytes(count * element_bytes);
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(chance());
+  return bytes;
+}
+
+}  // namespace
+
+TEST_CASE("a copy keeps every bit, and its check sees one that differs") {
+  for (const Chapter& chapter : chapters()) {
+    if (chapter.direction() != Direction::Copy) continue;
+    for (const DType dtype : kDTypes) {
+      Problem problem;
+      problem.dtype = dtype;
+      problem.rows = 70;
+      problem.cols = 1001;
+      INFO(chapter.id << ": " << describe(problem));
+      const Tensors tensors(problem, chapter);
+      const Run run(chapter, tensors);
+      run.launch();
+      synchronize();
+      require_right(run.check());
+      std::byte* const last = tensors.data("y") + problem.tensor_bytes() - 1;  // has its sign bit
+      std::byte right{};
+      download(&right, last, 1);
+      for (const int bit : {0, 7}) {
+        const std::byte wrong = right ^ static_cast<std::byte>(1 << bit);
+        upload(last, &wrong, 1);
+        CHECK_FALSE(run.check().front().passed());
+        CHECK(run.check().front().worst_index == 70 * 1001 - 1);
+      }
+      upload(last, &right, 1);
+      CHECK(run.check().front().passed());
+
+      const auto bits = any_bits(problem.rows * problem.cols, problem.element_bytes());
+      upload(tensors.data("x"), bits.data(), bits.size());
+      run.launch();
+      CHECK(output(tensors.outputs(), "y") == bits);
+    }
+  }
+}
+
+TEST_CASE("a copy writes as many elements as it is told, and not one more") {
+  for (const Chapter& chapter : chapters()) {
+    if (chapter.direction() != Direction::Copy) continue;
+    for (const DType dtype : kDTypes) {
+      Problem problem;
+      problem.dtype = dtype;
+      problem.rows = 1;
+      problem.cols = 2000;
+      const Tensors tensors(problem, chapter);
+      const std::size_t element = problem.element_bytes();
+      std::vector<std::byte> x(problem.tensor_bytes());
+      download(x.data(), tensors.data("x"), x.size());
+      for (const std::int64_t count : {0, 1, 2, 31, 255, 256, 257, 1023, 1999}) {
+        INFO(chapter.id << ": " << count << " of " << describe(problem));
+        tensors.poison_outputs();
+        const Outputs before = tensors.outputs();
+        with_types(problem, [&]<typename T, typename W>() {
+          auto args = copy_args<T, W>(tensors);
+          args.count = count;
+          std::get<CopyLaunchers>(chapter.run).get<T, W>()(args);
+        });
+        auto expected = output(before, "y");
+        std::copy_n(x.begin(), count * element, expected.begin());
+        CHECK(output(tensors.outputs(), "y") == expected);
+      }
+    }
+  }
 }
 
 TEST_CASE("NaN or infinity in a row of x changes no other row of y") {

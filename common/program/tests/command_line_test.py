@@ -8,9 +8,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from find_chapter import is_own
 
 ROOT = Path(__file__).resolve().parents[3]
-CHAPTERS = sorted(path.parent.name.split("_")[0] for path in ROOT.glob("chapters/*/kernel.cu"))
+CHAPTERS = sorted(path.parent.name.split("_")[0] for path in ROOT.glob("chapters/*/kernel.cu")
+                  if not is_own(path.parent.name))
 SMALL = ["--rows", "37", "--cols", "100", "--samples", "1"]
 
 # What the programs refuse, and the words that their sentence must have: the option, and what will do.
@@ -41,6 +43,17 @@ TOO_LARGE = [
     "--rows 3 --cols 4611686018427387904",
     "--rows 1073741824 --cols 17179869184",
 ]
+
+# What chapters count, where one may choose how they cut their work, and the option that asks for a number of it.
+CUTS = {
+    "rows a block": "--rows-per-block",
+    "row groups": "--row-groups",
+    "buffers": "--buffers",
+    "blocks": "--blocks",
+    "blocks a multiprocessor": "--blocks-per-multiprocessor",
+    "blocks a cluster": "--blocks-per-cluster",
+    "clusters": "--clusters",
+}
 
 ALWAYS = {"schema", "chapter", "direction", "problem", "set", "l2", "clock", "device", "driver", "cuda",
           "backend", "date", "commit", "passed", "max_abs_err", "rel_err", "operator_bytes",
@@ -111,6 +124,12 @@ def test_the_committed_list_of_chapters_is_the_programs_own(run):
     assert committed == listed, "run `make tables`: it writes notebooks/data/chapters.json"
 
 
+@pytest.mark.parametrize("chapter, place", [("bwd02", "main line; its parent is bwd01"),
+                                            ("fwd04", "side road: numerics; its parent is fwd03")])
+def test_a_page_says_where_its_chapter_stands_on_the_map(run, chapter, place):
+    assert f"\n  {place}\n" in passes(run(chapter, *SMALL[:4], "--samples", "0"))
+
+
 def test_the_version_is_that_of_cmake(run):
     version = re.search(r"project\(\w+ VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text())[1]
     assert passes(run("chapters", "--version")).split()[-1] == version
@@ -132,7 +151,7 @@ def test_no_chapter_takes_a_problem_larger_than_the_device(run, results, argumen
 
 
 def test_many_chapters_that_refuse_say_one_sentence(run):
-    refuses(run("chapters", *TOO_LARGE[0].split()), "fwd01", "the other chapters")
+    refuses(run("chapters", *TOO_LARGE[0].split()), "copy00", "the other chapters")
 
 
 @pytest.mark.parametrize("program, tensors", [("fwd01", 2), ("bwd02", 3)])
@@ -164,6 +183,62 @@ def test_a_full_disk_under_the_output_is_said(programs):
     assert "disk full" in result.stderr
 
 
+# --- How a chapter cuts its work ---
+
+
+@pytest.fixture
+def cuts(run):
+    """The option of each chapter; None where it cuts its work in one way only."""
+    listed = json.loads(passes(run("chapters", "--list", "--json")))["chapters"]
+    assert {chapter["group"] for chapter in listed} == {"", *CUTS}
+    return {chapter["id"]: CUTS.get(chapter["group"]) for chapter in listed}
+
+
+def test_a_chapter_lists_its_own_cut_alone(run, cuts):
+    for chapter, own in cuts.items():
+        options = set(re.findall(r"(?m)^ *(--[a-z-]+)", passes(run(chapter, "--help"))))
+        assert options & {*CUTS.values(), "--group"} == ({own} if own else set()), chapter
+
+
+def test_a_chapter_refuses_the_cuts_of_others_and_names_its_own(run, cuts):
+    for chapter, own in cuts.items():
+        for other in {*CUTS.values(), "--group"} - {own}:
+            sentence = refuses(run(chapter, *SMALL, other, "3"), f"{chapter} does not take {other}")
+            assert set(re.findall(r"--[a-z-]+", sentence)) == {other, "--help", *([own] if own else [])}
+
+
+def test_a_chapter_takes_its_own_cut_and_records_it(run, results, cuts):
+    for chapter, own in cuts.items():
+        if own:
+            passes(run(chapter, *SMALL, own, "3", "--json", results))
+    assert [(r["chapter"], r["problem"]["options"]) for r in records_of(results)] == [
+        (chapter, {"group": 3}) for chapter, own in cuts.items() if own]
+
+
+def test_of_all_chapters_those_run_that_have_the_cut(run, results, cuts):
+    out = passes(run("chapters", *SMALL, "--rows-per-block", "3", "--json", results))
+    assert {r["chapter"] for r in records_of(results)} == {
+        chapter for chapter, own in cuts.items() if own == "--rows-per-block"}
+    assert "rows a block 3" in out
+    assert "not run: bwd08 takes --buffers, not --rows-per-block\n" in out
+    assert "not run: fwd01 does not take --rows-per-block\n" in out
+
+
+def test_what_a_cut_counts_must_be_said_and_once(run):
+    refuses(run("chapters", *SMALL, "--group", "3"), "--group", *CUTS.values())
+    refuses(run("chapters", *SMALL, "--buffers", "3", "--row-groups", "3"), "--buffers", "--row-groups")
+    refuses(run("bwd08", *SMALL, "--buffers", "x"), "--buffers", "'x'")
+
+
+def test_the_set_of_cuts_asks_each_chapter_for_its_own(run, results, tmp_path):
+    path = tmp_path / "sets.json"
+    path.write_text('{"mine": {"problems": [{"rows": 9, "cols": 40, "group": [1, 2]}]}}')
+    for chapter in ("bwd05", "bwd08"):
+        passes(run(chapter, "--set", "mine", "--set-file", path, "--samples", "0", "--json", results))
+    assert [r["problem"]["options"]["group"] for r in records_of(results)] == [1, 2, 1, 2]
+    refuses(run("fwd02", "--set", "mine", "--set-file", path), "fwd02", "one way only")
+
+
 # --- What it leaves behind ---
 
 
@@ -171,7 +246,7 @@ def test_every_chapter_passes_and_runs_are_appended(run, results, backend):
     types = ("f32", "f16", "bf16")
     for dtype in types:
         out = passes(run("chapters", *SMALL, "--dtype", dtype, "--json", results))
-        assert sorted(re.findall(r"(?m)^([fb]wd\d\d) .* pass$", out)) == CHAPTERS
+        assert sorted(re.findall(r"(?m)^([a-z]+\d\d) .* pass$", out)) == CHAPTERS
     records = records_of(results)
     assert [r["chapter"] for r in records] == len(types) * [r["chapter"] for r in records[:len(CHAPTERS)]]
     for i, r in enumerate(records):
@@ -181,11 +256,26 @@ def test_every_chapter_passes_and_runs_are_appended(run, results, backend):
         assert (r["schema"], r["l2"], r["set"], r["samples"]) == (2, "cold", None, 1)
         problem = {"kind": "layer", "dtype": types[i // len(CHAPTERS)], "rows": 37, "cols": 100, "options": {}}
         assert {name: r["problem"][name] for name in problem} == problem
-        tensors = {"forward": 2, "backward": 3}[r["direction"]]
+        tensors = {"copy": 2, "forward": 2, "backward": 3}[r["direction"]]
         assert r["operator_bytes"] == tensors * 3700 * (4 if problem["dtype"] == "f32" else 2)
-        assert r["direction"][0] == r["chapter"][0]  # forward or backward
+        assert r["direction"][0] == r["chapter"][0]  # copy, forward or backward
         assert r["p10_us"] <= r["median_us"] <= r["p90_us"]
         assert r["rel_err"] >= 0
+
+
+def test_a_copy_says_nothing_of_a_norm_and_takes_what_it_need_not_know(run, results, tmp_path):
+    out = passes(run("copy00", *SMALL, "--dtype", "bf16", "--kind", "rms", "--no-affine", "--misalign", "1",
+                     "--json", results, "--dump", tmp_path))
+    assert "\nbf16, 37 x 100, seed 1" in out
+    record, = records_of(results)
+    assert (record["chapter"], record["direction"], record["predicted_bytes"]) == ("copy00", "copy", 2 * 7400)
+    assert (record["max_abs_err"], record["rel_err"]) == (0, 0)
+    assert {path.stem for path in tmp_path.glob("*.npy")} == {"x", "y"}
+    assert (tmp_path / "x.npy").read_bytes() == (tmp_path / "y.npy").read_bytes()
+    for option in ("--mixed", "--group 4", "--prenorm", "--recompute-output"):
+        refuses(run("copy00", "--dtype", "f16", *option.split()), "copy00", option.split()[0])
+    out = passes(run("chapters", *SMALL))
+    assert [out.count(words) for words in ("\nf32, 37 x 100,", "\nlayer f32, 37 x 100,")] == [1, 1]
 
 
 def test_what_was_not_timed_has_no_times(run, results):

@@ -240,13 +240,20 @@ class _Direct(torch.autograd.Function):
 # --- The functions --------------------------------------------------------------------------------
 
 
+def _direction(name):
+    """"fwd", "bwd", or what an unknown chapter begins with. A reader's own, my01, has to be looked up."""
+    backward = {c.id: c.backward for c in chapters()} if name.startswith("my") else {}
+    return ("bwd" if backward[name] else "fwd") if name in backward else name[:3]
+
+
 def _chapter_pair(chapter):
     """(forward, backward) of what `chapter=` says: None, an id, or one of each direction."""
     forward = backward = None
     for name in () if chapter is None else (chapter,) if isinstance(chapter, str) else chapter:
-        if name.startswith("fwd") and forward is None:
+        direction = _direction(name)
+        if direction == "fwd" and forward is None:
             forward = name
-        elif name.startswith("bwd") and backward is None:
+        elif direction == "bwd" and backward is None:
             backward = name
         else:
             raise ValueError(f"chapter={chapter!r}: name a forward chapter (fwd06), a backward one "

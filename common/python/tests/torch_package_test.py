@@ -208,6 +208,8 @@ class Functions(Package):
         weight, bias = parameters((72,), torch.float32)
         self.assertGreater(len(lnc.chapters()), 10)
         for chapter in lnc.chapters():
+            if chapter.id.startswith("my"):  # the reader's own may be unfinished
+                continue
             with self.subTest(chapter.id):
                 self.compare("layer", x, 72, weight, bias, chapter=chapter.id,
                              memory_efficient=chapter.from_y)
@@ -338,6 +340,14 @@ class Errors(Package):
         self.refused(ValueError, "bias has shape [3, 8]", x, 8, None, x)
         self.refused(ValueError, "nothing to normalise", random(3, 0), 0)
 
+    def test_the_direction_of_a_chapter_of_the_reader_s_own(self):
+        own = [unittest.mock.Mock(id="my01", backward=False), unittest.mock.Mock(id="my02", backward=True)]
+        with unittest.mock.patch.object(operators, "chapters", lambda: own):
+            self.assertEqual(operators._chapter_pair(("my02", "my01")), ("my01", "my02"))
+            self.assertEqual(operators._chapter_pair("my02"), (None, "my02"))
+            with self.assertRaisesRegex(ValueError, "name a forward chapter"):
+                operators._chapter_pair("my03")
+
     def test_chapters(self):
         x = random(3, 8, requires_grad=True)
         self.refused(lnc.LibraryError, "'fwd99' is no forward chapter", x, 8, chapter="fwd99")
@@ -398,7 +408,7 @@ class Compilation(Package):
                                   (dy, x.detach(), weight.detach(), bias.detach(), statistics, 40,
                                    EPS, False, memory_efficient, True, False, None))
         torch.library.opcheck(ops.forward.default,
-                              (x, weight, None, 40, EPS, True, False, "fwd04", "bwd05"))
+                              (x, weight, None, 40, EPS, True, False, "fwd04", "bwd06"))
 
     def test_only_eager_calls_go_past_the_dispatcher(self):
         from torch.fx.experimental.proxy_tensor import make_fx

@@ -100,11 +100,11 @@ __global__ void copy_rows(BulkRows<float, kAligned> in, float* out, int vectors,
       const int col = i % vectors * 4;
       float values[4];
       to_floats(in.take_columns(row < in.rows, row, col, slots + i / vectors * vectors), values);
-      for (int lane = 0; lane < 4; ++lane) {
-        if (row < in.rows && col + lane < in.cols)
-          out[row * in.cols + col + lane] = values[lane];
+      for (int k = 0; k < 4; ++k) {
+        if (row < in.rows && col + k < in.cols)
+          out[row * in.cols + col + k] = values[k];
         else
-          *beyond += values[lane] != 0.0f;
+          *beyond += values[k] != 0.0f;
       }
     }
     __syncthreads();

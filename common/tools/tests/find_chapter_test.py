@@ -4,9 +4,11 @@ import tempfile
 import unittest
 from pathlib import Path
 
+from committed_list import committed
 from find_chapter import find_chapter, known_chapters
 
 CHAPTERS = {
+    "copy00": "copy00_machine",
     "fwd01": "fwd01_thread_per_row",
     "fwd04": "fwd04_welford",
     "bwd01": "bwd01_thread_per_row",
@@ -20,21 +22,32 @@ class FindChapter(unittest.TestCase):
             self.assertEqual(find_chapter(asked, CHAPTERS), "bwd02")
 
     def test_suggests_the_nearest_and_lists_all(self):
-        for asked, nearest in (("bwd2", "bwd02"), ("FWD01", "fwd01"), ("welfrod", "fwd04")):
+        for asked, nearest in (("bwd2", "bwd02"), ("FWD01", "fwd01"), ("welfrod", "fwd04"),
+                               ("machine", "copy00")):
             with self.assertRaises(LookupError) as caught:
                 find_chapter(asked, CHAPTERS)
             self.assertIn(f"did you mean CH={nearest}?", str(caught.exception))
-            self.assertIn("fwd01 fwd04 bwd01 bwd02", str(caught.exception))
+            self.assertIn("copy00 fwd01 fwd04 bwd01 bwd02", str(caught.exception))
 
     def test_suggests_nothing_where_nothing_is_near(self):
         with self.assertRaises(LookupError) as caught:
             find_chapter("zzz", CHAPTERS)
         self.assertNotIn("did you mean", str(caught.exception))
 
-    def test_forward_chapters_come_first(self):
+    def test_the_option_that_was_wrong_is_named(self):
+        with self.assertRaises(LookupError) as caught:
+            find_chapter("bwd2", CHAPTERS, "FROM")
+        self.assertIn("FROM=bwd2 is not a chapter (did you mean FROM=bwd02?)", str(caught.exception))
+
+    def test_the_machine_comes_first_then_forward_and_the_reader_s_own_last(self):
         with tempfile.TemporaryDirectory() as directory:
-            for name in (*CHAPTERS.values(), "no_chapter"):
+            for name in ("my01_from_fwd01", *reversed(CHAPTERS.values()), "no_chapter"):
                 (Path(directory) / name).mkdir()
                 (Path(directory) / name / "kernel.cu").touch()
             (Path(directory) / "fwd09_without_a_kernel").mkdir()
-            self.assertEqual(list(known_chapters(Path(directory)).items()), list(CHAPTERS.items()))
+            self.assertEqual(list(known_chapters(Path(directory)).items()),
+                             [*CHAPTERS.items(), ("my01", "my01_from_fwd01")])
+
+    def test_what_is_committed_names_none_of_the_reader_s_own(self):
+        listed = {"version": "0", "chapters": [{"id": "fwd01"}, {"id": "my01"}], "types": []}
+        self.assertEqual(committed(listed), {"version": "0", "chapters": [{"id": "fwd01"}], "types": []})

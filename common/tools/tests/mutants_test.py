@@ -166,6 +166,11 @@ class Commands(unittest.TestCase):
             with self.assertRaisesRegex(mutants.UserError, "not a build of the CPU backend: run `make test"):
                 mutants.Build(folder)
 
+    def test_a_chapter_is_counted_with_those_of_its_direction(self):
+        parts = {"copy00_machine": "chapter zero", "fwd02_warp_per_row": "forward chapters",
+                 "bwd01_thread_per_row": "backward chapters", "my01_idea": "other chapters"}
+        self.assertEqual({name: mutants.part(f"chapters/{name}/kernel.cu") for name in parts}, parts)
+
     def test_table(self):
         mutant = mutants.Mutant("chapters/fwd01_thread_per_row/kernel.cu", 3, 5, "bound", "<", "<=", "if (a < b)")
         records = [{**mutant._asdict(), "column": i, "verdict": verdict}
