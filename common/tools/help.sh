@@ -17,7 +17,7 @@ LayerNorm, chapter by chapter
   make sanitize [CH=…]         compute-sanitizer's four tools over every kernel; without a GPU, g++'s
   make compile-cuda            compile every kernel for every GPU architecture (needs nvcc, no GPU),
                                and see that what the library picks spills no register
-  make tables                  write the measured tables into README.md and notes.md
+  make tables                  write the measured tables into the README files and the chapters
   make notebooks               open the notebooks; DATA=notebooks/data/… chooses the measurements
   make notebooks-run           execute them all, without a browser; notebooks-strip removes their outputs
   make lint                    what a change must pass beside the tests: clang-format, ruff, shellcheck, notebooks

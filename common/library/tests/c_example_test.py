@@ -1,10 +1,11 @@
-"""The C example of README.md is C99, links with the library, and runs; so lnc.h is C, too."""
+"""The C example of the library's README.md is C99, links with the library, and runs; so lnc.h is C, too."""
 
 import re
 import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
+README = ROOT / "common/library/README.md"
 MAIN = """
 int main(void) { /* bfloat16 is the upper half of a float: 0x3f80 is 1, 0x4040 is 3 */
   unsigned short x[4] = {0x3f80, 0x4040, 0x4040, 0x3f80}, y[4];
@@ -17,8 +18,7 @@ int main(void) { /* bfloat16 is the upper half of a float: 0x3f80 is 1, 0x4040 i
 
 
 def test_the_example_of_the_readme_is_c_and_runs(compiler, library, tmp_path):
-    example, = re.findall(r"^```c\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"),
-                          re.MULTILINE | re.DOTALL)
+    example, = re.findall(r"^```c\n(.*?)^```", README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     program = tmp_path / "example"
     program.with_suffix(".c").write_text(example + MAIN, encoding="utf-8")
     subprocess.run([compiler, "-x", "c", "-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror",

@@ -285,7 +285,7 @@ class Modules(Package):
                         self.assertLess(error(mine(x), torchs(x)), 2 * LIMITS[x.dtype])
 
     def test_the_example_of_the_readme(self):
-        readme = (ROOT / "README.md").read_text(encoding="utf-8")
+        readme = (ROOT / "common/python/README.md").read_text(encoding="utf-8")
         example, = re.findall(r"^```python\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
         names = {}
         exec(example.replace('"cuda"', repr(DEVICE)), names)

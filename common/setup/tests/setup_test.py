@@ -86,7 +86,7 @@ class Backend(WithTools):
         set_up = self.bash(str(SETUP / "setup.sh"), "cuda")
         self.assertEqual(set_up.returncode, 2)
         self.assertIn(missing, set_up.stderr)
-        for path in (ROOT / "README.md", *SETUP.glob("*.sh"), *(ROOT / "common/tools").glob("*.sh")):
+        for path in (SETUP / "README.md", *SETUP.glob("*.sh"), *(ROOT / "common/tools").glob("*.sh")):
             for asked in re.findall(r"(?:nvcc|CUDA Toolkit) (\d+\.\d+)", path.read_text(encoding="utf-8")):
                 self.assertEqual(asked, least_nvcc(), path)
 

@@ -184,8 +184,11 @@ def test_the_top_comment_is_short(chapter):
     assert top_comment <= LONGEST_TOP_COMMENT, "lines of the top comment"
 
 
-@pytest.mark.parametrize("page", ["README.md", "chapters/README.md",
-                                  *(path.relative_to(ROOT).as_posix() for path in sorted(ROOT.glob("chapters/*/*.md")))])
+FOLDERS = (".", ".github", "chapters", "chapters/*", "common", "common/*", "notebooks", "reference_cpu")
+PAGES = sorted(page.relative_to(ROOT).as_posix() for folder in FOLDERS for page in ROOT.glob(f"{folder}/*.md"))
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_relative_links_lead_somewhere(page):
     text = prose((ROOT / page).read_text())
     links = re.findall(r"\]\(<?([^)\s>]+)", text)

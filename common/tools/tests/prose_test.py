@@ -13,7 +13,7 @@ MOST_TERMS = 60
 # At most so many words, as wc counts them, tables between markers left out. A reason is an expected failure: whoever
 # shortens the page takes it away.
 LIMITS = {
-    "README.md": (700, "not yet two screens"),
+    "README.md": (700, ""),
     "chapters/copy00_machine/notes.md": (2500, ""),
     "chapters/fwd01_thread_per_row/notes.md": (1200, ""),
     "chapters/fwd02_warp_per_row/notes.md": (1200, ""),
