@@ -105,8 +105,9 @@ add_python_test(package common/python/tests/package_test.py)
 add_python_test(torch_package common/python/tests/torch_package_test.py)
 add_python_test(setup common/setup/tests/setup_test.py)
 set(tools common/tools/tests)
-add_python_test(tools ${tools}/budget_test.py ${tools}/find_chapter_test.py ${tools}/mutants_test.py
-                      ${tools}/new_chapter_test.py ${tools}/spills_test.py ${tools}/test_chapter_test.py)
+add_python_test(tools ${tools}/budget_test.py ${tools}/find_chapter_test.py ${tools}/first_program_test.py
+                      ${tools}/mutants_test.py ${tools}/new_chapter_test.py ${tools}/spills_test.py
+                      ${tools}/test_chapter_test.py)
 if(BACKEND STREQUAL "cpu")
   add_python_test(lab notebooks/tests/lab_test.py)
   add_python_test(dispatch common/bench/tests/dispatch_test.py)

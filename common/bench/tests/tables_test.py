@@ -48,6 +48,26 @@ class InDirectory(unittest.TestCase):
         return path
 
 
+class TheMachine(InDirectory):
+    FIGURES = {"SM clock": 2.0, "latency: shared memory": 30.2, "latency: L1": 40, "latency: L2": 280,
+               "latency: device memory": 700, "bandwidth: L1, read": 31.2, "bandwidth: L2, read": 7.44,
+               "bandwidth: copy of 1024 MiB": 3.01}
+
+    def rows(self):
+        made = mock.Mock(root=self.root)
+        return [line.split(" | ") for line in tables.machine(made) if line.startswith("| ")]
+
+    def test_its_table_has_cycles_nanoseconds_and_bandwidths(self):
+        self.write(str(tables.MACHINE), jsonl(*({"figure": name, "value": value, "device": "A GPU"}
+                                                for name, value in self.FIGURES.items())))
+        rows = {row[0].strip("| "): row[-3:] for row in self.rows()}
+        self.assertEqual(rows["device memory"], ["700", "350", "3.0 |"])
+        self.assertEqual(rows["shared memory"], ["30", "15", "– |"])
+
+    def test_it_says_so_where_nothing_was_measured(self):
+        self.assertEqual(tables.machine(mock.Mock(root=self.root)), ["Not measured yet."])
+
+
 class Loader(InDirectory):
     def load(self, text, **options):
         return silently(measurements.load, self.write("data.jsonl", text), **options)
