@@ -217,8 +217,15 @@ def show(figure, alt):
     """
     if figure is None:
         return
-    import matplotlib.pyplot
     from IPython.display import display
+
+    data = in_words_too(figure, alt)
+    display(data, metadata={"image/png": {"alt": data["text/plain"]}}, raw=True)
+
+
+def in_words_too(figure, alt):
+    """A figure as Jupyter displays it, {MIME type: data}, with its words in each; closes the figure."""
+    import matplotlib.pyplot
 
     title = figure._suptitle.get_text() if figure._suptitle else ""
     words = ". ".join(filter(None, ["; ".join(title.splitlines()), alt]))
@@ -228,8 +235,7 @@ def show(figure, alt):
     width = int.from_bytes(file.getvalue()[16:20], "big")  # in PNG's header
     picture = b64encode(file.getvalue()).decode()
     markup = f'<img alt="{html.escape(words)}" width="{width}" src="data:image/png;base64,{picture}">'
-    display({"text/html": markup, "image/png": picture, "text/plain": words}, metadata={"image/png": {"alt": words}},
-            raw=True)
+    return {"text/html": markup, "image/png": picture, "text/plain": words}
 
 
 def draw_matrix(axes, matrix, low, high, texts=None):
