@@ -4,8 +4,8 @@
 // then the variance about that mean, then y. Three walks over x, one row a thread.
 //
 // It should cost far more than its bytes. The 32 lanes of a warp read 32 addresses a whole row
-// apart, so one request touches 32 sectors of 32 bytes to use 4 bytes of each; and 1024 rows are 4
-// blocks, which leave 128 of an H100's 132 multiprocessors idle. fwd02 mends both.
+// apart, so one request touches 32 sectors of 32 bytes to use 4 bytes of each; and few rows are few
+// blocks, which leave most multiprocessors idle. fwd02 mends both.
 #include "common/kernel/chapter.h"
 
 namespace fwd01 {
