@@ -1,7 +1,8 @@
 // bwd03 · Shared-memory staging that does not pay
 //
 // bwd02 uses dy three times in its second walk, so this chapter keeps dy in shared memory: each
-// lane stores its element, waits for the warp, and reads it back. Nothing else changes.
+// lane stores its element, waits for the warp, and reads it back. The loop counts
+// in steps of a warp, so that all lanes meet at the barrier.
 //
 // It should gain nothing: a lane reads only what it wrote itself, and bwd02 already held that value
 // in a register. The same bytes leave device memory; a store, a load and a barrier are added.

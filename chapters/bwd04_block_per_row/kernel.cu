@@ -1,7 +1,7 @@
 // bwd04 · One block of 1024 threads per row
 //
 // bwd02 has one warp a row: with 1024 rows an H100 holds 8 warps a multiprocessor where 64 fit, and
-// in its second walk each warp waits for loads 64 times, one after the other. Here 1024 threads
+// in its second walk each warp makes 64 steps, one after the other. Here 1024 threads
 // share a row of 2048: two elements a thread, 64 warps a multiprocessor, all waiting at once. Only
 // two rows a multiprocessor are under way, so their second walk finds x and dy in cache.
 //
