@@ -83,15 +83,15 @@ __global__ void __launch_bounds__(kThreads, kThreadsPerMultiprocessor / kThreads
   }
 }
 
-/// G: as few rows a block as still give every block a place on the GPU at once.
-constexpr int64_t rows_that_fill(int64_t rows, int64_t places) {  // [7]
-  return std::max<int64_t>((rows + places - 1) / places, 1);
+/// G: as few rows a block as still leave room for all blocks on the GPU at once.
+constexpr int64_t rows_that_fill(int64_t rows, int64_t room) {  // [7]
+  return std::max<int64_t>((rows + room - 1) / room, 1);
 }
 
 template <typename T, int kThreads>
 void run_with(const BackwardArgs<T>& a, const GradientSums& sums) {
-  constexpr int kPlaces = kH100.multiprocessors * (kThreadsPerMultiprocessor / kThreads);
-  const int64_t rows_per_block = a.group > 0 ? a.group : rows_that_fill(a.rows, kPlaces);
+  constexpr int kRoom = kH100.multiprocessors * (kThreadsPerMultiprocessor / kThreads);
+  const int64_t rows_per_block = a.group > 0 ? a.group : rows_that_fill(a.rows, kRoom);
   launch(layer_norm_backward<T, kThreads>,
          {blocks_for(a.rows, rows_per_block), kThreads, 0, a.stream}, a, sums, rows_per_block);
 }
