@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "common/harness/records.h"
+#include "common/harness/statistics.h"
 #include "common/harness/stopwatch.h"
 #include "common/kernel/launch.h"
 #include "common/kernel/reduce.h"
@@ -50,6 +51,17 @@ double us_of_a_round(LaunchRounds launch_rounds, int rounds) {
   const double once = cold_us([&] { launch_rounds(rounds); });
   const double twice = cold_us([&] { launch_rounds(2 * rounds); });
   return (twice - once) / rounds;
+}
+
+/// The cycles that a kernel wrote down at the last of many cold launches. `launch_with(cycles)`
+/// puts it into the queue.
+template <typename LaunchWith>
+double counted_cycles(LaunchWith launch_with) {
+  const Buffer cycles(sizeof(long long));
+  cold_us([&] { launch_with(cycles.as<long long>()); });
+  long long counted = 0;
+  download(&counted, cycles.as<void>(), sizeof counted);
+  return static_cast<double>(counted);
 }
 
 // --- How long one load waits ---------------------------------------------------------------------
@@ -103,17 +115,14 @@ template <Memory memory>
 double latency(std::int64_t bytes, int step_bytes, int hops, int rounds) {
   const std::vector<unsigned> walk = random_walk(bytes, step_bytes);
   const Buffer next(bytes);
-  const Buffer out(sizeof(long long) + sizeof(unsigned));
+  const Buffer sink(sizeof(unsigned));
   upload(next.as<void>(), walk.data(), bytes);
   const std::size_t shared = memory == Memory::Shared ? bytes : 0;
-  auto* cycles = out.as<long long>();
-  auto* sink = reinterpret_cast<unsigned*>(cycles + 1);
-  cold_us([&] {
-    launch(chase<memory>, {1, 1, shared}, next.as<unsigned>(), 0, hops, rounds, cycles, sink);
+  const double counted = counted_cycles([&](long long* cycles) {
+    launch(chase<memory>, {1, 1, shared}, next.as<unsigned>(), 0, hops, rounds, cycles,
+           sink.as<unsigned>());
   });
-  long long counted = 0;
-  download(&counted, cycles, sizeof counted);
-  return static_cast<double>(counted) / hops;
+  return counted / hops;
 }
 
 /// Cycles until `kLoads` loads that know their addresses are all there.
@@ -137,22 +146,17 @@ __global__ void load_at_once(const unsigned* from, std::int64_t apart, long long
 
 template <int kLoads>
 double cycles_of_loads_at_once() {
+  constexpr int kAttempts = 5;
   constexpr std::int64_t kApart = 5 * kKiB + kLine;
   const Buffer from(64 * kApart);
-  const Buffer out(sizeof(long long));
   const std::int64_t apart = kApart / static_cast<std::int64_t>(sizeof(unsigned));
-  std::vector<long long> counts;
-  for (int attempt = 0; attempt < 15; ++attempt) {
-    cold_us([&] {
-      launch(load_at_once<kLoads>, {1, 1}, from.as<unsigned>(), apart, out.as<long long>());
-    });
-    long long counted = 0;
-    download(&counted, out.as<void>(), sizeof counted);
-    counts.push_back(counted);
-    if (counts.size() >= 5) break;
+  std::vector<double> counts;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    counts.push_back(counted_cycles([&](long long* cycles) {
+      launch(load_at_once<kLoads>, {1, 1}, from.as<unsigned>(), apart, cycles);
+    }));
   }
-  std::sort(counts.begin(), counts.end());
-  return static_cast<double>(counts[counts.size() / 2]);
+  return median(counts);
 }
 
 // --- How long threads wait for each other --------------------------------------------------------
@@ -178,13 +182,10 @@ template <Meeting meeting, int kThreads>
 double cycles_of() {
   constexpr int kRounds = 1000;
   const Buffer sink(kThreads * sizeof(float));
-  const Buffer out(sizeof(long long));
-  cold_us([&] {
-    launch(meet<meeting, kThreads>, {1, kThreads}, kRounds, out.as<long long>(), sink.as<float>());
+  const double counted = counted_cycles([&](long long* cycles) {
+    launch(meet<meeting, kThreads>, {1, kThreads}, kRounds, cycles, sink.as<float>());
   });
-  long long counted = 0;
-  download(&counted, out.as<void>(), sizeof counted);
-  return static_cast<double>(counted) / kRounds;
+  return counted / kRounds;
 }
 
 // --- Bytes a second ------------------------------------------------------------------------------
@@ -270,15 +271,11 @@ double cycles_of_a_request(int stride) {
   constexpr int kThreads = 512;
   constexpr int kRounds = 256;
   const Buffer from(64 * kKiB);
-  const Buffer out(sizeof(long long) + sizeof(float));
-  auto* cycles = out.as<long long>();
-  cold_us([&] {
-    launch(ask_l1, {1, kThreads}, from.as<float>(), stride, kRounds, cycles,
-           reinterpret_cast<float*>(cycles + 1));
+  const Buffer sink(sizeof(float));
+  const double counted = counted_cycles([&](long long* cycles) {
+    launch(ask_l1, {1, kThreads}, from.as<float>(), stride, kRounds, cycles, sink.as<float>());
   });
-  long long counted = 0;
-  download(&counted, cycles, sizeof counted);
-  return static_cast<double>(counted) / (8.0 * kRounds * kThreads / kWarpSize);
+  return counted / (8.0 * kRounds * kThreads / kWarpSize);
 }
 
 /// Useful bytes a microsecond where neighbouring lanes read floats that lie `stride` floats apart.

@@ -116,7 +116,8 @@ def chapter_map(book, file):
     if rows:
         lines += [*markdown(["side road", "chapter", "the one idea"], rows, left=(0, 1, 2)), ""]
     shown = [record for chapter in tree.chapters.values() if (record := book.find(chapter, PROGRESSION))]
-    rows = [[chapter.id, *time_and_gain(book, chapter), chapter.parent or MISSING] for chapter in tree.chapters.values()]
+    rows = [[chapter.id, *time_and_gain(book, chapter), chapter.parent or MISSING]
+            for chapter in tree.chapters.values()]
     times = f" {provenance(shown)}." if shown else ""
     return [*lines, "<details><summary>Times, and what each step gains: first predict, then look</summary>", "",
             *markdown(["chapter", "µs", "over its parent", "parent"], rows, left=(0, 3)), "",
@@ -154,10 +155,15 @@ def time_and_gain(book, chapter):
     return [median(record), speed_up(parent_record(book, chapter, PROGRESSION), record) or MISSING]
 
 
-def parent_record(book, chapter, problem):
-    """What a chapter's time is held against; None for the first of a direction."""
+def rival(book, chapter):
+    """The chapter that another's time is held against, its parent; None for the first of a direction."""
     parent = book.map.parent(chapter)
-    return book.find(parent, problem) if parent and parent.direction == chapter.direction else None
+    return parent if parent and parent.direction == chapter.direction else None
+
+
+def parent_record(book, chapter, problem):
+    parent = rival(book, chapter)
+    return book.find(parent, problem) if parent else None
 
 
 def progression(book, file):
@@ -174,7 +180,8 @@ def progression(book, file):
                 continue
             record = book.find(chapter, PROGRESSION)
             row = [link_to(book, file, chapter), chapter.title, median(record), chapter.parent,
-                   speed_up(parent_record(book, chapter, PROGRESSION), record), count(record.get("cycles")) if record else MISSING,
+                   speed_up(parent_record(book, chapter, PROGRESSION), record),
+                   count(record.get("cycles")) if record else MISSING,
                    gbps(record), of_roof(record), predicted_mb(book, chapter, PROGRESSION)]
             if direction == "bwd":
                 row.append(count((book.source.find(chapter.id, PROGRESSION, l2=None) or {}).get("cycles")))
@@ -192,9 +199,7 @@ def progression(book, file):
 
 def steps(book, file, chapter):
     """A lesson's one small table: its parent's times and its own on two problems, what that gains, the roof."""
-    parent = book.map.parent(chapter)
-    if parent and parent.direction != chapter.direction:
-        parent = None
+    parent = rival(book, chapter)
     own, before = ([book.find(one, problem) if one else None for problem in STEPS] for one in (chapter, parent))
     headers = ["", *(head for problem in STEPS for head in (f"{problem}: µs", "% of the roof"))]
 
@@ -517,8 +522,9 @@ def find_tables(text, name):
 def make_table(book, file, request, where):
     """The lines of the table that a marker asks for."""
     table, _, identifier = request.partition(" ")
-    of_all = {"map": lambda: chapter_map(book, file), "machine": lambda: machine(book), "progression": lambda: progression(book, file),
-              "results": lambda: results(book), "training": lambda: training(book, file)}
+    of_all = {"map": lambda: chapter_map(book, file), "machine": lambda: machine(book),
+              "progression": lambda: progression(book, file), "results": lambda: results(book),
+              "training": lambda: training(book, file)}
     if request in of_all:
         return of_all[request]()
     if table == "peers" and identifier in ("", "rms"):
