@@ -22,7 +22,7 @@ program = build/$$backend/bin/$$program
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help new run test test-all library bench peers profile sanitize tables notebooks notebooks-run notebooks-strip \
+.PHONY: help new run count race trace test test-all library bench peers profile sanitize tables notebooks notebooks-run notebooks-strip \
         compile-cuda format format-check lint clean
 
 help:
@@ -33,6 +33,19 @@ new:
 
 run:
 	@$(prepare) && $(program) $(ARGS)
+
+# What the SIMT machine sees while it runs a kernel: a build of its own, without a GPU.
+watch = case '$(BACKEND)' in auto|cpu) ;; *) echo "make $@ watches the SIMT machine, which runs on the CPU: leave out BACKEND=$(BACKEND)" >&2; exit 2;; esac && \
+        case '$@ $(CH)' in 'trace ') echo "make trace shows one chapter: make trace CH=fwd02" >&2; exit 2;; esac && \
+        program=$$($(PYTHON) common/tools/find_chapter.py '$(CH)') && $(setup)/setup.sh cpu && \
+        $(setup)/build.sh cpu-watch $$program -DWATCH=ON && \
+        $(PYTHON) common/watch/$@.py build/cpu-watch/bin/$$program $(ARGS)
+
+count trace:
+	@$(watch)
+
+race:
+	@$(PYTHON) common/watch/race.py '$(CH)' --backend '$(BACKEND)' $(ARGS)
 
 bench:
 	@$(prepare) && $(program) --set progression,sweep,large,wide,fused,groups --json '$(JSON)' $(ARGS)

@@ -180,9 +180,8 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 1)
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      for (int k = 0; k < kElements; ++k) {
-        all[team * width + column + i * kNext + k] = values[i].at[k];
-      }
+      float* const to_row = all + team * width + column + i * kNext;
+      *reinterpret_cast<Vector<float, kElements>*>(to_row) = values[i];
     }
     __syncthreads();
     for (int col = threadIdx.x; col < cols; col += blockDim.x) {

@@ -79,6 +79,16 @@ STALLS = {
 }
 NAMES = tuple(metric.name for metric in METRICS) + tuple(STALL.format(stall) for stall in STALLS)
 
+# What `make count` says without a GPU, as the hardware has it (--counts).
+GLOBAL = "l1tex__t_{}_pipe_lsu_mem_global_op_{}.sum"
+COUNTED = (
+    *(GLOBAL.format(what, op) for what in ("requests", "sectors") for op in ("ld", "st", "red", "atom")),
+    *(f"lts__t_sectors_srcunit_tex_op_{op}.sum" for op in ("read", "write", "red", "atom")),
+    "memory_l1_wavefronts_shared",
+    "memory_l1_wavefronts_shared_ideal",
+    "dram__bytes_read.sum",
+)
+
 
 # --- From Nsight Compute's CSV to records ---
 
@@ -114,7 +124,7 @@ def demangle(names):
 
 def parse_kernel(name, row):
     namespace, name = split_name(name)
-    metrics = {metric: number for metric in NAMES
+    metrics = {metric: number for metric in (*NAMES, *COUNTED)
                if (number := parse_number(row.get(metric))) is not None}
     return Kernel(namespace, name, row["Grid Size"], row["Block Size"], metrics,
                   row.get("device__attribute_display_name") or "")
@@ -273,8 +283,8 @@ def find_ncu():
     return ncu
 
 
-def run_ncu(program, arguments):
-    """Profiles the program: (what ncu printed, the program's own records)."""
+def run_ncu(program, arguments, names=NAMES):
+    """Profiles the program for metrics of these names: (what ncu printed, the program's own records)."""
     if not os.access(program, os.X_OK) or not Path(program).is_file():
         raise DataError(f"{program} is no program; `make run CH=bwd02 BACKEND=cuda` builds "
                         "build/cuda/bin/bwd02")
@@ -284,7 +294,7 @@ def run_ncu(program, arguments):
         # --samples 0: check once, time nothing, so that only the chapter's kernels run.
         command = [ncu, "--clock-control", "none", "--csv", "--page", "raw", "--print-units", "base",
                    "--print-kernel-base", "mangled",
-                   "--metrics", ",".join(NAMES), str(Path(program).resolve()),
+                   "--metrics", ",".join(names), str(Path(program).resolve()),
                    "--samples", "0", "--json", str(own), *arguments]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                               encoding="utf-8", errors="replace", check=False)
@@ -328,7 +338,7 @@ def profile(options, arguments):
         text = "\n".join(measurements.read_lines(Path(options.csv)))
         results = [parse_problem(options.problem)]
     else:
-        text, results = run_ncu(options.program, arguments)
+        text, results = run_ncu(options.program, arguments, COUNTED if options.counts else NAMES)
     kernels = parse_csv(text)
     if len({json.dumps(result["problem"], sort_keys=True) for result in results}) != 1:
         raise DataError("profile one problem at a time: a sweep's kernels cannot be told apart")
@@ -336,7 +346,7 @@ def profile(options, arguments):
     if not records:
         raise DataError("none of the kernels that Nsight Compute saw is a chapter's")
     print(records[0]["device"])
-    for chapter in dict.fromkeys(record["chapter"] for record in records):
+    for chapter in dict.fromkeys(record["chapter"] for record in records if not options.counts):
         print_page([record for record in records if record["chapter"] == chapter])
     with open(options.json, "a", encoding="utf-8") as out:
         out.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in records)
@@ -353,6 +363,8 @@ def main(argv):
     parser.add_argument("--csv", metavar="FILE", help="read what ncu printed before, run nothing")
     parser.add_argument("--problem", metavar="TEXT", default="f32 1024x2048",
                         help="what --csv was measured on (default: %(default)s)")
+    parser.add_argument("--counts", action="store_true",
+                        help="requests, sectors and passes alone, to compare with those of make count")
     parser.add_argument("--ready", action="store_true", help="only say whether Nsight Compute is there")
     options = parser.parse_args(argv)
     if sum(map(bool, (options.program, options.csv, options.ready))) != 1:

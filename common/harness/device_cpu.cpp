@@ -10,8 +10,14 @@
 #include "common/harness/host_memory.h"
 #include "common/simt/launch.h"
 #include "common/simt/machine.h"
+#include "common/simt/watch.h"
 
 namespace lnc {
+namespace {
+
+constexpr std::size_t kAlignment = 256;
+
+}  // namespace
 
 const Device& device() {
   (void)simt::schedule();  // a bad SIMT_SCHEDULE ends the program before anything runs
@@ -30,10 +36,16 @@ std::int64_t free_device_bytes() { return free_host_bytes(); }
 
 Buffer::Buffer(std::size_t bytes) : bytes_(bytes) {
   if (bytes == 0) return;
-  data_ = std::malloc(bytes);  // exactly this size: the address sanitizer sees the byte after it
-  if (data_ == nullptr) throw std::bad_alloc();
+  // At a boundary as cudaMalloc's, and of this very size: the address sanitizer sees the byte after
+  // it.
+  if (posix_memalign(&data_, kAlignment, bytes) != 0) throw std::bad_alloc();
+  simt::add_device_buffer(data_, bytes);
 }
-Buffer::~Buffer() { std::free(data_); }
+Buffer::~Buffer() {
+  if (data_ == nullptr) return;
+  simt::remove_device_buffer(data_);
+  std::free(data_);
+}
 
 void upload(void* to_device, const void* from_host, std::size_t bytes) {
   if (bytes > 0) std::memcpy(to_device, from_host, bytes);

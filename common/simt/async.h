@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -23,10 +24,17 @@ namespace simt {
 
 inline constexpr unsigned char kPoison = 0xFF;  ///< where a copy has not arrived
 
+/// Numbers the copies of a program.
+inline std::uint64_t next_copy() {
+  static std::atomic<std::uint64_t> next = 0;
+  return next++;
+}
+
 /// The copies of one thread, in groups (cp.async of PTX). Only its own wait makes them arrive.
 class ThreadCopies {
  public:
-  std::string begin(void* to, const void* from, std::size_t bytes, std::size_t zeros) {
+  std::string begin(void* to, const void* from, std::size_t bytes, std::size_t zeros,
+                    std::uint64_t number) {
     const auto fits = [=](const void* p) {
       return reinterpret_cast<std::uintptr_t>(p) % bytes == 0;
     };
@@ -35,15 +43,17 @@ class ThreadCopies {
     if (zeros > bytes) return "wants more zeros than bytes";
     if (!fits(to)) return "copies to an address that is no multiple of the size";
     if (!fits(from)) return "copies from an address that is no multiple of the size";
-    Copy copy{static_cast<std::byte*>(to), {}, bytes, groups_};
+    Copy copy{static_cast<std::byte*>(to), {}, bytes, groups_, number};
     if (zeros < bytes) std::memcpy(copy.data.data(), from, bytes - zeros);
     std::memset(to, kPoison, bytes);
     copies_.push_back(copy);
     return "";
   }
   void commit() { ++groups_; }
-  /// Ends all copies of the groups committed so far but the last `prior`.
-  std::string wait(std::size_t prior) {
+  /// Ends all copies of the groups committed so far but the last `prior`; `arrives` is told their
+  /// numbers.
+  template <typename Arrives>
+  std::string wait(std::size_t prior, Arrives arrives) {
     auto copy_at = copies_.begin();
     for (; copy_at != copies_.end() && copy_at->group + prior < groups_; ++copy_at) {
       const Copy& copy = *copy_at;
@@ -51,6 +61,7 @@ class ThreadCopies {
                       [](std::byte byte) { return byte != std::byte{kPoison}; }))
         return "waits for a copy whose destination was written to before it had arrived";
       std::memcpy(copy.to, copy.data.data(), copy.bytes);
+      arrives(copy.number);
     }
     copies_.erase(copies_.begin(), copy_at);
     return "";
@@ -62,6 +73,7 @@ class ThreadCopies {
     std::array<std::byte, 16> data;  // as it was when the copy began
     std::size_t bytes;
     std::size_t group;
+    std::uint64_t number;
   };
   std::vector<Copy> copies_;  // few; and a deque allocates even where there are none
   std::size_t groups_ = 0;    // committed
@@ -89,6 +101,7 @@ struct BulkCopy {
   const void* barrier;          // of a load; a store has none
   unsigned thread;
   unsigned group;  // of a store, among its thread's
+  std::uint64_t number;
   std::source_location where;
 
   std::string name() const {
@@ -130,6 +143,11 @@ class Async {
     return barrier != nullptr && (barrier->phase & 1) != parity;
   }
   bool knows(const void* barrier) const { return find(barrier) != nullptr; }
+  /// How many phases of the barrier are complete; 0 for null.
+  std::uint64_t phase(const void* address) const {
+    const Mbarrier* const barrier = find(address);
+    return barrier == nullptr ? 0 : barrier->phase;
+  }
 
   std::string begin(BulkCopy copy, std::size_t bytes) {
     const auto at_16 = [](const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; };
@@ -154,6 +172,10 @@ class Async {
     copies_.push_back(std::move(copy));
   }
   std::size_t on_their_way() const { return copies_.size(); }
+  /// The number of a copy on its way, and the barrier that it completes on.
+  std::pair<std::uint64_t, const void*> identity(std::size_t i) const {
+    return {copies_[i].number, copies_[i].barrier};
+  }
   bool has_store(unsigned thread, unsigned before_group) const {
     return std::any_of(copies_.begin(), copies_.end(), [&](const BulkCopy& copy) {
       return copy.barrier == nullptr && copy.thread == thread && copy.group < before_group;

@@ -6,6 +6,20 @@
 #pragma once
 
 #include "common/simt/machine.h"
+#include "common/simt/watch.h"
+
+// In a build that watches, the compiler puts a call before each access of a kernel. A helper's are
+// told to belong to the line that calls it, so all helpers are inlined, as nvcc does; SIMT_UNSEEN
+// keeps the machine's own work out of sight, and SIMT_TELL says what it did instead.
+#if defined(SIMT_WATCH)
+#undef __global__
+#define __global__ __attribute__((flatten))
+#define SIMT_UNSEEN __attribute__((noinline, no_sanitize("thread"), no_sanitize_coverage))
+#define SIMT_TELL(call) simt::call
+#else
+#define SIMT_UNSEEN
+#define SIMT_TELL(call) ((void)0)
+#endif
 
 // clang-format off
 #include <driver_types.h>
@@ -15,7 +29,6 @@
 // clang-format on
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <concepts>
@@ -140,11 +153,28 @@ namespace simt {
 template <typename T, typename... Ts>
 concept OneOf = (std::same_as<T, Ts> || ...);
 
+// By the compiler's own atomics, since the library's would be seen where they are inlined.
+template <typename T>
+SIMT_UNSEEN T load(T* address) {
+  T value;
+  __atomic_load(address, &value, __ATOMIC_RELAXED);
+  return value;
+}
+template <typename T>
+SIMT_UNSEEN T unseen(const T* address) {
+  return *address;
+}
+template <typename T>
+SIMT_UNSEEN bool exchange_if(T* address, T& old, T value) {
+  return __atomic_compare_exchange(address, &old, &value, false, __ATOMIC_RELAXED,
+                                   __ATOMIC_RELAXED);
+}
+
 template <typename T, typename Update>
-T atomic_update(T* address, Update update) {
-  std::atomic_ref<T> cell(*address);
-  T old = cell.load(std::memory_order_relaxed);
-  while (!cell.compare_exchange_weak(old, update(old), std::memory_order_relaxed)) {
+T atomic_update(T* address, Update update, [[maybe_unused]] Scope scope = Scope::Device) {
+  SIMT_TELL(updates(address, sizeof(T), scope));
+  T old = load(address);
+  while (!exchange_if(address, old, update(old))) {
   }
   return old;
 }
@@ -153,7 +183,14 @@ T atomic_update(T* address, Update update) {
 
 template <simt::OneOf<float, double, int, unsigned, unsigned long long> T>
 T atomicAdd(T* address, std::type_identity_t<T> value) {
-  return std::atomic_ref<T>(*address).fetch_add(value, std::memory_order_relaxed);
+  return simt::atomic_update(address, [=](T old) { return old + value; });
+}
+
+/// Atomic for the threads of one block alone.
+template <simt::OneOf<float, double, int, unsigned, unsigned long long> T>
+T atomicAdd_block(T* address, std::type_identity_t<T> value) {
+  const auto add = [=](T old) { return old + value; };
+  return simt::atomic_update(address, add, simt::Scope::Block);
 }
 
 template <simt::OneOf<int, unsigned> T>
@@ -171,22 +208,21 @@ T atomicMin(T* address, std::type_identity_t<T> value) {
 template <simt::OneOf<int, unsigned, unsigned long long> T>
 T atomicCAS(T* address, std::type_identity_t<T> compare, std::type_identity_t<T> value) {
   simt::yield();
-  std::atomic_ref<T>(*address).compare_exchange_strong(compare, value, std::memory_order_relaxed);
-  return compare;
+  return simt::atomic_update(address, [=](T old) { return old == compare ? value : old; });
 }
 
 template <simt::OneOf<float, int, unsigned, unsigned long long> T>
 T atomicExch(T* address, std::type_identity_t<T> value) {
   simt::yield();
-  return std::atomic_ref<T>(*address).exchange(value, std::memory_order_relaxed);
+  return simt::atomic_update(address, [=](T) { return value; });
 }
 
 inline void __nanosleep(unsigned) { simt::yield(); }
 
 /// This thread's writes before the fence are seen, on the device or in the block, before those
 /// after.
-inline void __threadfence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
-inline void __threadfence_block() { std::atomic_thread_fence(std::memory_order_seq_cst); }
+inline void __threadfence() { simt::fence(simt::Scope::Device); }
+inline void __threadfence_block() { simt::fence(simt::Scope::Block); }
 
 // -------------------------------------------------------------------------------------- the small
 
@@ -204,7 +240,8 @@ T __ldg(const T* address) {
 /// A load past L1, from the cache that all blocks share; a CPU keeps its caches alike by itself.
 template <typename T>
 T __ldcg(const T* address) {
-  return *address;
+  SIMT_TELL(loads_past_l1(address, sizeof(T)));
+  return simt::unseen(address);
 }
 
 /// A clock that counts upwards; on the CPU in nanoseconds.

@@ -20,11 +20,11 @@ class Barrier {
     simt::barrier_arrive(this, bytes, where);
   }
   void wait(unsigned parity, std::source_location where = std::source_location::current()) {
-    simt::barrier_wait(this, parity, where);
+    simt::barrier_wait(this, parity, simt::Scope::Block, where);
   }
   void wait_at_cluster_scope(unsigned parity,
                              std::source_location where = std::source_location::current()) {
-    simt::barrier_wait(this, parity, where);
+    simt::barrier_wait(this, parity, simt::Scope::Cluster, where);
   }
 
  private:
@@ -80,7 +80,7 @@ void remote_store_async(T* pointer, unsigned rank, std::type_identity_t<T> value
 }
 
 // Kernels run one after the other.
-inline void launch_dependents() {}
+inline void launch_dependents() { simt::launches_dependents(); }
 inline void grid_dependency_wait() { simt::grid_dependency_wait(); }
 
 }  // namespace lnc

@@ -30,6 +30,7 @@
 #include "common/simt/async.h"
 #include "common/simt/cluster.h"
 #include "common/simt/stacks.h"
+#include "common/simt/watch.h"
 #include "common/simt/words.h"
 
 constinit thread_local uint3 threadIdx{};
@@ -64,7 +65,7 @@ class Block {
 
  public:
   Block(const Launch& launch, const std::function<void()>& body, std::uint64_t number,
-        Cluster<Block>& cluster)
+        Cluster<Block>& cluster, Watch* watch)
       : launch_(launch),
         body_(body),
         number_(number),
@@ -81,6 +82,9 @@ class Block {
     }
     const unsigned lanes_of_last = (threads_.size() - 1) % kWarpSize + 1;
     warps_.back().exited = ~(~0u >> (kWarpSize - lanes_of_last));  // lanes that never existed
+    if (watch != nullptr)
+      watched_ = watch->begins_block({launch, number_, rank_, shared_.get(), watched_static()});
+    if (watched_) witness_ = watched_.get();
   }
 
   // In which order warps, and the lanes of each, take their turns.
@@ -161,7 +165,7 @@ class Block {
       const bool idle = stuck || spinning;
       if (problem.empty() && async_.on_their_way() > 0) {
         if (const auto copy = copy_to_complete(schedule.order, idle, random)) {
-          problem = async_.complete(*copy);
+          problem = complete_copy(*copy);
           wake();
           stuck = false;
         }
@@ -190,7 +194,7 @@ class Block {
     // Every thread counts: one that has exited, or waits elsewhere, keeps the others here. Hardware
     // lets exited threads off, but CUDA's rule is that all threads reach the barrier or none does.
     ++at_barrier_;
-    if (at_barrier_ < threads_.size()) return suspend();
+    if (at_barrier_ < threads_.size()) return suspend_at(self);
     for (const Thread& other : threads_) {
       if (other.where.line() != where.line() ||
           std::strcmp(other.where.file_name(), where.file_name()) != 0) {
@@ -199,6 +203,7 @@ class Block {
     }
     at_barrier_ = 0;
     for (Thread& thread : threads_) thread.state = State::Runnable;
+    witness_->block_meets(self.place);
   }
 
   std::uint64_t collective(Op op, unsigned mask, std::uint64_t value, int x, int width,
@@ -217,7 +222,7 @@ class Block {
     self.state = State::Waiting;
     warps_[self.number / kWarpSize].waiting |= 1u << lane;
     complete(self);
-    if (self.state == State::Waiting) suspend();
+    if (self.state == State::Waiting) suspend_at(self);
     return self.result;
   }
 
@@ -230,7 +235,6 @@ class Block {
   void require(const std::string& problem) const {
     if (!problem.empty()) throw fault(*running_, problem);
   }
-  Async& async() { return async_; }
   const Cluster<Block>& cluster() const { return cluster_; }
   unsigned rank() const { return rank_; }
 
@@ -238,19 +242,32 @@ class Block {
     at(Op::BarrierInit, where);
     shared_offset(barrier);
     require(async_.init(barrier, arrivals));
+    witness_->inits(running_->number, barrier);
+  }
+  void fence_barrier_init() {
+    async_.fence_init();
+    witness_->fence_barrier_init(running_->number);
+  }
+  void fence_proxy_async() {
+    async_.fence_stores();
+    witness_->fence_for_copies(running_->number);
   }
   void barrier_arrive(const void* barrier, std::uint32_t bytes, std::source_location where) {
     at(Op::BarrierArrive, where);
+    const std::uint64_t phase = async_.phase(barrier);
+    witness_->arrives(running_->number, barrier);
     require(async_.arrive(barrier, bytes));
+    tell_of_phase(barrier, phase);
     wake();
   }
-  void barrier_wait(const void* barrier, unsigned parity, std::source_location where) {
+  void barrier_wait(const void* barrier, unsigned parity, Scope scope, std::source_location where) {
     Thread& self = at(Op::BarrierWait, where);
     if (!async_.knows(barrier)) require("waits for a Barrier that is not initialised");
     if (parity > 1) require("waits for a parity that is not 0 or 1");
     self.object = barrier;
     self.mask = parity;
     wait(self);
+    witness_->passes(self.number, barrier, scope);
   }
   void bulk_copy(Op op, void* to, const void* from, std::uint32_t bytes, const void* barrier,
                  std::source_location where) {
@@ -262,33 +279,54 @@ class Block {
                         .barrier = barrier,
                         .thread = self.number,
                         .group = self.groups,
+                        .number = next_copy(),
                         .where = where};
+    const bool loads = op == Op::BulkLoad;
+    tell_of({loads ? Copy::Kind::BulkLoad : Copy::Kind::BulkStore, self.place, to, from, bytes,
+             barrier},
+            copy.number);
     require(async_.begin(copy, bytes));
   }
-  void commit_bulk_stores() { ++running_->groups; }
+  void commit_bulk_stores() {
+    ++running_->groups;
+    witness_->commits(running_->number, Copy::Kind::BulkStore);
+  }
   void wait_bulk_stores(unsigned groups, std::source_location where) {
     Thread& self = at(Op::BulkWait, where);
     self.mask = groups;
     wait(self);
+    witness_->waited(self.number, Copy::Kind::BulkStore, groups);
   }
   void memcpy_async(void* to, const void* from, std::size_t bytes, std::size_t zeros,
                     std::source_location where) {
     Thread& self = at(Op::MemcpyAsync, where);
     shared_offset(to);
-    require(self.copies.begin(to, from, bytes, zeros));
+    const std::uint64_t number = next_copy();
+    tell_of({Copy::Kind::OfThread, self.place, to, from, bytes - std::min(zeros, bytes), nullptr},
+            number);
+    require(self.copies.begin(to, from, bytes, zeros, number));
   }
-  void commit_copies() { running_->copies.commit(); }
+  void commit_copies() {
+    running_->copies.commit();
+    witness_->commits(running_->number, Copy::Kind::OfThread);
+  }
   void wait_for_copies(std::size_t prior, std::source_location where) {
     Thread& self = at(Op::WaitPrior, where);
-    require(self.copies.wait(prior));
+    const auto arrives = [&](std::uint64_t number) { witness_->arrives(number); };
+    require(self.copies.wait(prior, arrives));
+    witness_->waited(self.number, Copy::Kind::OfThread, prior);
   }
   void cluster_arrive(std::source_location where) {
     Thread& self = at(Op::ClusterArrive, where);
     if (self.cluster_phase > cluster_.phase()) require("has arrived and did not wait");
     self.cluster_phase = cluster_.phase() + 1;
+    witness_->cluster_arrives(self.number);
     cluster_.arrive();
   }
-  void cluster_wait(std::source_location where) { wait(at(Op::ClusterWait, where)); }
+  void cluster_wait(std::source_location where) {
+    wait(at(Op::ClusterWait, where));
+    witness_->cluster_passes(running_->number);
+  }
   // The place in another block's shared memory. That it has started, all know from a cluster_sync
   // only, and likewise that it has not ended.
   std::byte* remote(const void* local, unsigned rank, std::source_location where) {
@@ -313,16 +351,36 @@ class Block {
     Async& other = cluster_.block(rank)->async_;
     if (!other.knows(other_barrier)) require("names a Barrier that is not initialised");
     const auto* const from = static_cast<const std::byte*>(value);
+    const std::uint64_t number = next_copy();
+    tell_of({Copy::Kind::RemoteStore, running_->place, to, nullptr, bytes, other_barrier}, number);
     other.post({.to = to,
                 .from = from,
                 .data = {from, from + bytes},
                 .barrier = other_barrier,
                 .thread = running_->number,
                 .group = 0,
+                .number = number,
                 .where = where});
   }
 
-  void grid_dependency_wait() { running_->waited_for_grid = true; }
+  void grid_dependency_wait() {
+    running_->waited_for_grid = true;
+    witness_->waits_for_grid(running_->number);
+  }
+
+  // What the running thread does, for those who watch.
+  void is_at(Place place) { running_->place = place; }
+  void enters(Place place) { witness_->enters(running_->number, place); }
+  Place here() const { return running_->place; }
+  void touches(Place place, const void* address, std::uint32_t bytes, Kind kind,
+               Scope scope = Scope::Device, bool past_l1 = false) {
+    if (!watched_) return;
+    const auto* const p = static_cast<const std::byte*>(address);
+    if (const auto space = space_of(p))
+      witness_->touches(running_->number, {place, p, bytes, kind, *space, scope, past_l1});
+  }
+  void fence(Scope scope) { witness_->fence(running_->number, scope); }
+  void launches_dependents() { witness_->launches_dependents(running_->number); }
 
   // Lets those threads run whose wait is over.
   void wake() {
@@ -368,6 +426,7 @@ class Block {
     const void* object = nullptr;  // the Barrier that it waits for
     ThreadCopies copies;
     unsigned groups = 0;              // of bulk stores that it has committed
+    Place place = nullptr;            // of its last operation, in the kernel's machine code
     std::uint64_t cluster_phase = 0;  // the last that it has arrived for
     bool waited_for_grid = false;     // grid_dependency_wait
   };
@@ -450,8 +509,78 @@ class Block {
   void wait(Thread& self) {
     while (!is_over(self)) {
       self.state = State::Waiting;
-      suspend();
+      suspend_at(self);
     }
+  }
+
+  // A thread that waits, which is seen.
+  void suspend_at(const Thread& self) {
+    witness_->waits(self.number, self.op, self.place, self.object);
+    suspend();
+    witness_->goes_on(self.number);
+  }
+  void tell_of(const Copy& copy, std::uint64_t number) {
+    witness_->begins(running_->number, number, copy);
+  }
+  void tell_of_phase(const void* barrier, std::uint64_t before) {
+    if (async_.phase(barrier) != before) witness_->completes(barrier);
+  }
+  std::string complete_copy(std::size_t i) {
+    const auto [number, barrier] = async_.identity(i);
+    const std::uint64_t phase = async_.phase(barrier);
+    std::string problem = async_.complete(i);
+    witness_->arrives(number);
+    tell_of_phase(barrier, phase);
+    return problem;
+  }
+
+  // Where every __shared__ of the program lies: among its thread-local variables, of which the
+  // kernels use no others but CUDA's special registers.
+  std::vector<DeviceBuffer> watched_static() const {
+    const auto place_of = [](const auto& variable) {
+      return DeviceBuffer{reinterpret_cast<const std::byte*>(&variable), sizeof variable};
+    };
+    std::array registers{place_of(threadIdx), place_of(blockIdx), place_of(blockDim),
+                         place_of(gridDim)};
+    std::sort(registers.begin(), registers.end(),
+              [](const DeviceBuffer& a, const DeviceBuffer& b) { return a.begin < b.begin; });
+    std::vector<DeviceBuffer> parts;
+    const std::byte* from = static_.data();
+    for (const DeviceBuffer& each : registers) {
+      if (each.begin > from) parts.push_back({from, static_cast<std::size_t>(each.begin - from)});
+      from = each.begin + each.bytes;
+    }
+    const std::byte* const end = static_.data() + static_.size();
+    if (end > from) parts.push_back({from, static_cast<std::size_t>(end - from)});
+    return parts;
+  }
+  bool holds(const std::byte* p) const {
+    if (p >= shared_.get() && p < shared_.get() + launch_.shared_bytes) return true;
+    return p >= static_.data() && p < static_.data() + static_.size();
+  }
+  // What memory a place is in; none where it is a thread's own.
+  std::optional<Space> space_of(const std::byte* p) const {
+    const auto of_register = [p](const auto& variable) {
+      const auto* const begin = reinterpret_cast<const std::byte*>(&variable);
+      return p >= begin && p < begin + sizeof variable;
+    };
+    if (holds(p)) {
+      const bool is_register = of_register(threadIdx) || of_register(blockIdx) ||
+                               of_register(blockDim) || of_register(gridDim);
+      if (is_register) return std::nullopt;
+      return Space::Shared;
+    }
+    const auto& buffers = device_buffers();
+    auto after = std::upper_bound(
+        buffers.begin(), buffers.end(), p,
+        [](const std::byte* at, const DeviceBuffer& buffer) { return at < buffer.begin; });
+    if (after != buffers.begin() && p < (after - 1)->begin + (after - 1)->bytes)
+      return Space::Device;
+    for (unsigned rank = 0; rank < cluster_.size(); ++rank) {
+      const Block* const other = cluster_.block(rank);
+      if (other != nullptr && other != this && other->holds(p)) return Space::Remote;
+    }
+    return std::nullopt;
   }
 
   // Where in shared memory a pointer points: in __shared__ (true) or in dynamic_shared.
@@ -485,6 +614,7 @@ class Block {
     }
     self.state = State::Exited;
     ++exited_;
+    witness_->exits(self.number);
     cluster_.exit();
     Warp& warp = warps_[self.number / kWarpSize];
     warp.exited |= 1u << self.number % kWarpSize;
@@ -520,6 +650,17 @@ class Block {
       reader.state = State::Runnable;
     }
     warp.waiting &= ~active;
+    if (watched_ && shuffle) tell_of_shuffle(lanes, self.number / kWarpSize, active);
+    witness_->meets(self.number / kWarpSize, active, self.op, self.place);
+  }
+
+  void tell_of_shuffle(const Thread* lanes, unsigned warp, unsigned active) const {
+    std::array<unsigned, kWarpSize> from{};
+    for (unsigned rest = active; rest != 0; rest &= rest - 1) {
+      const unsigned lane = std::countr_zero(rest);
+      from[lane] = lanes[lane].source;
+    }
+    witness_->shuffles(warp, from);
   }
 
   // The lane that a shuffle reads, as PTX defines `shfl`: past the end of its segment of `width`
@@ -575,6 +716,9 @@ class Block {
   std::unique_ptr<std::byte, DeleteShared> shared_;
   const std::span<std::byte> static_ = static_shared();
   Async async_;
+  std::unique_ptr<Witness> watched_;  // null where nobody watches
+  Witness nobody_;
+  Witness* witness_ = &nobody_;
 
   fiber scheduler_;  // where run() stopped, while a thread has its turn
   const void* scheduler_bottom_ = nullptr;
@@ -589,8 +733,10 @@ class Block {
 
 thread_local Block* current_block = nullptr;
 
-Block& this_block() {
+// The running block. Inlined into the functions that kernels call, it notes from where.
+[[gnu::always_inline]] inline Block& this_block() {
   if (current_block == nullptr) throw std::logic_error("only a kernel may call this");
+  current_block->is_at(__builtin_return_address(0));
   return *current_block;
 }
 
@@ -658,6 +804,13 @@ class Launched {
   std::set<const void*> kernels_;
 };
 
+Watch* active_watch = nullptr;
+
+std::vector<DeviceBuffer>& known_buffers() {
+  static std::vector<DeviceBuffer> buffers;
+  return buffers;
+}
+
 }  // namespace
 
 Schedule schedule() { return active_schedule(); }
@@ -671,6 +824,8 @@ void run(const Launch& launch, const std::function<void()>& thread_body) {
   const std::lock_guard lock(one_grid);
   static Launched launched;
   launched.add(launch.kernel);
+  Watch* const watch = active_watch;
+  if (watch != nullptr) watch->begins(launch);
   static StackPool stack_pools[kMaxCores];
   const Schedule schedule = active_schedule();
   const int size = static_cast<int>(std::max(launch.cluster, 1u));
@@ -686,8 +841,10 @@ void run(const Launch& launch, const std::function<void()>& thread_body) {
   const auto fail = [&] {
     if (!failed.exchange(true)) error = std::current_exception();
   };
-  const auto at_once =
-      std::clamp<std::uint64_t>(std::min(omp_get_max_threads(), kMaxCores / size), 1, clusters);
+  const auto at_once = watch != nullptr && watch->one_at_a_time()
+                           ? 1
+                           : std::clamp<std::uint64_t>(
+                                 std::min(omp_get_max_threads(), kMaxCores / size), 1, clusters);
   std::vector<std::unique_ptr<Cluster<Block>>> places(at_once);
   for (auto& place : places)
     place = std::make_unique<Cluster<Block>>(size, size * volume(launch.block), failed);
@@ -709,7 +866,7 @@ void run(const Launch& launch, const std::function<void()>& thread_body) {
       if (schedule.order == Order::Reverse) number = clusters - 1 - i;
       if (schedule.order == Order::Random) number = shuffled[i];
       try {
-        Block block(launch, thread_body, number * size + rank, cluster);
+        Block block(launch, thread_body, number * size + rank, cluster, watch);
         current_block = &block;
         block.run(schedule, failed);
       } catch (...) {
@@ -722,7 +879,25 @@ void run(const Launch& launch, const std::function<void()>& thread_body) {
     fail();
   }
   if (error) std::rethrow_exception(error);
+  if (watch != nullptr) watch->ends(launch);
 }
+
+Place here() { return current_block->here(); }
+
+void set_watch(Watch* watch) { active_watch = watch; }
+
+void add_device_buffer(const void* begin, std::size_t bytes) {
+  auto& buffers = known_buffers();
+  const DeviceBuffer buffer{static_cast<const std::byte*>(begin), bytes};
+  const auto rising = [](const DeviceBuffer& a, const DeviceBuffer& b) {
+    return a.begin < b.begin;
+  };
+  buffers.insert(std::upper_bound(buffers.begin(), buffers.end(), buffer, rising), buffer);
+}
+void remove_device_buffer(const void* begin) {
+  std::erase_if(known_buffers(), [=](const DeviceBuffer& each) { return each.begin == begin; });
+}
+const std::vector<DeviceBuffer>& device_buffers() { return known_buffers(); }
 
 void* dynamic_shared() { return this_block().shared(); }
 
@@ -745,13 +920,13 @@ void wait_for_copies(std::size_t prior, std::source_location where) {
 void barrier_init(const void* barrier, unsigned arrivals, std::source_location where) {
   this_block().barrier_init(barrier, arrivals, where);
 }
-void fence_barrier_init() { this_block().async().fence_init(); }
-void fence_proxy_async() { this_block().async().fence_stores(); }
+void fence_barrier_init() { this_block().fence_barrier_init(); }
+void fence_proxy_async() { this_block().fence_proxy_async(); }
 void barrier_arrive(const void* barrier, std::uint32_t bytes, std::source_location where) {
   this_block().barrier_arrive(barrier, bytes, where);
 }
-void barrier_wait(const void* barrier, unsigned parity, std::source_location where) {
-  this_block().barrier_wait(barrier, parity, where);
+void barrier_wait(const void* barrier, unsigned parity, Scope scope, std::source_location where) {
+  this_block().barrier_wait(barrier, parity, scope, where);
 }
 void bulk_load(void* to, const void* from, std::uint32_t bytes, const void* barrier,
                std::source_location where) {
@@ -778,5 +953,24 @@ void remote_store_async(const void* local, unsigned rank, const void* value, std
 void grid_dependency_wait() { this_block().grid_dependency_wait(); }
 
 void yield() { this_block().yield(); }
+
+void enters(Place place) {
+  if (current_block != nullptr) current_block->enters(place);
+}
+void touches(Place place, const void* address, std::uint32_t bytes, Kind kind) {
+  if (current_block != nullptr) current_block->touches(place, address, bytes, kind);
+}
+void updates(const void* address, std::uint32_t bytes, Scope scope) {
+  this_block().touches(__builtin_return_address(0), address, bytes, Kind::Atomic, scope);
+}
+void loads_past_l1(const void* address, std::uint32_t bytes) {
+  this_block().touches(__builtin_return_address(0), address, bytes, Kind::Load, Scope::Device,
+                       true);
+}
+void fence(Scope scope) {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  this_block().fence(scope);
+}
+void launches_dependents() { this_block().launches_dependents(); }
 
 }  // namespace simt

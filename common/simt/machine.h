@@ -80,6 +80,9 @@ void* dynamic_shared();
 
 // What the functions of cuda.h are made of.
 
+/// How far an operation is seen.
+enum class Scope : std::uint8_t { Block, Cluster, Device };
+
 /// Everything that a thread can wait at or do wrong. BlockBarrier is the block's, those up to All
 /// are the warp's, the last two the thread's own, the rest is Hopper's.
 enum class Op {
@@ -128,7 +131,7 @@ void barrier_init(const void* barrier, unsigned arrivals, std::source_location w
 void fence_barrier_init();
 void fence_proxy_async();
 void barrier_arrive(const void* barrier, std::uint32_t bytes, std::source_location where);
-void barrier_wait(const void* barrier, unsigned parity, std::source_location where);
+void barrier_wait(const void* barrier, unsigned parity, Scope scope, std::source_location where);
 void bulk_load(void* to, const void* from, std::uint32_t bytes, const void* barrier,
                std::source_location where);
 void bulk_store(void* to, const void* from, std::uint32_t bytes, std::source_location where);

@@ -20,6 +20,7 @@ for backend in "$@"; do
   part bash common/tools/test.sh "$backend" --label-regex complete
   part make sanitize "BACKEND=$backend"
 done
+part bash common/tools/test_watch.sh
 part make notebooks-run
 part make notebooks-run DATA=notebooks/data/h200.jsonl 'ARGS=notebooks/[235]*.ipynb'
 if find_nvcc >/dev/null; then

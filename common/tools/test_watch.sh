@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# test_watch.sh: builds every chapter so that the SIMT machine can watch it, tests what it sees, and looks for races in
+# all chapters.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+if "${CXX:-c++}" --version | grep -q clang; then
+  echo "skipped: watch: only GCC puts calls into a kernel that tell of its accesses, and CXX is not GCC"
+  exit
+fi
+bash common/setup/build.sh cpu-watch all -DWATCH=ON
+bash common/tools/test.sh cpu-watch
+make race

@@ -1,0 +1,298 @@
+// What orders the threads of a block, for `make race`: each of them knows more whenever it meets
+// others, waits for something, or sees an atomic of theirs between two fences.
+#include <optional>
+
+#include "common/watch/races.h"
+
+namespace lnc::race {
+
+using simt::Kind;
+using simt::Scope;
+using simt::Space;
+
+/// A Barrier, and what each of its phases passes on.
+struct BarrierState {
+  std::uint32_t near, wide;  ///< its numbers: what bulk loads brought, what other blocks sent
+  Gathering by_threads, by_loads, by_blocks;
+  struct Phase {
+    Knowledge near, wide;
+  };
+  std::vector<Phase> complete;
+};
+
+/// Who watches a block.
+class BlockRaces final : public simt::Witness {
+ public:
+  BlockRaces(Races& all, const simt::BlockInfo& info, Serial serial,
+             std::shared_ptr<ClusterState> cluster)
+      : all_(all),
+        serial_(serial),
+        shared_(info),
+        threads_(volume(info.launch.block), Thread{all.at_start_}),
+        cluster_(std::move(cluster)) {
+    cluster_->blocks.push_back(&shared_);
+  }
+  ~BlockRaces() override {
+    const std::lock_guard lock(all_.mutex_);
+    std::erase(cluster_->blocks, &shared_);
+  }
+
+  void touches(unsigned thread, const simt::Access& access) override {
+    Way way = access.kind == Kind::Load ? Way::Load : Way::Store;
+    if (access.kind == Kind::Atomic)
+      way = access.scope == Scope::Block ? Way::BlockAtomic : Way::Atomic;
+    ++all_.accesses_;
+    if (access.space != Space::Device) ++all_.shared_accesses_;
+    const auto memory = access.space == Space::Device ? device() : memory_of(access.address);
+    if (!memory) return;
+    all_.touch(*memory, actor(thread), way, access.place, access.address, access.bytes);
+    if (access.kind == Kind::Atomic) update(thread, access, memory->locations);
+  }
+
+  void meets(unsigned warp, unsigned lanes, simt::Op op, Place) override {
+    if (op != simt::Op::SyncWarp) return;  // shuffles and votes order nothing
+    const unsigned first = warp * kWarpSize;
+    const unsigned there = std::min<std::size_t>(kWarpSize, threads_.size() - first);
+    const bool whole = lanes == ~0u >> (kWarpSize - there);
+    const auto met = [&](BlockClock& clock, Tick tick) {
+      if (whole) return clock.learn_warp(warp, tick);
+      for (unsigned lane = 0; lane < there; ++lane)
+        if ((lanes >> lane & 1) != 0) clock.learn_thread(first + lane, tick);
+    };
+    meet(first, there, lanes, met);
+  }
+  void block_meets(Place) override {
+    const auto met = [](BlockClock& clock, Tick tick) { clock.learn_all(tick); };
+    meet(0, threads_.size(), ~0u, met);
+  }
+
+  void fence(unsigned thread, Scope scope) override {
+    Thread& self = threads_[thread];
+    self.knows = all_.join_(self.knows, self.seen_in_block);
+    if (scope != Scope::Block) self.knows = all_.join_(self.knows, self.seen);
+    const Knowledge released =
+        with_more(self.knows, [&](BlockClock& clock) { clock.learn_thread(thread, self.now); });
+    self.released_in_block = released;
+    if (scope != Scope::Block) self.released = released;
+    all_.handshakes_.fence({serial_, thread, self.now, self.knows}, scope);
+    ++self.now;
+  }
+  void fence_for_copies(unsigned thread) override {
+    Thread& self = threads_[thread];
+    all_.add_proxy_fence(serial_, thread, self.now);
+    ++self.now;
+  }
+
+  void inits(unsigned thread, const void* barrier) override {
+    use(thread, barrier, Way::Store);
+    barriers_[barrier] = {all_.next_barrier_, all_.next_barrier_ + 1, {}, {}, {}, {}};
+    all_.next_barrier_ += 2;
+  }
+  void arrives(unsigned thread, const void* barrier) override {
+    use(thread, barrier, Way::Atomic);
+    const auto found = barriers_.find(barrier);
+    if (found == barriers_.end()) return;  // a fault
+    Thread& self = threads_[thread];
+    found->second.by_threads.bring(self.knows, serial_, thread, self.now);
+    ++self.now;
+  }
+  void completes(const void* barrier) override {
+    BarrierState& state = barriers_.at(barrier);
+    const auto phases = static_cast<Tick>(state.complete.size() + 1);
+    auto near = std::make_shared<Clocks>(state.by_threads.take(threads_.size()));
+    near->join(state.by_loads.take(threads_.size()));
+    near->learn_barrier(state.near, phases);
+    auto wide = std::make_shared<Clocks>(*near);
+    wide->join(state.by_blocks.take(threads_.size()));
+    wide->learn_barrier(state.wide, phases);
+    state.complete.push_back({near, wide});
+  }
+  void passes(unsigned thread, const void* barrier, Scope scope) override {
+    use(thread, barrier, Way::Atomic);
+    const BarrierState& state = barriers_.at(barrier);
+    Thread& self = threads_[thread];
+    // A parity tells the phases that a thread knows of from the next, and from no other: more of
+    // them may be complete by luck.
+    const Tick known = self.knows->of_barrier(state.near);
+    const Tick phases = known + ((known ^ state.complete.size()) & 1);
+    if (phases == 0 || phases > state.complete.size()) return;
+    const BarrierState::Phase& last = state.complete[phases - 1];
+    if (scope == Scope::Block) {
+      if (phases > known) self.knows = all_.join_(self.knows, last.near);
+    } else if (phases > self.knows->of_barrier(state.wide)) {
+      self.knows = all_.join_(self.knows, last.wide);
+    }
+  }
+
+  void cluster_arrives(unsigned thread) override {
+    Thread& self = threads_[thread];
+    cluster_->gathered[self.cluster_phase++].bring(self.knows, serial_, thread, self.now);
+    ++self.now;
+  }
+  void cluster_passes(unsigned thread) override {
+    Thread& self = threads_[thread];
+    if (self.cluster_phase == 0) return;
+    const unsigned phase = self.cluster_phase - 1;
+    Knowledge& released = cluster_->released[phase];
+    if (released == nullptr) {
+      released = std::make_shared<Clocks>(cluster_->gathered[phase].take(threads_.size()));
+      cluster_->gathered.erase(phase);
+    }
+    self.knows = all_.join_(self.knows, released);
+  }
+
+  void begins(unsigned thread, std::uint64_t number, const Copy& copy) override {
+    Thread& self = threads_[thread];
+    CopyState& state =
+        all_.add_copy(number, {copy.kind, serial_, thread, self.now, self.knows, copy.barrier});
+    const Actor actor{self.knows, serial_, thread, self.now, &state};
+    const auto touch = [&](const void* at, Way way) {
+      const auto* const address = static_cast<const std::byte*>(at);
+      if (const auto memory = memory_of(address))
+        all_.touch(*memory, actor, way, copy.place, address, copy.bytes);
+    };
+    if (copy.barrier != nullptr) use(thread, copy.barrier, Way::Atomic);
+    if (copy.from != nullptr) touch(copy.from, Way::Load);
+    touch(copy.to, Way::Store);
+    if (copy.kind == Copy::Kind::BulkStore) self.stores.push_back({number, self.groups});
+    ++self.now;
+  }
+  void arrives(std::uint64_t number) override {
+    CopyState& copy = all_.copy(number);
+    if (copy.kind == Copy::Kind::BulkStore) return;  // it is its thread that waits for it
+    if (copy.kind == Copy::Kind::OfThread) {
+      copy.read = {Over::By::Thread, 0, threads_[copy.thread].now};
+    } else {
+      const bool is_load = copy.kind == Copy::Kind::BulkLoad;
+      BarrierState& state = barriers_.at(copy.barrier);
+      (is_load ? state.by_loads : state.by_blocks)
+          .bring_read(*copy.knows, copy.block, copy.thread, copy.tick);
+      const auto phases = static_cast<Tick>(state.complete.size() + 1);
+      copy.read = {Over::By::Barrier, is_load ? state.near : state.wide, phases};
+    }
+    copy.written = copy.read;
+    copy.knows = nullptr;
+  }
+  void commits(unsigned thread, Copy::Kind kind) override {
+    if (kind == Copy::Kind::BulkStore) ++threads_[thread].groups;
+  }
+  void waited(unsigned thread, Copy::Kind kind, std::size_t prior) override {
+    if (kind != Copy::Kind::BulkStore) return;
+    Thread& self = threads_[thread];
+    std::erase_if(self.stores, [&](const BulkStore& store) {
+      const bool is_read = store.group + prior < self.groups;
+      if (is_read) all_.copy(store.number).read = {Over::By::Thread, 0, self.now};
+      return is_read;
+    });
+  }
+
+  void waits_for_grid(unsigned thread) override {
+    Thread& self = threads_[thread];
+    self.knows = all_.join_(self.knows, all_.after_wait_);
+  }
+
+ private:
+  struct BulkStore {
+    std::uint64_t number;
+    unsigned group;
+  };
+  struct Thread {
+    Knowledge knows;
+    Tick now = 1;
+    Knowledge released{}, released_in_block{};  // at its last fence: for atomics to pass on
+    Knowledge seen{}, seen_in_block{};          // by atomics: for the next fence to learn
+    unsigned cluster_phase = 0;
+    unsigned groups = 0;  // of bulk stores
+    std::vector<BulkStore> stores{};
+  };
+
+  Actor actor(unsigned thread) const {
+    const Thread& self = threads_[thread];
+    return {self.knows, serial_, thread, self.now};
+  }
+  /// What is known, and more of this block.
+  template <typename Learn>
+  Knowledge with_more(const Knowledge& knows, const Learn& learn) const {
+    auto more = std::make_shared<Clocks>(*knows);
+    auto& mine = more->blocks[serial_];
+    auto clock =
+        mine == nullptr ? std::make_shared<BlockClock>() : std::make_shared<BlockClock>(*mine);
+    learn(*clock);
+    mine = clock;
+    return more;
+  }
+
+  /// Threads of the block have met: each knows all that one of them knew, and has done.
+  template <typename Met>
+  void meet(unsigned first, std::size_t count, unsigned lanes, const Met& met) {
+    Knowledge sum;
+    Tick latest = 0;
+    const auto for_each = [&](auto&& body) {
+      for (unsigned i = 0; i < count; ++i)
+        if ((lanes >> i % kWarpSize & 1) != 0) body(threads_[first + i]);
+    };
+    for_each([&](const Thread& thread) {
+      if (sum != thread.knows) sum = all_.join_(sum, thread.knows);
+      latest = std::max(latest, thread.now);
+    });
+    const Knowledge knows = with_more(sum, [&](BlockClock& clock) { met(clock, latest); });
+    for_each([&](Thread& thread) {
+      thread.knows = knows;
+      thread.now = latest + 1;
+    });
+  }
+
+  /// An atomic passes on what its thread had released by a fence, and shows what others had.
+  void update(unsigned thread, const simt::Access& access, Locations& locations) {
+    Thread& self = threads_[thread];
+    all_.handshakes_.atomic(access.address, {serial_, thread, self.now, self.knows}, access.place);
+    auto found = locations.find(access.address);
+    if (found == locations.end()) {
+      if (self.released_in_block == nullptr) return;
+      found = locations.emplace(access.address, Location()).first;
+    }
+    Location& location = found->second;
+    Knowledge& to_block = location.to_block[serial_];
+    self.seen_in_block = all_.join_(self.seen_in_block, to_block);
+    to_block = all_.join_(to_block, self.released_in_block);
+    if (access.scope == Scope::Block) return;
+    self.seen = all_.join_(self.seen, location.to_all);
+    location.to_all = all_.join_(location.to_all, self.released);
+  }
+
+  /// A thread uses a Barrier, which must be known to it.
+  void use(unsigned thread, const void* barrier, Way way) {
+    const auto* const address = static_cast<const std::byte*>(barrier);
+    constexpr std::size_t kBarrierBytes = 8;
+    if (const auto memory = memory_of(address))
+      all_.touch(*memory, actor(thread), way, simt::here(), address, kBarrierBytes);
+  }
+
+  Races::Memory device() { return {all_.device_, all_.locations_, nullptr}; }
+  static Races::Memory shared_of(SharedMemory& memory) {
+    return {memory.shadow, memory.locations, &memory};
+  }
+  /// The memory that an address is in; none for a thread's own.
+  std::optional<Races::Memory> memory_of(const std::byte* address) {
+    if (shared_.holds(address)) return shared_of(shared_);
+    for (SharedMemory* const other : cluster_->blocks)
+      if (other->holds(address)) return shared_of(*other);
+    for (const simt::DeviceBuffer& buffer : simt::device_buffers())
+      if (address >= buffer.begin && address < buffer.begin + buffer.bytes) return device();
+    return std::nullopt;
+  }
+
+  Races& all_;
+  const Serial serial_;
+  SharedMemory shared_;
+  std::vector<Thread> threads_;
+  const std::shared_ptr<ClusterState> cluster_;
+  std::map<const void*, BarrierState> barriers_;
+};
+
+std::unique_ptr<simt::Witness> watch_block(Races& all, const simt::BlockInfo& info, Serial serial,
+                                           std::shared_ptr<ClusterState> cluster) {
+  return std::make_unique<BlockRaces>(all, info, serial, std::move(cluster));
+}
+
+}  // namespace lnc::race

@@ -1,0 +1,239 @@
+// Who knows of what: the clocks by which `make race` says that one access comes before another.
+//
+// A thread counts its own time in ticks. What it does in a tick becomes known to others as one, by
+// a barrier, a fence with an atomic or another way; then its next tick begins. What somebody knows
+// is, of each other thread, the last tick of which they know everything: a vector clock. Of the
+// threads of a block mostly the same is known. So a tick is said once for the block, once for a
+// warp of which more is known, and once for such a thread; and threads that have met share one copy
+// of all.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace lnc::race {
+
+using Tick = std::uint32_t;
+using Serial = std::uint32_t;  ///< numbers the blocks of all launches
+inline constexpr unsigned kWarpSize = 32;
+
+/// A map in a sorted vector: few keys, and copied often.
+template <typename Key, typename Value>
+class FlatMap {
+ public:
+  const Value* find(Key key) const {
+    const auto at = place(key);
+    return at != entries_.end() && at->first == key ? &at->second : nullptr;
+  }
+  Value& operator[](Key key) {
+    const auto at = entries_.begin() + (place(key) - entries_.begin());
+    if (at != entries_.end() && at->first == key) return at->second;
+    return entries_.insert(at, {key, Value{}})->second;
+  }
+  template <typename Condition>
+  void erase_if(Condition condition) {
+    std::erase_if(entries_, condition);
+  }
+  auto begin() const { return entries_.begin(); }
+  auto end() const { return entries_.end(); }
+  bool empty() const { return entries_.empty(); }
+
+ private:
+  auto place(Key key) const {
+    return std::lower_bound(entries_.begin(), entries_.end(), key,
+                            [](const auto& entry, Key wanted) { return entry.first < wanted; });
+  }
+  std::vector<std::pair<Key, Value>> entries_;
+};
+
+/// What is known of the threads of one block. 0: nothing, since ticks start at 1.
+class BlockClock {
+ public:
+  Tick of(unsigned thread) const {
+    const Tick* const own = threads_.empty() ? nullptr : threads_.find(thread);
+    return std::max(of_warp(thread / kWarpSize), own == nullptr ? 0 : *own);
+  }
+  /// Whether the tick of each of these lanes of a warp is known.
+  bool covers(unsigned warp, std::uint32_t lanes, Tick tick) const {
+    if (of_warp(warp) >= tick) return true;
+    if (threads_.empty()) return lanes == 0;
+    for (unsigned lane = 0; lane < kWarpSize; ++lane)
+      if ((lanes >> lane & 1) != 0 && of(warp * kWarpSize + lane) < tick) return false;
+    return true;
+  }
+
+  /// Of all threads, which have met: what was known of some of them is less than that.
+  void learn_all(Tick tick) { *this = BlockClock(tick); }
+  void learn_warp(unsigned warp, Tick tick) {
+    if (of_warp(warp) >= tick) return;
+    if (warps_.size() <= warp) warps_.resize(warp + 1);
+    warps_[warp] = tick;
+    forget_the_lesser();
+  }
+  void learn_thread(unsigned thread, Tick tick) {
+    if (of(thread) < tick) threads_[thread] = tick;
+  }
+  void join(const BlockClock& other) {
+    all_ = std::max(all_, other.all_);
+    warps_.resize(std::max(warps_.size(), other.warps_.size()));
+    for (std::size_t warp = 0; warp < other.warps_.size(); ++warp)
+      warps_[warp] = std::max(warps_[warp], other.warps_[warp]);
+    for (const auto& [thread, tick] : other.threads_) learn_thread(thread, tick);
+    forget_the_lesser();
+  }
+
+  /// Says what is known of single threads in fewer words, where it is the same of many.
+  void fold(unsigned threads) {
+    if (threads_.empty()) return;
+    Tick all = ~Tick{0};
+    for (unsigned first = 0; first < threads; first += kWarpSize) {
+      Tick least = ~Tick{0};
+      for (unsigned thread = first; thread < std::min(first + kWarpSize, threads); ++thread)
+        least = std::min(least, of(thread));
+      learn_warp(first / kWarpSize, least);
+      all = std::min(all, least);
+    }
+    all_ = std::max(all_, all);
+    forget_the_lesser();
+  }
+
+  BlockClock() = default;
+
+ private:
+  explicit BlockClock(Tick all) : all_(all) {}
+  Tick of_warp(unsigned warp) const {
+    return warp < warps_.size() ? std::max(all_, warps_[warp]) : all_;
+  }
+  void forget_the_lesser() {
+    const auto at_most_all = [&](Tick tick) { return tick <= all_; };
+    if (std::all_of(warps_.begin(), warps_.end(), at_most_all)) warps_.clear();
+    threads_.erase_if(
+        [&](const auto& entry) { return entry.second <= of_warp(entry.first / kWarpSize); });
+  }
+
+  Tick all_ = 0;
+  std::vector<Tick> warps_;
+  FlatMap<unsigned, Tick> threads_;
+};
+
+using BlockClocks = FlatMap<Serial, std::shared_ptr<const BlockClock>>;
+
+inline Tick known_of(const BlockClocks& clocks, Serial block, unsigned thread) {
+  const auto* const clock = clocks.find(block);
+  return clock == nullptr ? 0 : (*clock)->of(thread);
+}
+
+inline void join(BlockClocks& into, const BlockClocks& from) {
+  for (const auto& [block, clock] : from) {
+    auto& mine = into[block];
+    if (mine == clock) continue;
+    if (mine == nullptr) {
+      mine = clock;
+      continue;
+    }
+    auto joined = std::make_shared<BlockClock>(*mine);
+    joined->join(*clock);
+    mine = joined;
+  }
+}
+
+/// What somebody knows of all others.
+struct Clocks {
+  Serial floor = 0;    ///< everything of the blocks before this one
+  BlockClocks blocks;  ///< what their threads have done
+  BlockClocks over;    ///< beyond that: what they have read, and may be overwritten
+  /// What copies have brought: of a Barrier, how many of its phases are complete.
+  FlatMap<std::uint32_t, Tick> barriers;
+
+  Tick of_barrier(std::uint32_t barrier) const {
+    const Tick* const known = barriers.find(barrier);
+    return known == nullptr ? 0 : *known;
+  }
+  void learn_barrier(std::uint32_t barrier, Tick phases) {
+    Tick& known = barriers[barrier];
+    known = std::max(known, phases);
+  }
+  void join(const Clocks& other) {
+    floor = std::max(floor, other.floor);
+    race::join(blocks, other.blocks);
+    race::join(over, other.over);
+    learn_barriers(other);
+  }
+  void learn_barriers(const Clocks& other) {
+    for (const auto& [barrier, phases] : other.barriers) learn_barrier(barrier, phases);
+  }
+};
+
+using Knowledge = std::shared_ptr<const Clocks>;
+
+/// Joins what two know. Threads that know the same share one object, so the last few answers are
+/// kept, for the next thread that asks the same.
+class Joiner {
+ public:
+  Knowledge operator()(const Knowledge& a, const Knowledge& b) {
+    if (a == b || b == nullptr) return a;
+    if (a == nullptr) return b;
+    for (const Answer& answer : answers_)
+      if (answer.a == a && answer.b == b) return answer.joined;
+    auto joined = std::make_shared<Clocks>(*a);
+    joined->join(*b);
+    answers_[next_++ % kAnswers] = {a, b, joined};
+    return joined;
+  }
+
+ private:
+  static constexpr std::size_t kAnswers = 8;
+  struct Answer {
+    Knowledge a, b, joined;
+  };
+  Answer answers_[kAnswers];
+  std::size_t next_ = 0;
+};
+
+/// What several bring to a place where others take it away.
+class Gathering {
+ public:
+  /// A thread brings what it knows, and what it has done up to this tick.
+  void bring(const Knowledge& knows, Serial block, unsigned thread, Tick tick) {
+    if (knows != last_) sum_.join(*knows);
+    last_ = knows;
+    own_[block].learn_thread(thread, tick);
+  }
+  /// A copy brings only what its thread had read, and what other copies had brought by then: an
+  /// ordinary store of the thread may still be on its way.
+  void bring_read(const Clocks& knows, Serial block, unsigned thread, Tick tick) {
+    join(sum_.over, knows.blocks);
+    join(sum_.over, knows.over);
+    sum_.learn_barriers(knows);
+    sum_.floor = std::max(sum_.floor, knows.floor);
+    own_read_[block].learn_thread(thread, tick);
+  }
+  void bring(const Clocks& clocks) { sum_.join(clocks); }
+
+  /// @param threads of a block
+  Clocks take(unsigned threads) {
+    add(sum_.blocks, own_, threads);
+    add(sum_.over, own_read_, threads);
+    return std::exchange(*this, Gathering()).sum_;
+  }
+
+ private:
+  static void add(BlockClocks& to, const FlatMap<Serial, BlockClock>& own, unsigned threads) {
+    for (const auto& [block, clock] : own) {
+      auto folded = std::make_shared<BlockClock>(clock);
+      folded->fold(threads);
+      BlockClocks one;
+      one[block] = folded;
+      join(to, one);
+    }
+  }
+
+  Clocks sum_;
+  FlatMap<Serial, BlockClock> own_, own_read_;
+  Knowledge last_;
+};
+
+}  // namespace lnc::race

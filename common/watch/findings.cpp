@@ -1,0 +1,175 @@
+// What `make race` says of two accesses that nothing orders.
+#include "common/watch/races.h"
+
+namespace lnc::race {
+namespace {
+
+std::string name_of(Copy::Kind kind) {
+  switch (kind) {
+    case Copy::Kind::OfThread:
+      return "__pipeline_memcpy_async";
+    case Copy::Kind::BulkLoad:
+      return "bulk_load";
+    case Copy::Kind::BulkStore:
+      return "bulk_store";
+    case Copy::Kind::RemoteStore:
+      return "remote_store_async";
+  }
+  return "copy";
+}
+
+std::string name_of(Way way) {
+  if (way == Way::Load) return "load";
+  return way == Way::Store ? "store" : "atomic";
+}
+
+/// What a read of the place to which a copy goes lacks: which copy it wants cannot be known.
+std::string between_read_and(Copy::Kind copy) {
+  if (copy == Copy::Kind::RemoteStore)
+    return "a wait_at_cluster_scope() before the read, or, where that wants what was there before, "
+           "a cluster_sync() or a message behind the read and before the other block sends";
+  return "a wait for the Barrier before the read, or, where that wants what was there before, a "
+         "__syncthreads() behind the read and before the copy is asked for";
+}
+
+}  // namespace
+
+void Races::report(const Record& earlier, const Actor& actor, const Record& mine, Order order,
+                   const Memory& memory, const std::byte* word) {
+  const auto pair = std::minmax(earlier.place, mine.place);
+  const auto [known, is_new] = known_.emplace(pair, findings_.size());
+  if (is_new) findings_.emplace_back();
+  Finding& finding = findings_[known->second];
+  ++finding.count;
+  // The pair that is furthest apart says most of what is missing.
+  if (!is_new && finding.apart == Apart::Blocks) return;
+  const unsigned thread = unknown_thread(earlier, actor);
+  const Apart apart = apart_of(earlier.block, thread, actor);
+  if (!is_new && finding.apart >= apart) return;
+  const auto of_copy = [&](const Record& record) -> std::optional<Copy::Kind> {
+    if (!record.is_copy()) return std::nullopt;
+    return copies_[record.tick].kind;
+  };
+  unsigned byte = 0;
+  while ((earlier.bytes & mine.bytes & 1u << byte) == 0) ++byte;
+  const std::byte* const address = word + byte;
+  finding.apart = apart;
+  finding.first = {earlier.place, earlier.block, thread, earlier.way, of_copy(earlier)};
+  finding.second = {mine.place, mine.block, actor.thread, mine.way, of_copy(mine)};
+  finding.where = memory.shared == nullptr ? Json{{"element", names_.element(address)}}
+                                           : memory.shared->where(address);
+  finding.missing = missing(earlier, actor, mine, order, memory);
+}
+
+/// The first of a record's threads that the actor does not know of.
+unsigned Races::unknown_thread(const Record& record, const Actor& actor) const {
+  if (record.is_copy()) return copies_[record.tick].thread;
+  unsigned first = kWarpSize;
+  for (unsigned lane = 0; lane < kWarpSize; ++lane) {
+    if ((record.lanes >> lane & 1) == 0) continue;
+    const unsigned thread = record.warp * kWarpSize + lane;
+    if (!actor.moment().is_after(record.block, thread, record.tick)) return thread;
+    first = std::min(first, lane);
+  }
+  return record.warp * kWarpSize + first;
+}
+
+Missing Races::missing(const Record& earlier, const Actor& actor, const Record& mine, Order order,
+                       const Memory& memory) const {
+  const unsigned thread = unknown_thread(earlier, actor);
+  const bool is_shared = memory.shared != nullptr;
+  if (order == Order::Unfenced) {
+    if (!is_shared)
+      return {
+          "the end of the kernel: fence_proxy_async() speaks of shared memory, and the copy "
+          "engine may not see here what this kernel has stored"};
+    return {"a fence_proxy_async() of " + name_of_thread(earlier.block, thread) +
+            " behind its store, before the threads meet: the copy engine may not see it yet"};
+  }
+  if (&launch_of(earlier.block) != &launch_of(actor.block))
+    return {"a grid_dependency_wait() before the later access: its kernel starts early"};
+  if (earlier.is_copy()) return missing_of_copy(earlier, actor, mine.way);
+  if (actor.copy != nullptr && actor.copy->barrier != nullptr && earlier.way == Way::Load)
+    return {between_read_and(actor.copy->kind)};
+
+  const Moment first{earlier.block, thread, earlier.tick, at_start_};
+  const auto name = [this](Serial block, unsigned number) { return name_of_thread(block, number); };
+  const bool is_near = earlier.block == actor.block;
+  if (!is_near && is_atomic(earlier.way) && is_atomic(mine.way))
+    return {"an atomic at the device's scope: one of a block orders nothing between blocks"};
+  if (const auto handshake = handshakes_.missing(first, actor.moment(), name)) return *handshake;
+  if (apart_of(earlier.block, thread, actor) == Apart::Lanes)
+    return {
+        "a __syncwarp() or a __syncthreads() between them: they are lanes of one warp, which "
+        "need not run together, and a shuffle orders no memory"};
+  if (is_near) return {"a __syncthreads() between them: they are in different warps of a block"};
+  if (is_shared) return {"a cluster_sync() between them: they are in two blocks of a cluster"};
+  if (is_atomic(earlier.way) != is_atomic(mine.way))
+    return {"an atomic in place of the " + name_of(is_atomic(mine.way) ? earlier.way : mine.way) +
+            ", or what orders the two: they are in different blocks"};
+  return {
+      "a kernel of its own for the later access, or a handshake by an atomic and "
+      "__threadfence() on both sides: they are in different blocks"};
+}
+
+Missing Races::missing_of_copy(const Record& earlier, const Actor& actor, Way way) const {
+  const CopyState& copy = copies_[earlier.tick];
+  const bool is_own = copy.block == actor.block && copy.thread == actor.thread;
+  const std::string whose = name_of_thread(copy.block, copy.thread);
+  const Over& over = earlier.way == Way::Load ? copy.read : copy.written;
+  switch (copy.kind) {
+    case Copy::Kind::OfThread:
+      if (is_own) return {"a wait for the copy before: __pipeline_wait_prior()"};
+      if (over.by == Over::By::Nothing)
+        return {"a __pipeline_wait_prior() of " + whose + ", and then a __syncthreads()"};
+      return {"a __syncthreads() behind the __pipeline_wait_prior() of " + whose};
+    case Copy::Kind::BulkLoad:
+      if (way == Way::Load) return {between_read_and(copy.kind)};
+      return {"a wait for the Barrier on which the copy completes"};
+    case Copy::Kind::BulkStore:
+      if (earlier.way == Way::Store)
+        return {"the end of the kernel: nothing else says that a bulk_store has been written"};
+      if (over.by == Over::By::Nothing)
+        return {"a wait_bulk_stores_read() of " + whose + " before the source is written to"};
+      return {"a __syncthreads() behind the wait_bulk_stores_read() of " + whose};
+    case Copy::Kind::RemoteStore: {
+      // The near number of a Barrier is that before its wide one.
+      const bool has_waited =
+          over.by == Over::By::Barrier && actor.knows->of_barrier(over.barrier - 1) >= over.tick;
+      if (has_waited)
+        return {
+            "a wait at cluster scope, wait_at_cluster_scope(): the value comes from another "
+            "block"};
+      if (way == Way::Load) return {between_read_and(copy.kind)};
+      return {"a wait_at_cluster_scope() for the Barrier on which the value arrives"};
+    }
+  }
+  return {};
+}
+
+Json Races::party(const Party& party) const {
+  return {{"does", party.copy ? name_of(*party.copy) : name_of(party.way)},
+          {"stores", party.way != Way::Load},
+          {"place", number_of(party.place)},
+          {"kernel", launch_of(party.block).kernel},
+          {"block", number_of_block(party.block)},
+          {"thread", party.thread}};
+}
+
+Json Races::seen() const {
+  Json races = Json::array();
+  for (const Finding& finding : findings_)
+    races.push_back({{"where", finding.where},
+                     {"first", party(finding.first)},
+                     {"second", party(finding.second)},
+                     {"missing", finding.missing.words},
+                     {"missing_at", number_of(finding.missing.place)},
+                     {"count", finding.count}});
+  Json kernels = Json::array();
+  for (const LaunchState& launch : launches_) kernels.push_back(launch.kernel);
+  return {{"accesses", accesses_},  {"to_shared", shared_accesses_},
+          {"copies", copies_seen_}, {"forgotten", forgotten_},
+          {"kernels", kernels},     {"races", races}};
+}
+
+}  // namespace lnc::race

@@ -1,0 +1,175 @@
+// Handshakes between threads, which `make race` looks through when nothing orders two accesses: one
+// thread has a fence and then an atomic, another an atomic on the same place and then a fence.
+// Which part of that is missing?
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "common/simt/watch.h"
+#include "common/watch/clocks.h"
+
+namespace lnc::race {
+
+/// A thread at some point of its way.
+struct Moment {
+  Serial block;
+  unsigned thread;
+  Tick tick;
+  Knowledge knows;
+
+  /// Whether what another thread did in a tick comes before.
+  bool is_after(Serial of_block, unsigned of_thread, Tick of_tick) const {
+    if (of_block == block && of_thread == thread) return of_tick <= tick;
+    return of_block < knows->floor || known_of(knows->blocks, of_block, of_thread) >= of_tick;
+  }
+  bool is_after(const Moment& other) const {
+    return is_after(other.block, other.thread, other.tick);
+  }
+};
+
+/// What would order two accesses, in words; and the line that it is about, if there is one.
+struct Missing {
+  std::string words;
+  simt::Place place = nullptr;
+};
+
+class Handshakes {
+ public:
+  /// Says "thread 3 of block 7".
+  using NameOf = std::function<std::string(Serial block, unsigned thread)>;
+
+  void atomic(const void* address, const Moment& moment, simt::Place place) {
+    auto& updates = updates_[address];
+    if (!updates.empty() && is_same(updates.back().moment, moment)) return;
+    if (updates.size() == kMost) updates.erase(updates.begin());
+    updates.push_back({moment, place, next_++});
+  }
+  void fence(const Moment& moment, simt::Scope scope) {
+    fences_[{moment.block, moment.thread}].push_back({moment, scope});
+  }
+  void clear() {
+    updates_.clear();
+    fences_.clear();
+  }
+
+  /// What is missing where two threads tried a handshake between two accesses; nothing where they
+  /// did not.
+  std::optional<Missing> missing(const Moment& first, const Moment& second,
+                                 const NameOf& name) const {
+    std::optional<Missing> found;
+    if (fences_.empty()) return found;
+    for (const auto& [address, updates] : updates_) {
+      for (const Update& released : updates) {
+        for (const Update& acquired : updates) {
+          if (released.number >= acquired.number || released.moment.block != first.block ||
+              acquired.moment.block != second.block)
+            continue;
+          if (auto answer = between(first, released, acquired, second, name)) {
+            if (answer->second) return answer->first;
+            found = answer->first;
+          }
+        }
+      }
+    }
+    return found;
+  }
+
+ private:
+  static constexpr std::size_t kMost = 256;  // of a place
+
+  struct Update {
+    Moment moment;
+    simt::Place place;
+    std::uint64_t number;  // in the order in which they happened
+  };
+  struct Fence {
+    Moment moment;
+    simt::Scope scope;
+  };
+  enum class Found { None, TooNear, Right };
+
+  static bool is_same(const Moment& a, const Moment& b) {
+    return a.block == b.block && a.thread == b.thread && a.tick == b.tick;
+  }
+
+  // What this handshake lacks; and whether only a fence.
+  std::optional<std::pair<Missing, bool>> between(const Moment& first, const Update& released,
+                                                  const Update& acquired, const Moment& second,
+                                                  const NameOf& name) const {
+    const bool lets_go_after = released.moment.is_after(first);
+    const bool waits_before = second.is_after(acquired.moment);
+    const bool is_near = first.block == second.block;
+    const Found let_go = fence_between(first, released.moment, is_near);
+    const Found taken = fence_behind(acquired.moment, second, is_near);
+    const std::string releaser = name(released.moment.block, released.moment.thread);
+    const std::string acquirer = name(acquired.moment.block, acquired.moment.thread);
+    if (lets_go_after && waits_before) {
+      if (let_go == Found::Right && taken == Found::Right) return std::nullopt;
+      if (let_go == Found::None && taken == Found::None) return std::nullopt;
+      const bool before = let_go != Found::Right;
+      const Found fence = before ? let_go : taken;
+      const Update& update = before ? released : acquired;
+      const std::string what =
+          fence == Found::TooNear
+              ? "a __threadfence() in place of the __threadfence_block(), which orders nothing for "
+                "other blocks, "
+              : "a __threadfence() ";
+      const std::string where = before ? "before the atomic by which " + releaser + " lets go"
+                                       : "behind the atomic by which " + acquirer + " goes on";
+      return std::pair{Missing{what + where, update.place}, true};
+    }
+    if (has_any_fence(released.moment) && has_any_fence(acquired.moment)) {
+      if (!lets_go_after && waits_before && released.moment.thread != first.thread)
+        return std::pair{Missing{"a __syncthreads() before the fence and the atomic by which " +
+                                     releaser + " lets go",
+                                 released.place},
+                         false};
+      if (lets_go_after && !waits_before && acquired.moment.thread != second.thread)
+        return std::pair{Missing{"a __syncthreads() behind the atomic and the fence by which " +
+                                     acquirer + " goes on",
+                                 acquired.place},
+                         false};
+    }
+    return std::nullopt;
+  }
+
+  bool has_any_fence(const Moment& moment) const {
+    return fences_.contains({moment.block, moment.thread});
+  }
+  Found fence_between(const Moment& first, const Moment& released, bool is_near) const {
+    return look(released, is_near, [&](const Moment& fence) {
+      return fence.tick < released.tick && fence.is_after(first);
+    });
+  }
+  Found fence_behind(const Moment& acquired, const Moment& second, bool is_near) const {
+    return look(acquired, is_near, [&](const Moment& fence) {
+      return fence.tick >= acquired.tick && second.is_after(fence);
+    });
+  }
+  template <typename Condition>
+  Found look(const Moment& of, bool is_near, const Condition& condition) const {
+    const auto fences = fences_.find({of.block, of.thread});
+    Found found = Found::None;
+    if (fences == fences_.end()) return found;
+    for (const Fence& fence : fences->second) {
+      if (!condition(fence.moment)) continue;
+      if (is_near || fence.scope != simt::Scope::Block) return Found::Right;
+      found = Found::TooNear;
+    }
+    return found;
+  }
+
+  std::unordered_map<const void*, std::vector<Update>> updates_;
+  std::map<std::pair<Serial, unsigned>, std::vector<Fence>> fences_;
+  std::uint64_t next_ = 0;
+};
+
+}  // namespace lnc::race

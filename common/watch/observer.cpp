@@ -1,0 +1,86 @@
+#include "common/watch/observer.h"
+
+#include <algorithm>
+
+#include "common/simt/words.h"
+
+namespace lnc {
+namespace {
+
+constexpr const char* kWorkspace = "workspace";
+
+}  // namespace
+
+Names::Names(const Tensors& tensors) {
+  for (const Tensor& tensor : tensors.all()) {
+    if (tensor.count() == 0) continue;
+    const bool matrix = tensor.shape() == Shape::Matrix;
+    ranges_.push_back({tensor.data(), tensor.bytes(), std::string(tensor.name()),
+                       tensor.bytes() / tensor.count(), matrix ? tensors.problem().cols : 0});
+  }
+}
+
+const Names::Range* Names::find(const std::byte* address) const {
+  for (const Range& range : ranges_)
+    if (address >= range.begin && address < range.begin + range.bytes) return &range;
+  return nullptr;
+}
+
+std::string Names::tensor(const std::byte* address) const {
+  const Range* const range = find(address);
+  return range == nullptr ? kWorkspace : range->name;
+}
+
+std::string Names::element(const std::byte* address) const {
+  if (const Range* const range = find(address)) {
+    const std::int64_t i = (address - range->begin) / range->element_bytes;
+    if (range->cols == 0) return range->name + "[" + std::to_string(i) + "]";
+    return range->name + "[" + std::to_string(i / range->cols) + ", " +
+           std::to_string(i % range->cols) + "]";
+  }
+  for (const simt::DeviceBuffer& buffer : simt::device_buffers())
+    if (address >= buffer.begin && address < buffer.begin + buffer.bytes)
+      return "workspace + " + std::to_string(address - buffer.begin);
+  return "memory of no tensor";
+}
+
+Names::Numbered Names::numbered(const std::byte* address) const {
+  if (const Range* const range = find(address))
+    return {range->name, (address - range->begin) / range->element_bytes};
+  for (const simt::DeviceBuffer& buffer : simt::device_buffers())
+    if (address >= buffer.begin && address < buffer.begin + buffer.bytes)
+      return {kWorkspace, address - buffer.begin};
+  return {"memory of no tensor", 0};
+}
+
+nlohmann::ordered_json Names::as_json() const {
+  using Json = nlohmann::ordered_json;
+  constexpr std::uintptr_t kLine = 128;
+  const auto in_line = [](const std::byte* p) {
+    return reinterpret_cast<std::uintptr_t>(p) % kLine;
+  };
+  Json all = Json::object();
+  for (const Range& range : ranges_) {
+    const std::int64_t count = range.bytes / range.element_bytes;
+    all[range.name] = {{"space", "device"},
+                       {"shape", range.cols == 0 ? Json::array({count})
+                                                 : Json::array({count / range.cols, range.cols})},
+                       {"element_bytes", range.element_bytes},
+                       {"starts_at", in_line(range.begin)}};
+  }
+  for (const simt::DeviceBuffer& buffer : simt::device_buffers()) {
+    const bool of_tensor = std::any_of(ranges_.begin(), ranges_.end(), [&](const Range& range) {
+      return range.begin >= buffer.begin && range.begin < buffer.begin + buffer.bytes;
+    });
+    if (of_tensor) continue;
+    all[kWorkspace] = {{"space", "device"},
+                       {"shape", Json::array({buffer.bytes})},
+                       {"element_bytes", 1},
+                       {"starts_at", in_line(buffer.begin)}};
+  }
+  return all;
+}
+
+std::string kernel_name(const simt::Launch& launch) { return simt::kernel_name(launch.kernel); }
+
+}  // namespace lnc

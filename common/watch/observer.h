@@ -1,0 +1,66 @@
+// Who watches a chapter: what the three tools have in common.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "common/harness/tensors.h"
+#include "common/simt/watch.h"
+
+namespace lnc {
+
+/// Names for the elements of device memory.
+class Names {
+ public:
+  explicit Names(const Tensors& tensors);
+
+  /// The tensor that holds the address; "workspace" for every other buffer.
+  std::string tensor(const std::byte* address) const;
+  /// "x[12, 5]", "mean[12]"; "workspace + 512" in bytes.
+  std::string element(const std::byte* address) const;
+
+  /// An element by its number, row after row; of the workspace by its byte.
+  struct Numbered {
+    std::string tensor;
+    std::int64_t number;
+  };
+  Numbered numbered(const std::byte* address) const;
+  /// The tensors and the workspace: their shapes, the bytes of an element, and where in a line of
+  /// 128 bytes they begin.
+  nlohmann::ordered_json as_json() const;
+
+ private:
+  struct Range {
+    const std::byte* begin;
+    std::int64_t bytes;
+    std::string name;
+    std::int64_t element_bytes;
+    std::int64_t cols;  // of a matrix; 0: it has one dimension
+  };
+  const Range* find(const std::byte* address) const;
+
+  std::vector<Range> ranges_;
+};
+
+/// Watches all launches of a chapter, and can say what it has seen.
+class Observer : public simt::Watch {
+ public:
+  /// For the tool's own script; places are numbers.
+  virtual nlohmann::ordered_json seen() const = 0;
+};
+
+/// A place as a number.
+inline std::uint64_t number_of(simt::Place place) { return reinterpret_cast<std::uint64_t>(place); }
+
+/// A kernel's name as the source spells it, without its parameters.
+std::string kernel_name(const simt::Launch& launch);
+
+std::unique_ptr<Observer> count_requests(const Names& names, const Problem& problem);
+std::unique_ptr<Observer> find_races(const Names& names);
+/// @param block whose turns are noted, of each launch
+std::unique_ptr<Observer> trace_block(const Names& names, std::uint64_t block);
+
+}  // namespace lnc

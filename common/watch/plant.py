@@ -1,0 +1,73 @@
+#!/usr/bin/env python3
+"""A chapter with a fault in it: for the tests, and for whoever wants to see one found.
+
+    plant.py LINE FILE build/cpu-watch/bin/fwd03 [what a chapter's program takes …]
+
+takes LINE out of FILE, and says which races the chapter has then. A copy of the source with the fault is compiled with
+the build's own command, for float alone, and linked in place of the chapter's kernel.
+"""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import race
+from find_chapter import known_chapters
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def without_other_types(kernel):
+    """A chapter for float alone, which compiles faster."""
+    return re.sub(r"Launchers\{run<float>,[^}]*\}", "Launchers{run<float>}", kernel)
+
+
+def with_fault(text, old, new):
+    """The text with `new` in place of `old`, which must be in there once. Later lines keep their numbers."""
+    if text.count(old) != 1:
+        raise LookupError(f"the source has changed: it has not once\n{old}")
+    return text.replace(old, new + "\n" * (old.count("\n") - new.count("\n")))
+
+
+def program_with(chapter, old, new, build, folder, file="kernel.cu"):
+    """The path of a program in `folder`: a chapter of a build that watches, with `new` in place of `old` in its kernel
+    or in another file of the repository. The chapter's own program must have been built."""
+    kernel = Path("chapters", known_chapters()[chapter], "kernel.cu")
+    changed = {kernel: without_other_types((ROOT / kernel).read_text(encoding="utf-8"))}
+    target = kernel if file == "kernel.cu" else Path(file)
+    changed[target] = with_fault(changed.get(target) or (ROOT / target).read_text(encoding="utf-8"), old, new)
+    for path, text in changed.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text, encoding="utf-8")
+
+    commands = json.loads((build / "compile_commands.json").read_text(encoding="utf-8"))
+    compiling = next(shlex.split(each["command"]) for each in commands if each["file"] == str(ROOT / kernel))
+    own, result = folder / "kernel.o", folder / chapter
+    object_file = compiling[compiling.index("-o") + 1]
+    swapped = {str(ROOT / kernel): str(folder / kernel), object_file: str(own)}
+    compiling = [swapped.get(word, word) for word in compiling]
+    at = compiling.index(f"-I{ROOT}")
+    compiling[at:at] = [f"-I{folder}", f"-fdebug-prefix-map={folder}={ROOT}"]
+    subprocess.run(compiling, cwd=build, check=True)
+
+    listed = subprocess.run(["ninja", "-t", "commands", f"bin/{chapter}"], cwd=build, check=True, capture_output=True,
+                            encoding="utf-8")
+    linking = listed.stdout.splitlines()[-1]
+    linking = linking.replace(object_file, str(own)).replace(f"-o bin/{chapter} ", f"-o {result} ")
+    subprocess.run(linking, cwd=build, check=True, shell=True)
+    return result
+
+
+def main(line, file, program, *options):
+    program = Path(program).resolve()
+    with tempfile.TemporaryDirectory() as folder:
+        faulty = program_with(program.name, line, "", program.parents[1], Path(folder), file)
+        race.show_one(race.Runs(program.name, faulty, [list(options)], False))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

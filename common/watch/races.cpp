@@ -1,0 +1,178 @@
+// `make race`: which accesses to one byte does nothing order?
+//
+// Two accesses race where different threads make them, at least one is a store, they are not both
+// atomic, and neither comes before the other by program order and what synchronises threads. That
+// is asked of vector clocks (clocks.h), for each access and all earlier ones that still matter
+// (shadow.h). So one run in one order of threads finds what any order could have shown, as long as
+// the threads take the same branches.
+#include "common/watch/races.h"
+
+#include <algorithm>
+
+namespace lnc {
+namespace race {
+namespace {
+
+/// Whether accesses of these kinds to one byte may not be at the same time.
+bool conflict(Way a, Serial block_of_a, Way b, Serial block_of_b) {
+  if (a == Way::Load && b == Way::Load) return false;
+  if (!is_atomic(a) || !is_atomic(b)) return true;
+  const bool is_near = a == Way::BlockAtomic || b == Way::BlockAtomic;
+  return is_near && block_of_a != block_of_b;
+}
+
+/// Whether an access that comes after another stands for it: what races with the earlier one and
+/// does not come before the later one, races with that too.
+bool stands_for(const Record& later, const Record& earlier) {
+  if (later.way == Way::Store) return true;
+  const bool is_near = later.way == Way::BlockAtomic && later.block != earlier.block;
+  return later.way == earlier.way && !is_near;
+}
+
+}  // namespace
+
+// -------------------------------------------------------------------------------------- launches
+
+void Races::begins(const simt::Launch& launch) {
+  if (!launch.starts_early || at_start_ == nullptr) {  // all that was before is over
+    device_.clear();
+    locations_.clear();
+    copies_.clear();
+    proxy_fences_.clear();
+    handshakes_.clear();
+    auto start = std::make_shared<Clocks>();
+    start->floor = next_block_;
+    at_start_ = start;
+  }
+  auto waited = std::make_shared<Clocks>();
+  waited->floor = next_block_;
+  after_wait_ = waited;
+  clusters_.clear();
+  launches_.push_back({next_block_, kernel_name(launch)});
+  next_block_ += static_cast<Serial>(volume(launch.grid));
+}
+
+std::unique_ptr<simt::Witness> Races::begins_block(const simt::BlockInfo& info) {
+  const std::lock_guard lock(mutex_);
+  auto& known = clusters_[info.number / std::max(info.launch.cluster, 1u)];
+  auto cluster = known.lock();
+  if (cluster == nullptr) {
+    cluster = std::make_shared<ClusterState>();
+    known = cluster;
+  }
+  const auto serial = static_cast<Serial>(launches_.back().first + info.number);
+  return watch_block(*this, info, serial, cluster);
+}
+
+// -------------------------------------------------------------------------------------- accesses
+
+void Races::touch(const Memory& memory, const Actor& actor, Way way, Place place,
+                  const std::byte* address, std::size_t bytes) {
+  Record mine{place, actor.block, actor.now, 0, 0, 0, way};
+  if (actor.copy != nullptr) {
+    mine.tick = static_cast<Tick>(actor.copy - copies_.data());
+    mine.warp = Record::kCopy;
+  } else {
+    mine.warp = static_cast<std::uint16_t>(actor.thread / kWarpSize);
+    mine.lanes = 1u << actor.thread % kWarpSize;
+  }
+  const std::byte* const end = address + bytes;
+  while (address < end) {
+    const auto in_word = reinterpret_cast<std::uintptr_t>(address) % Shadow::kWord;
+    const std::byte* const word = address - in_word;
+    const auto until = std::min<std::uintptr_t>(Shadow::kWord, end - word);
+    mine.bytes = static_cast<std::uint8_t>((1u << until) - (1u << in_word));
+    touch_word(memory, actor, mine, word);
+    address = word + until;
+  }
+}
+
+void Races::touch_word(const Memory& memory, const Actor& actor, const Record& mine,
+                       const std::byte* word) {
+  Records& records = memory.shadow.at(reinterpret_cast<std::uintptr_t>(word));
+  bool is_noted = false;
+  for (std::size_t i = 0; i < records.size();) {
+    Record& earlier = records[i];
+    const bool is_like = earlier.is_like(mine);
+    const bool may_race = conflict(mine.way, mine.block, earlier.way, earlier.block);
+    const bool may_end = stands_for(mine, earlier) && earlier.block == mine.block;
+    if ((earlier.bytes & mine.bytes) != 0 && (may_race || may_end)) {
+      const Order order = order_of(earlier, actor, mine.way, memory.shared != nullptr);
+      if (may_race && order != Order::Ordered) report(earlier, actor, mine, order, memory, word);
+      if (order == Order::Ordered && stands_for(mine, earlier) && !is_like) {
+        earlier.bytes &= ~mine.bytes;
+        if (earlier.bytes == 0) {
+          earlier = records.back();
+          records.pop_back();
+          continue;
+        }
+      }
+    }
+    if (is_like) {
+      earlier.lanes |= mine.lanes;
+      is_noted = true;
+    }
+    ++i;
+  }
+  if (is_noted) return;
+  if (records.size() == kMostRecords) {
+    records.erase(records.begin());
+    ++forgotten_;
+  }
+  records.push_back(mine);
+}
+
+Order Races::order_of(const Record& earlier, const Actor& actor, Way way, bool is_shared) const {
+  const Clocks& knows = *actor.knows;
+  if (earlier.block < knows.floor) return Order::Ordered;
+  unsigned warp = earlier.warp;
+  std::uint32_t lanes = earlier.lanes;
+  Tick tick = earlier.tick;
+  if (earlier.is_copy()) {
+    const CopyState& copy = copies_[earlier.tick];
+    const Over& over = earlier.way == Way::Load ? copy.read : copy.written;
+    if (over.by == Over::By::Nothing) return Order::Unordered;
+    if (over.by == Over::By::Barrier)
+      return knows.of_barrier(over.barrier) >= over.tick ? Order::Ordered : Order::Unordered;
+    warp = copy.thread / kWarpSize;
+    lanes = 1u << copy.thread % kWarpSize;
+    tick = over.tick;
+  }
+  std::uint32_t others = lanes;
+  if (earlier.block == actor.block && warp == actor.thread / kWarpSize)
+    others &= ~(1u << actor.thread % kWarpSize);
+  const auto covers = [&](const BlockClocks& clocks) {
+    const auto* const clock = clocks.find(earlier.block);
+    return clock != nullptr && (*clock)->covers(warp, others, tick);
+  };
+  const bool only_overwrites = earlier.way == Way::Load && way != Way::Load;
+  const bool is_known =
+      others == 0 || covers(knows.blocks) || (only_overwrites && covers(knows.over));
+  if (!is_known) return Order::Unordered;
+  if (!actor.is_by_engine() || earlier.way == Way::Load) return Order::Ordered;
+  const bool is_seen = is_shared && is_fenced(earlier.block, warp, lanes, tick, actor);
+  return is_seen ? Order::Ordered : Order::Unfenced;
+}
+
+/// Whether each of these threads has had a fence_proxy_async since the tick, which the actor knows.
+bool Races::is_fenced(Serial block, unsigned warp, std::uint32_t lanes, Tick tick,
+                      const Actor& actor) const {
+  for (unsigned lane = 0; lane < kWarpSize; ++lane) {
+    if ((lanes >> lane & 1) == 0) continue;
+    const unsigned thread = warp * kWarpSize + lane;
+    const auto fences = proxy_fences_.find({block, thread});
+    if (fences == proxy_fences_.end()) return false;
+    const auto fence = std::lower_bound(fences->second.begin(), fences->second.end(), tick);
+    if (fence == fences->second.end()) return false;
+    if (!actor.moment().is_after(block, thread, *fence)) return false;
+  }
+  return true;
+}
+
+}  // namespace race
+
+std::unique_ptr<Observer> find_races(const Names& names) {
+  return std::make_unique<race::Races>(names);
+}
+
+}  // namespace lnc

@@ -1,0 +1,500 @@
+// make count: requests, sectors, passes and copies, by the place in the code that makes them.
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <stdexcept>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "common/harness/host_memory.h"
+#include "common/kernel/description.h"
+#include "common/watch/memory_model.h"
+#include "common/watch/observer.h"
+#include "common/watch/warp_paths.h"
+
+namespace lnc {
+namespace {
+
+using simt::Kind;
+using simt::Space;
+using Json = nlohmann::ordered_json;
+
+/// What happens at a place. In the order of kWhat.
+enum class What {
+  Load,
+  Store,
+  Atomic,
+  ThreadCopy,
+  BulkLoad,
+  BulkStore,
+  RemoteStore,
+  Shuffle,
+  Sync,
+  Barrier
+};
+constexpr const char* kWhat[] = {"load",       "store",        "atomic",  "async copy", "bulk load",
+                                 "bulk store", "remote store", "shuffle", "warp sync",  "barrier"};
+constexpr const char* kSpace[] = {"device", "shared", "remote"};
+
+/// A line of the account: one kind of thing at one place, to one tensor.
+struct Key {
+  simt::Place place;
+  What what;
+  Space space;
+  std::uint32_t bytes;  ///< of a lane's access; 0 where it has none
+
+  auto operator<=>(const Key&) const = default;
+};
+
+struct Counts {
+  std::uint64_t times = 0;          ///< requests of a warp, operations, copies
+  std::uint64_t lanes = 0;          ///< that took part, over all requests
+  std::uint64_t bytes = 0;          ///< that are wanted; of a copy, that it moves
+  std::uint64_t sectors = 0;        ///< of device memory
+  std::uint64_t held_by_l1 = 0;     ///< of these
+  std::uint64_t held_by_l2 = 0;     ///< of the rest
+  std::uint64_t passes = 0;         ///< through shared memory
+  std::uint64_t passes_needed = 0;  ///< without conflicts
+  std::uint64_t meeting = 0;        ///< lanes at the address that most lanes of a request name
+  const std::byte* example = nullptr;
+
+  void add(const Counts& other) {
+    times += other.times;
+    lanes += other.lanes;
+    bytes += other.bytes;
+    sectors += other.sectors;
+    held_by_l1 += other.held_by_l1;
+    held_by_l2 += other.held_by_l2;
+    passes += other.passes;
+    passes_needed += other.passes_needed;
+    meeting += other.meeting;
+    if (example == nullptr) example = other.example;
+  }
+};
+using Account = std::map<Key, Counts>;
+
+/// Which sectors of device memory a launch has touched: a bit for each.
+class Touched {
+ public:
+  Touched() {
+    for (const simt::DeviceBuffer& buffer : simt::device_buffers()) {
+      const std::uint64_t first = first_sector(buffer);
+      const std::uint64_t last =
+          (reinterpret_cast<std::uint64_t>(buffer.begin) + buffer.bytes - 1) / kSectorBytes;
+      parts_.push_back({first, std::vector<std::uint64_t>((last - first) / 64 + 1)});
+    }
+  }
+  /// Whether this is the sector's first touch. From any core.
+  bool first_touch(std::uint64_t sector) {
+    auto part = std::upper_bound(parts_.begin(), parts_.end(), sector,
+                                 [](std::uint64_t at, const Part& p) { return at < p.first; });
+    if (part == parts_.begin()) return false;
+    --part;
+    const std::uint64_t bit = sector - part->first;
+    if (bit / 64 >= part->bits.size()) return false;
+    const std::uint64_t mask = std::uint64_t{1} << bit % 64;
+    std::atomic_ref<std::uint64_t> word(part->bits[bit / 64]);
+    if ((word.load(std::memory_order_relaxed) & mask) != 0) return false;
+    return (word.fetch_or(mask, std::memory_order_relaxed) & mask) == 0;
+  }
+  /// Whether it has been touched.
+  bool has(std::uint64_t sector) const {
+    auto part = std::upper_bound(parts_.begin(), parts_.end(), sector,
+                                 [](std::uint64_t at, const Part& p) { return at < p.first; });
+    if (part == parts_.begin()) return false;
+    --part;
+    const std::uint64_t bit = sector - part->first;
+    return bit / 64 < part->bits.size() && (part->bits[bit / 64] >> bit % 64 & 1) != 0;
+  }
+  std::uint64_t sectors() const {
+    std::uint64_t sum = 0;
+    for (const Part& part : parts_)
+      for (const std::uint64_t word : part.bits) sum += std::popcount(word);
+    return sum;
+  }
+
+ private:
+  struct Part {
+    std::uint64_t first;
+    std::vector<std::uint64_t> bits;
+  };
+  static std::uint64_t first_sector(const simt::DeviceBuffer& buffer) {
+    return reinterpret_cast<std::uint64_t>(buffer.begin) / kSectorBytes;
+  }
+  std::vector<Part> parts_;
+};
+
+/// How much of a GPU's caches a block has to itself, by the model that count's output states.
+struct Shares {
+  std::uint64_t l1_bytes;
+  std::uint64_t l2_bytes;
+
+  explicit Shares(const simt::Launch& launch) {
+    constexpr std::uint64_t kSmBytes = 256 << 10;  // L1 and shared memory together
+    constexpr std::uint64_t kReserved = 1 << 10;   // of shared memory, for each block
+    constexpr std::uint64_t kMaxBlocks = 32;       // a multiprocessor
+    const std::uint64_t blocks = blocks_of(launch);
+    const std::uint64_t threads = std::uint64_t{launch.block.x} * launch.block.y * launch.block.z;
+    const std::uint64_t shared = launch.shared_bytes + kReserved;
+    const auto multiprocessors = static_cast<std::uint64_t>(kH100.multiprocessors);
+    std::uint64_t resident = std::min<std::uint64_t>(
+        {kMaxBlocks, kH100.threads_per_multiprocessor / threads, kSmBytes / shared,
+         (blocks + multiprocessors - 1) / multiprocessors});
+    resident = std::max<std::uint64_t>(resident, 1);
+    l1_bytes = (kSmBytes - std::min(kSmBytes, resident * shared)) / resident;
+    l2_bytes = static_cast<std::uint64_t>(kH100.l2_bytes) / (resident * multiprocessors);
+  }
+  static std::uint64_t blocks_of(const simt::Launch& launch) {
+    return std::uint64_t{launch.grid.x} * launch.grid.y * launch.grid.z;
+  }
+};
+
+/// Everything that is counted of a launch.
+struct LaunchCounts {
+  std::string kernel;
+  simt::Launch launch;
+  std::uint64_t blocks = 0;
+  Shares shares;
+  std::uint64_t counted = 0;  ///< of its blocks
+  std::uint64_t fewest = ~std::uint64_t{0};
+  std::uint64_t most = 0;  ///< requests of a counted block
+  bool fits_in_l2;         ///< all of device memory that the launch may touch
+  Account account;
+  Touched read;
+  Touched written;
+  std::mutex mutex;
+  std::map<std::thread::id, CodeOrder>
+      orders;  ///< of the code, as each core's threads go through it
+
+  explicit LaunchCounts(const simt::Launch& l)
+      : kernel(kernel_name(l)), launch(l), blocks(Shares::blocks_of(l)), shares(l) {
+    std::size_t bytes = 0;
+    for (const simt::DeviceBuffer& buffer : simt::device_buffers()) bytes += buffer.bytes;
+    fits_in_l2 = static_cast<std::int64_t>(bytes) <= kH100.l2_bytes;
+  }
+
+  /// The order that the calling core knows.
+  CodeOrder& order() {
+    const std::lock_guard lock(mutex);
+    return orders[std::this_thread::get_id()];
+  }
+
+  /// Adds a block's account to the launch's. From any core.
+  void add(const Account& of_block) {
+    const std::lock_guard lock(mutex);
+    std::uint64_t requests = 0;
+    for (const auto& [key, counts] : of_block) {
+      account[key].add(counts);
+      requests += counts.times;
+    }
+    ++counted;
+    fewest = std::min(fewest, requests);
+    most = std::max(most, requests);
+  }
+};
+
+/// The sectors that a copy or a request touches are noted for the launch.
+void note(Touched& touched, const void* begin, std::size_t bytes) {
+  const auto first = reinterpret_cast<std::uint64_t>(begin);
+  for (std::uint64_t sector = first / kSectorBytes; sector * kSectorBytes < first + bytes; ++sector)
+    touched.first_touch(sector);
+}
+
+/// A block that is not counted, since others are like it: only what it touches is noted.
+class Toucher : public simt::Witness {
+ public:
+  explicit Toucher(LaunchCounts& launch) : launch_(launch) {}
+
+  void touches(unsigned, const simt::Access& access) override {
+    if (access.space != Space::Device) return;
+    Touched& touched = access.kind == Kind::Load ? launch_.read : launch_.written;
+    note(touched, access.address, access.bytes);
+  }
+  void begins(unsigned, std::uint64_t, const simt::Copy& copy) override {
+    if (copy.kind == simt::Copy::Kind::BulkStore) note(launch_.written, copy.to, copy.bytes);
+    if (copy.kind == simt::Copy::Kind::BulkLoad || copy.kind == simt::Copy::Kind::OfThread)
+      note(launch_.read, copy.from, copy.bytes);
+  }
+
+ private:
+  LaunchCounts& launch_;
+};
+
+/// A block that is counted.
+class BlockCounter : public simt::Witness {
+ public:
+  BlockCounter(LaunchCounts& launch, std::uint64_t number, std::size_t max_bytes)
+      : launch_(launch),
+        is_first_of_multiprocessor_(number < static_cast<std::uint64_t>(kH100.multiprocessors)),
+        max_bytes_(max_bytes),
+        warps_((threads(launch.launch) + kLanes - 1) / kLanes,
+               Warp{WarpPaths(launch.order()), 0, {}}),
+        l1_(launch.shares.l1_bytes),
+        l2_(launch.shares.l2_bytes) {
+    for (std::size_t i = 0; i < warps_.size(); ++i) {
+      const std::uint64_t lanes =
+          std::min<std::uint64_t>(threads(launch.launch) - i * kLanes, kLanes);
+      warps_[i].running = lanes == kLanes ? ~0u : (1u << lanes) - 1;
+    }
+  }
+  ~BlockCounter() override {
+    ask_caches();
+    launch_.add(account_);
+  }
+
+  void enters(unsigned thread, simt::Place place) override { add(thread, Step::block(place)); }
+  void touches(unsigned thread, const simt::Access& access) override {
+    add(thread, Step::access(access));
+  }
+  void meets(unsigned warp, unsigned lanes, simt::Op op, simt::Place place) override {
+    meet(warp, lanes);
+    const bool syncs = op == simt::Op::SyncWarp;
+    count_times({place, syncs ? What::Sync : What::Shuffle, Space::Shared, 0});
+  }
+  void block_meets(simt::Place place) override {
+    for (unsigned warp = 0; warp < warps_.size(); ++warp) meet(warp, ~0u);
+    ask_caches();
+    count_times({place, What::Barrier, Space::Shared, 0});
+  }
+  void exits(unsigned thread) override {
+    Warp& warp = warps_[thread / kLanes];
+    warp.running &= ~(1u << thread % kLanes);
+    if (warp.running == 0) meet(thread / kLanes, ~0u);
+  }
+  void begins(unsigned thread, std::uint64_t, const simt::Copy& copy) override {
+    using CopyKind = simt::Copy::Kind;
+    if (copy.kind == CopyKind::OfThread) {
+      const auto* const from = static_cast<const std::byte*>(copy.from);
+      if (copy.bytes > 0)
+        add(thread, {copy.place, from, static_cast<std::uint32_t>(copy.bytes), Kind::Load,
+                     Space::Device, false, static_cast<const std::byte*>(copy.to)});
+      return;
+    }
+    const bool loads = copy.kind == CopyKind::BulkLoad;
+    const bool stores = copy.kind == CopyKind::BulkStore;
+    const What what = loads ? What::BulkLoad : stores ? What::BulkStore : What::RemoteStore;
+    const Space space = loads || stores ? Space::Device : Space::Remote;
+    Counts& counts = account_[{copy.place, what, space, 0}];
+    ++counts.times;
+    counts.bytes += copy.bytes;
+    if (space == Space::Remote) return;
+    const void* const in_device = loads ? copy.from : copy.to;
+    counts.example = static_cast<const std::byte*>(in_device);
+    const auto first = reinterpret_cast<std::uint64_t>(in_device);
+    const std::uint64_t end = first + copy.bytes;
+    for (std::uint64_t sector = first / kSectorBytes; sector * kSectorBytes < end; ++sector) {
+      ++counts.sectors;
+      if (loads && in_l2(sector)) ++counts.held_by_l2;
+      if (stores) launch_.written.first_touch(sector);
+    }
+  }
+
+ private:
+  static std::uint64_t threads(const simt::Launch& launch) {
+    return std::uint64_t{launch.block.x} * launch.block.y * launch.block.z;
+  }
+
+  /// The sectors that a load has named, and the line of the account that it is for.
+  struct Load {
+    Counts* counts;
+    Sectors sectors;
+    bool past_l1;
+  };
+  struct Warp {
+    WarpPaths paths;
+    unsigned running;         // lanes that have not exited
+    std::vector<Load> loads;  // caches are asked later, the warps in turns
+  };
+
+  void add(unsigned thread, const Step& step) {
+    warps_[thread / kLanes].paths.add(thread % kLanes, step);
+    noted_ += sizeof(Step);
+    if (noted_ > max_bytes_) throw std::runtime_error(too_much());
+  }
+  std::string too_much() const {
+    char gigabytes[32];
+    std::snprintf(gigabytes, sizeof gigabytes, "%.1f GB", static_cast<double>(max_bytes_) / 1e9);
+    return "counting " + launch_.kernel + " needs more than the " + gigabytes +
+           " that are free for it: its lanes walk far without meeting; ask for half the --cols";
+  }
+
+  void meet(unsigned warp, unsigned lanes) {
+    warps_[warp].paths.meet(lanes, [&](const Request& request) { count(warp, request); });
+    noted_ = 0;
+    for (const Warp& each : warps_) noted_ += each.paths.noted_bytes();
+  }
+
+  void count_times(const Key& key) { ++account_[key].times; }
+
+  void count(unsigned warp, const Request& request) {
+    const bool copies = request.copies();
+    const What what = copies                        ? What::ThreadCopy
+                      : request.kind == Kind::Load  ? What::Load
+                      : request.kind == Kind::Store ? What::Store
+                                                    : What::Atomic;
+    Counts& counts = account_[{request.place, what, request.space, request.bytes}];
+    ++counts.times;
+    for (const std::byte* at : request.at) {
+      if (at == nullptr) continue;
+      ++counts.lanes;
+      counts.example = at;
+    }
+    if (request.kind == Kind::Atomic) counts.meeting += most_at_one_address(request);
+    if (copies || request.space != Space::Device) {
+      const Passes passes = passes_of(copies ? request.to : request.at, request.bytes);
+      counts.passes += passes.taken;
+      counts.passes_needed += passes.needed;
+    }
+    if (request.space != Space::Device) return;
+    Sectors sectors = sectors_of(request);
+    counts.bytes += sectors.useful_bytes;
+    const bool is_atomic = request.kind == Kind::Atomic;
+    counts.sectors += is_atomic ? sectors_sent(request) : sectors.numbers.size();
+    if (request.kind == Kind::Load) {
+      warps_[warp].loads.push_back({&counts, std::move(sectors), request.past_l1});
+      return;
+    }
+    for (const std::uint64_t sector : sectors.numbers) launch_.written.first_touch(sector);
+  }
+
+  // The warps' loads since the last barrier go through the caches in turns, a request each.
+  void ask_caches() {
+    bool more = true;
+    for (std::size_t turn = 0; more; ++turn) {
+      more = false;
+      for (Warp& warp : warps_) {
+        if (turn >= warp.loads.size()) continue;
+        more = true;
+        const Load& load = warp.loads[turn];
+        for (const std::uint64_t sector : load.sectors.numbers) ask_caches(load, sector);
+      }
+    }
+    for (Warp& warp : warps_) warp.loads.clear();
+  }
+  void ask_caches(const Load& load, std::uint64_t sector) {
+    Counts& counts = *load.counts;
+    if (load.past_l1) {
+      if (in_l2(sector)) ++counts.held_by_l2;
+      return;
+    }
+    const bool is_own = l1_.knows(sector);
+    if (l1_.holds(sector)) {
+      ++counts.held_by_l1;
+      return;
+    }
+    if (!in_l2(sector)) return;
+    // What all blocks read, as weight, a multiprocessor's first block brings to L1 for the others.
+    if (!is_own && !is_first_of_multiprocessor_)
+      ++counts.held_by_l1;
+    else
+      ++counts.held_by_l2;
+  }
+  // Whether L2 has a sector, that it gets to have now. Where not all fits in that the launch works
+  // with, a block keeps only its share; what others have read, weight above all, stays.
+  bool in_l2(std::uint64_t sector) {
+    const bool written = launch_.written.has(sector);
+    const bool others_had_it = !launch_.read.first_touch(sector) || written;
+    if (launch_.fits_in_l2) return others_had_it;
+    const bool is_own = l2_.knows(sector);
+    const bool held = l2_.holds(sector);
+    return is_own ? held : others_had_it;
+  }
+
+  LaunchCounts& launch_;
+  const bool is_first_of_multiprocessor_;
+  const std::size_t max_bytes_;
+  std::size_t noted_ = 0;  // bytes of steps that wait for a meeting
+  std::vector<Warp> warps_;
+  Cache l1_;
+  Cache l2_;
+  Account account_;
+};
+
+class Counter : public Observer {
+ public:
+  explicit Counter(const Names& names, std::int64_t elements)
+      : names_(names), elements_(elements) {}
+
+  void begins(const simt::Launch& launch) override {
+    launches_.push_back(std::make_unique<LaunchCounts>(launch));
+  }
+  std::unique_ptr<simt::Witness> begins_block(const simt::BlockInfo& block) override {
+    LaunchCounts& launch = *launches_.back();
+    if (!is_counted(block.number, launch.blocks)) return std::make_unique<Toucher>(launch);
+    constexpr int kPart = 4;  // of the memory that is free, for each core
+    const auto max_bytes = static_cast<std::size_t>(free_host_bytes() / kPart);
+    return std::make_unique<BlockCounter>(launch, block.number, max_bytes);
+  }
+
+  Json seen() const override {
+    Json launches = Json::array();
+    for (const auto& launch : launches_) launches.push_back(as_json(*launch));
+    return launches;
+  }
+
+ private:
+  // Where the problem is large, a few blocks stand for all: spread evenly, with the first and last.
+  bool is_counted(std::uint64_t block, std::uint64_t blocks) const {
+    constexpr std::int64_t kAllBelow = 1 << 23;  // elements
+    constexpr std::uint64_t kFewest = 8;
+    if (elements_ <= kAllBelow) return true;
+    const std::uint64_t wanted = std::max<std::uint64_t>(
+        kFewest, blocks * kAllBelow / static_cast<std::uint64_t>(elements_));
+    if (wanted >= blocks) return true;
+    const std::uint64_t before = block * (wanted - 1) / (blocks - 1);
+    return block == 0 || block == blocks - 1 || (block - 1) * (wanted - 1) / (blocks - 1) != before;
+  }
+
+  Json as_json(const LaunchCounts& launch) const {
+    const auto shape = [](dim3 d) { return Json{d.x, d.y, d.z}; };
+    Json lines = Json::array();
+    for (const auto& [key, counts] : launch.account) {
+      Json line{{"place", number_of(key.place)},
+                {"what", kWhat[static_cast<int>(key.what)]},
+                {"space", kSpace[static_cast<int>(key.space)]},
+                {"access_bytes", key.bytes},
+                {"times", counts.times}};
+      const bool in_device = key.space == Space::Device && counts.example != nullptr;
+      if (in_device) line["tensor"] = names_.tensor(counts.example);
+      line["lanes"] = counts.lanes;
+      line["bytes"] = counts.bytes;
+      line["sectors"] = counts.sectors;
+      line["held_by_l1"] = counts.held_by_l1;
+      line["held_by_l2"] = counts.held_by_l2;
+      line["passes"] = counts.passes;
+      line["passes_needed"] = counts.passes_needed;
+      line["meeting"] = counts.meeting;
+      lines.push_back(std::move(line));
+    }
+    return {{"kernel", launch.kernel},
+            {"grid", shape(launch.launch.grid)},
+            {"block", shape(launch.launch.block)},
+            {"shared_bytes", launch.launch.shared_bytes},
+            {"cluster", launch.launch.cluster},
+            {"blocks", launch.blocks},
+            {"blocks_counted", launch.counted},
+            {"fewest_of_a_block", launch.fewest},
+            {"most_of_a_block", launch.most},
+            {"fits_in_l2", launch.fits_in_l2},
+            {"l1_bytes_a_block", launch.shares.l1_bytes},
+            {"l2_bytes_a_block", launch.shares.l2_bytes},
+            {"sectors_read_once", launch.read.sectors()},
+            {"sectors_written_once", launch.written.sectors()},
+            {"lines", std::move(lines)}};
+  }
+
+  const Names& names_;
+  const std::int64_t elements_;
+  std::vector<std::unique_ptr<LaunchCounts>> launches_;
+};
+
+}  // namespace
+
+std::unique_ptr<Observer> count_requests(const Names& names, const Problem& problem) {
+  return std::make_unique<Counter>(names, problem.rows * problem.cols);
+}
+
+}  // namespace lnc

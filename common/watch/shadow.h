@@ -1,0 +1,79 @@
+// What `make race` keeps of memory: beside each byte, who has touched it.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "common/simt/watch.h"
+#include "common/watch/clocks.h"
+
+namespace lnc::race {
+
+enum class Way : std::uint8_t {
+  Load,
+  Store,
+  Atomic,      ///< at the device's scope
+  BlockAtomic  ///< at the block's
+};
+
+inline bool is_atomic(Way way) { return way == Way::Atomic || way == Way::BlockAtomic; }
+
+/// Who has touched a word, with what: lanes of a warp, all at one place in the program and in one
+/// tick; or a copy.
+struct Record {
+  simt::Place place;
+  Serial block;
+  Tick tick;            ///< of a copy its number among the copies
+  std::uint32_t lanes;  ///< a bit each
+  std::uint16_t warp;   ///< kCopy for a copy
+  std::uint8_t bytes;   ///< of the word, a bit each
+  Way way;
+
+  static constexpr std::uint16_t kCopy = 0xFFFF;
+  bool is_copy() const { return warp == kCopy; }
+  /// Whether it differs from another in its lanes at most.
+  bool is_like(const Record& other) const {
+    return place == other.place && block == other.block && tick == other.tick &&
+           warp == other.warp && bytes == other.bytes && way == other.way && !is_copy();
+  }
+};
+
+/// The records of a word of 4 bytes that say all: one that a later access stands for is gone.
+using Records = std::vector<Record>;
+
+/// The records of a memory, by address.
+class Shadow {
+ public:
+  static constexpr std::uintptr_t kWord = 4;
+
+  Records& at(std::uintptr_t address) {
+    const std::uintptr_t number = address / kWord / kPageWords;
+    Recent& recent = recent_[number % recent_.size()];
+    if (recent.page == nullptr || recent.number != number) {
+      auto& page = pages_[number];
+      if (page == nullptr) page = std::make_unique<Page>();
+      recent = {number, page.get()};
+    }
+    return (*recent.page)[address / kWord % kPageWords];
+  }
+  void clear() {
+    pages_.clear();
+    recent_.fill({});
+  }
+
+ private:
+  static constexpr std::size_t kPageWords = 256;
+  using Page = std::array<Records, kPageWords>;
+  struct Recent {
+    std::uintptr_t number = 0;
+    Page* page = nullptr;
+  };
+  std::unordered_map<std::uintptr_t, std::unique_ptr<Page>> pages_;
+  std::array<Recent, 64> recent_{};
+};
+
+}  // namespace lnc::race

@@ -1,0 +1,88 @@
+"""Each fault that chapters warn of, planted into a chapter: `make race` finds it on its own small problems.
+
+plant.py compiles them.
+"""
+
+from typing import NamedTuple
+
+import plant
+import pytest
+import race
+
+REDUCE = "common/kernel/reduce.h"
+
+
+class Fault(NamedTuple):
+    about: str
+    chapter: str
+    old: str
+    new: str
+    missing: str  # part of what is said to be missing
+    lines: tuple[str, str]  # parts of the two lines, in any order
+    file: str = "kernel.cu"
+    missing_at: str = ""
+
+
+LET_GO = "// [5] and what they stored is seen before the lock is seen free"
+FAULTS = [
+    Fault("block_sum has no first barrier", "fwd03",
+          "  __syncthreads();  // every partial is written before one is read", "",
+          "a __syncthreads() between them: they are in different warps",
+          ("partial[warp] = value", "partial[lane]"), file=REDUCE),
+    Fault("block_sum has no second barrier", "fwd03",
+          "  __syncthreads();  // every partial is read before the next call writes one", "",
+          "a __syncthreads() between them: they are in different warps",
+          ("partial[warp] = value", "partial[lane]"), file=REDUCE),
+    Fault("bwd08 lets go of its lock too early", "bwd08",
+          "  __syncthreads();  // [4]", "  // [4]",
+          "a __syncthreads() before the fence and the atomic by which thread 0", ("__ldcg(", "= part.dweight;"),
+          missing_at="atomicExch(lock, kFreeAndFull)"),
+    Fault("bwd08 lets go without a fence", "bwd08",
+          f"    __threadfence();  {LET_GO}", "",
+          "a __threadfence() before the atomic by which thread 0", ("__ldcg(", "= part.dweight;"),
+          missing_at="atomicExch(lock, kFreeAndFull)"),
+    Fault("bwd08 takes its lock without a fence", "bwd08",
+          "    __threadfence();  // [2]", "",
+          "a __threadfence() behind the atomic by which thread 0", ("__ldcg(", "= part.dweight;"),
+          missing_at="atomicExch(lock, kHeld)"),
+    Fault("bwd08's fence is its block's", "bwd08",
+          f"    __threadfence();  {LET_GO}", "    __threadfence_block();",
+          "in place of the __threadfence_block()", ("__ldcg(", "= part.dweight;"),
+          missing_at="atomicExch(lock, kFreeAndFull)"),
+    Fault("fwd09 waits for other blocks as if they were its own", "fwd09",
+          "met[turn].wait_at_cluster_scope(", "met[turn].wait(",
+          "a wait at cluster scope", ("remote_store_async(place", "of_row[i].x")),
+    Fault("bwd13 waits for other blocks as if they were its own", "bwd13",
+          "arrived[turn].wait_at_cluster_scope(", "arrived[turn].wait(",
+          "a wait at cluster scope", ("remote_store_async(&of_block", "of_block[turn][peer]")),
+    Fault("fwd08 asks for a slot too early", "fwd08",
+          "    float mean = 0.0f;\n    float x[kElements];\n    if (a.kind == Kind::Layer) {",
+          "    if (thread == 0) request(row + stages * stride, ring.stage);\n    float mean = 0.0f, x[kElements];\n"
+          "    if (a.kind == Kind::Layer) {",
+          "before the copy is asked for", ("bulk_load(", "return *slot")),
+    Fault("bwd13 asks for a slot too early", "bwd13",
+          "    __syncthreads();  // [16]", "",
+          "before the copy is asked for", ("bulk_load(", "reinterpret_cast<const Packed<T, kElements>*>(from)")),
+    Fault("bwd12's last sum does not wait", "bwd12",
+          "  grid_dependency_wait();  // [13]", "",
+          "a grid_dependency_wait()", ("reinterpret_cast<Vector<float,", "from[block * width]")),
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.about.replace(" ", "_"))
+def test_a_planted_fault_is_found_in_one_run(fault, build, programs, tmp_path, monkeypatch):
+    monkeypatch.setenv("SIMT_SCHEDULE", "forward")
+    programs[fault.chapter]  # it is built
+    program = plant.program_with(fault.chapter, fault.old, fault.new, build, tmp_path, fault.file)
+    runs = race.Runs(fault.chapter, program, *race.Request([fault.chapter]).problems(fault.chapter))
+    assert runs.races, "no race was found"
+    texts = [" | ".join(" ".join(line["text"] for line in each[side]["lines"]) for side in ("first", "second"))
+             for each in runs.races]
+    found = [each for each, text in zip(runs.races, texts) if all(line in text for line in fault.lines)]
+    assert found, "\n".join(texts)
+    said = [each for each in found if fault.missing in each["missing"]]
+    assert said, "\n".join(each["missing"] for each in found)
+    if fault.missing_at:
+        assert any(fault.missing_at in line["text"] for each in said for line in each["missing_at"]), said
+
+

@@ -1,0 +1,144 @@
+// Which accesses of a warp's lanes are one request.
+//
+// The machine runs the lanes of a warp one after another, a GPU all together: what they do at the
+// same place of the code at the same time is one request to memory. So the lanes' steps are noted
+// apart, and put side by side when the lanes meet (at a warp operation, a barrier, their end).
+//
+// Side by side means as a GPU would run them: of all lanes those go first whose next step stands
+// first in the code's order (code_order.h), and they go together; the others wait. A step is an
+// access, or the start of a basic block, which tells in which turn of a loop a lane is.
+//
+// Hardware may differ: a compiler may unroll a loop and so part the lanes that end it early, put
+// both sides of a branch into predicated instructions, or leave a warp apart longer than it must.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "common/simt/watch.h"
+#include "common/watch/code_order.h"
+
+namespace lnc {
+
+inline constexpr unsigned kLanes = 32;
+
+/// What a lane did next: an access, or nothing but to come to a place.
+struct Step {
+  simt::Place place;
+  const std::byte* address;  ///< null: a basic block begins
+  std::uint32_t bytes;
+  simt::Kind kind;
+  simt::Space space;
+  bool past_l1 = false;           ///< a load that L1 does not serve
+  const std::byte* to = nullptr;  ///< where in shared memory a copy goes without a register
+
+  static Step block(simt::Place place) {
+    return {place, nullptr, 0, simt::Kind::Load, simt::Space::Device};
+  }
+  static Step access(const simt::Access& a) {
+    return {a.place, a.address, a.bytes, a.kind, a.space, a.past_l1};
+  }
+};
+
+/// The accesses of a warp's lanes at one place: lane `i` of the warp touches `at[i]`, null where it
+/// does not take part. All are of one kind and in one space.
+struct Request {
+  simt::Place place;
+  simt::Kind kind;
+  simt::Space space;
+  std::uint32_t bytes;  ///< of a lane
+  bool past_l1;
+  std::array<const std::byte*, kLanes> at;
+  std::array<const std::byte*, kLanes> to;  ///< of a copy to shared memory; else null
+
+  bool copies() const {
+    return std::any_of(to.begin(), to.end(), [](const std::byte* p) { return p != nullptr; });
+  }
+};
+
+/// The steps of a warp's lanes since they last met.
+class WarpPaths {
+ public:
+  /// @param order of the kernel's code; it learns from these lanes, and outlives them
+  explicit WarpPaths(CodeOrder& order) : order_(&order) { last_.fill(CodeOrder::kStart); }
+
+  void add(unsigned lane, const Step& step) {
+    const CodeOrder::Node node = order_->node(step.place);
+    order_->goes(last_[lane], node);
+    last_[lane] = node;
+    steps_[lane].push_back({node, step});
+  }
+
+  /// Memory of the steps that wait for a meeting.
+  std::size_t noted_bytes() const {
+    std::size_t sum = 0;
+    for (const auto& steps : steps_) sum += steps.size() * sizeof(steps[0]);
+    return sum;
+  }
+
+  /// The lanes of the mask have met: `take` gets their requests one after another.
+  template <typename Take>
+  void meet(unsigned lanes, Take take) {
+    order_->settle();
+    Next next{};
+    unsigned left = 0;  // lanes with steps to come
+    for (unsigned rest = lanes; rest != 0; rest &= rest - 1) {
+      const unsigned lane = std::countr_zero(rest);
+      if (!steps_[lane].empty()) left |= 1u << lane;
+    }
+    while (left != 0) {
+      const unsigned together = first_in_code(left, next);
+      const unsigned any = std::countr_zero(together);
+      const Step& step = steps_[any][next[any]].step;
+      if (step.address != nullptr) take(request(step, together, next));
+      for (unsigned rest = together; rest != 0; rest &= rest - 1) {
+        const unsigned lane = std::countr_zero(rest);
+        if (++next[lane] == steps_[lane].size()) left &= ~(1u << lane);
+      }
+    }
+    for (unsigned rest = lanes; rest != 0; rest &= rest - 1) steps_[std::countr_zero(rest)].clear();
+  }
+
+ private:
+  using Next = std::array<std::size_t, kLanes>;
+  struct Noted {
+    CodeOrder::Node node;
+    Step step;
+  };
+
+  // The lanes whose next step stands first in the code.
+  unsigned first_in_code(unsigned lanes, const Next& next) const {
+    std::uint32_t first = 0;
+    unsigned together = 0;
+    for (unsigned rest = lanes; rest != 0; rest &= rest - 1) {
+      const unsigned lane = std::countr_zero(rest);
+      const std::uint32_t rank = order_->rank(steps_[lane][next[lane]].node);
+      if (together == 0 || rank < first) {
+        first = rank;
+        together = 0;
+      }
+      if (rank == first) together |= 1u << lane;
+    }
+    return together;
+  }
+
+  Request request(const Step& step, unsigned lanes, const Next& next) const {
+    Request request{step.place, step.kind, step.space, step.bytes, step.past_l1, {}, {}};
+    for (unsigned rest = lanes; rest != 0; rest &= rest - 1) {
+      const unsigned lane = std::countr_zero(rest);
+      request.at[lane] = steps_[lane][next[lane]].step.address;
+      request.to[lane] = steps_[lane][next[lane]].step.to;
+    }
+    return request;
+  }
+
+  CodeOrder* order_;
+  std::array<CodeOrder::Node, kLanes> last_;
+  std::array<std::vector<Noted>, kLanes> steps_;
+};
+
+}  // namespace lnc
