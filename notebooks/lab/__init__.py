@@ -6,15 +6,17 @@ Kernels on the CPU backend, built by the project's own commands:
     %load_ext lab                                               in a notebook: a cell may be C++
     %%kernel mine                                               such a cell's first line
     run_kernel("mine", schedule="random:1")                     what its main() printed
+    trace("fwd02", "--rows", 4, "--cols", 64)                   the turns of a chapter's block, event by event
 
 Sums and quotients as a narrow type has them: running_sums, xhat_from_y. One look for all figures:
-use_style, STYLES, draw_matrix, draw_exchange, draw_guide, draw_ring; show displays one, with words for
-those who do not see it.
+use_style, STYLES, draw_matrix, draw_exchange, draw_guide, draw_ring, and lab.traces for those of a trace;
+show displays one, with words for those who do not see it.
 """
 
 import functools
 import html
 import io
+import json
 import os
 import re
 import shlex
@@ -33,6 +35,8 @@ sys.path.insert(0, str(ROOT / "common/bench"))
 from style import STYLE  # noqa: E402
 
 BUILD = ROOT / "build" / "cpu"
+WATCHING = ROOT / "build" / "cpu-watch"  # a build whose machine sees each load and store
+OPTIONS = {BUILD: (), WATCHING: ("-DWATCH=ON",)}
 KERNELS = ROOT / "build" / "notebooks"  # those of the reader's own
 MERE_CHECK = 2  # ninja's steps where there is nothing to build
 TEMPLATE = "fwd01"  # the chapter with whose commands a kernel of your own is built
@@ -58,19 +62,19 @@ def command(*words, **options):
 
 
 @functools.cache
-def program(chapter):
+def program(chapter, build=BUILD):
     """The path of a chapter's program, built if it is not up to date: this chapter's alone.
 
     Says beforehand how long the first build takes, and which of its steps is done.
     """
-    path = BUILD / "bin" / chapter
+    path = build / "bin" / chapter
     command("bash", ROOT / "common/setup/setup.sh", "cpu")
     if not path.exists():
-        machine = (BUILD / "libsimt.a").exists()
+        machine = (build / "libsimt.a").exists()
         print(f"{chapter} is compiled first, for the CPU: {'some 20 seconds' if machine else 'one to two minutes'}, "
               "once.", flush=True)
     start = time.monotonic()
-    steps = follow("bash", ROOT / "common/setup/build.sh", "cpu", chapter)
+    steps = follow("bash", ROOT / "common/setup/build.sh", build.name, chapter, *OPTIONS[build])
     if steps > MERE_CHECK:
         print(f"\r{chapter}: {steps} steps in {time.monotonic() - start:.0f} s", flush=True)
     return path
@@ -110,6 +114,25 @@ def run(chapter, *options, schedule="forward"):
         command(program(chapter), "--samples", 0, "--dump", folder, *options,
                 env=environment(schedule))
         return {path.stem: as_numbers(np.load(path)) for path in sorted(Path(folder).glob("*.npy"))}
+
+
+def trace(chapter, *options, block=0, schedule="forward"):
+    """The turns of one block of a chapter, as `make trace` writes them: common/watch/README.md says how.
+
+    Raises LabError where there is no such block.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "trace.json"
+        command(sys.executable, ROOT / "common/watch/trace.py", program(chapter, WATCHING), "--block", block,
+                "--json", file, *options, env=environment(schedule))
+        return json.loads(file.read_text(encoding="utf-8"))
+
+
+def races_without(line, file, chapter, *options):
+    """What `make race` says of a chapter when a line is missing in a file of the repository."""
+    watched = program(chapter, WATCHING)
+    return command(sys.executable, ROOT / "common/watch/plant.py", line, file, watched, *options,
+                   env=environment("forward"))
 
 
 def as_numbers(array):
