@@ -13,6 +13,8 @@ A table stands between two markers, each alone on its line; nothing else is touc
     <!-- table: progression -->            every chapter on the progression's problem
     <!-- table: measured bwd02 -->         one chapter on the progression's, the sweep's, the large, the wide problems
     <!-- table: profile bwd02 -->          what the hardware counted while the chapter ran
+    <!-- table: counted bwd02 -->          bytes that it asks for: predicted, counted without a GPU, measured on one
+    <!-- table: agreement -->              all that was counted and measured, kernel by kernel; or: agreement sum
     <!-- table: variants fwd07 -->         a fused chapter with some of its parts
     <!-- table: groups bwd05 -->           a chapter with 1, 2, 4, … of what it counts, on two problems
     <!-- table: results -->                our time beside the fastest peer's, in eight rows
@@ -37,6 +39,7 @@ import re
 import sys
 from pathlib import Path
 
+import agreement
 import measurements
 import peers
 import plots
@@ -48,7 +51,7 @@ from profile_chapter import profile_rows
 
 FIGURES = Path("notebooks/figures")
 TEXTS = ("README.md", "chapters/README.md", "chapters/*/notes.md", "chapters/*/lab.md", "common/*/README.md",
-         "common/*/*/README.md", "reference_cpu/README.md", "notebooks/README.md")
+         "common/*/*/README.md", "common/watch/agreement.md", "reference_cpu/README.md", "notebooks/README.md")
 
 SHOWN_WIDTHS = (1024, 2048, 4096, 8192, 12288, 15872)  # of the sweep's thirty
 ROOFS = {"copy": "a copy (one read, one write)", "fwd": "a copy (one read, one write)",
@@ -377,6 +380,37 @@ def profile(book, chapter):
             f"{provenance(launches)}."]
 
 
+# --- Counted without a GPU ---
+
+
+def counted(book, chapter):
+    """What its kernels ask each memory for on the progression's problem: predicted, counted, measured."""
+    if not (book.root / agreement.COUNTED).is_file():
+        return ["Not counted yet."]
+    bytes_of = agreement.bytes_of(chapter.id, agreement.words(PROGRESSION._asdict()), book.root)
+    if not bytes_of:
+        return ["Not counted yet."]
+
+    def mb(value):
+        return MISSING if value is None else f"{value / 1e6:.1f}"
+
+    rows = [(what, "", mb(ours), mb(theirs)) for what, (ours, theirs) in bytes_of.items() if ours or theirs]
+    moved = bytes_of["device memory gives"][0] + agreement.written_once(chapter.id, book.root)
+    predicted = (book.measured.find(chapter.id, PROGRESSION) or {}).get("predicted_bytes")
+    rows.append(("device memory, read and written", mb(predicted), mb(moved), ""))
+    lines = markdown(("MB", "predicted", "counted", "measured"), rows)
+    return [*lines, "", f"{PROGRESSION}. Counted by `make count CH={chapter.id}`, with its small model of L1 and L2; "
+            "measured by Nsight Compute on an H100. Both have each kernel begin with empty caches."]
+
+
+def agreement_table(book):
+    lines = []
+    for problem, rows in agreement.table_rows(agreement.cells(book.root)).items():
+        heads = ("chapter", "kernel", *(quantity.name for quantity in agreement.QUANTITIES))
+        lines += ["", f"### {problem}", "", *markdown(heads, rows, left=(0, 1))]
+    return lines[1:]
+
+
 # --- Ours beside others' ---
 
 
@@ -524,7 +558,8 @@ def make_table(book, file, request, where):
     table, _, identifier = request.partition(" ")
     of_all = {"map": lambda: chapter_map(book, file), "machine": lambda: machine(book),
               "progression": lambda: progression(book, file), "results": lambda: results(book),
-              "training": lambda: training(book, file)}
+              "training": lambda: training(book, file), "agreement": lambda: agreement_table(book),
+              "agreement sum": lambda: [f"**{agreement.summary(agreement.cells(book.root))}.**"]}
     if request in of_all:
         return of_all[request]()
     if table == "peers" and identifier in ("", "rms"):
@@ -533,7 +568,8 @@ def make_table(book, file, request, where):
         return against(book, identifier)
     makers = {"head": lambda book, chapter: head(book, file, chapter),
               "steps": lambda book, chapter: steps(book, file, chapter),
-              "measured": measured, "profile": profile, "variants": variants, "groups": groups}
+              "measured": measured, "profile": profile, "counted": counted,
+              "variants": variants, "groups": groups}
     if table not in makers:
         raise MarkerError(f"{where}: there is no table '{request}'; choose from {', '.join(of_all)}, peers, "
                           "peers rms, against layer, against rms, "

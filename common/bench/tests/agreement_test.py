@@ -1,0 +1,55 @@
+"""The committed counts against the committed measurements, and that the comparison can fail."""
+
+import json
+from pathlib import Path
+
+import agreement
+import pytest
+from find_chapter import is_own, known_chapters
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = ROOT / "common/watch/agreement.md"
+
+
+@pytest.fixture(scope="module")
+def cells():
+    return [cell for cell in agreement.cells() if not cell.empty]
+
+
+def test_at_least_nine_cells_in_ten_agree(cells):
+    assert sum(cell.agrees for cell in cells) >= 0.9 * len(cells)
+
+
+def test_every_cell_that_differs_has_a_reason_and_every_reason_a_cell(cells):
+    differing = [cell for cell in cells if not cell.agrees]
+    assert [cell for cell in differing if cell.reason is None] == []
+    assert {cell.reason for cell in differing} == {number for number, _ in agreement.REASONS}
+
+
+def test_every_reason_is_told_on_the_page():
+    text = PAGE.read_text(encoding="utf-8")
+    for number, _ in agreement.REASONS:
+        assert f"\n### {number}. " in text
+
+
+def test_all_chapters_are_compared_on_three_problems(cells):
+    chapters = {name for name in known_chapters() if not is_own(name)}
+    problems = {cell.problem for cell in cells}
+    assert len(problems) == len(agreement.PROBLEMS) == 3
+    for problem in problems:
+        assert {cell.chapter for cell in cells if cell.problem == problem} == chapters
+
+
+def test_a_wrong_count_is_a_cell_that_differs(tmp_path):
+    data = tmp_path / "notebooks/data"
+    data.mkdir(parents=True)
+    measured = (ROOT / agreement.MEASURED).read_text(encoding="utf-8").splitlines()[0]
+    (tmp_path / agreement.MEASURED).write_text(measured + "\n", encoding="utf-8")
+    counted = json.loads((ROOT / agreement.COUNTED).read_text(encoding="utf-8").splitlines()[0])
+    counted["totals"]["load requests"] *= 1.06
+    (tmp_path / agreement.COUNTED).write_text(json.dumps(counted) + "\n", encoding="utf-8")
+    wrong = [cell for cell in agreement.cells(tmp_path) if not cell.agrees]
+    assert [cell.quantity for cell in wrong] == ["load requests", "sectors a load request"]
+    assert wrong[0].reason is None
+    rows = agreement.table_rows(wrong)
+    assert "(?)" in str(rows)
