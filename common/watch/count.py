@@ -158,6 +158,8 @@ def page(record, helpers=False):
     out = [f"{record['chapter']} · {record['words']}"]
     for launch in record["launches"]:
         out += ["", *heading(launch), *annotated(launch, helpers), "", *summary(launch)]
+    if not record["launches"]:
+        out += ["", "It launches no kernel."]
     if record["fault"]:
         out += ["", f"The kernel did not end, and the counts stop there: {record['fault']}"]
     elif not record["passed"]:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -25,7 +26,17 @@ def parse(argv, doc, own=(), json_help="append all of it to FILE, a record a lin
             sys.exit(0)
         print("What the chapter's program takes:\n", flush=True)
         sys.exit(subprocess.run([argv[0], "count", "/dev/null", "0", "--help"], check=False).returncode)
-    return parser.parse_known_args(argv)
+    options, arguments = parser.parse_known_args(argv)
+    if options.json and not can_write(options.json):  # before anything runs
+        print(f"cannot write '{options.json}': give --json a file in a directory that exists and is yours",
+              file=sys.stderr)
+        sys.exit(2)
+    return options, arguments
+
+
+def can_write(path):
+    path = Path(path)
+    return os.access(path, os.W_OK) if path.is_file() else not path.exists() and os.access(path.parent, os.W_OK)
 
 
 def ask(program, mode, arguments, block=0):

@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "common/tools"))
 
 from find_chapter import find_chapter, is_own, known_chapters  # noqa: E402
+from front import can_write  # noqa: E402
 from lines import Lines, WatchError  # noqa: E402
 
 BUILD = "cpu-watch"
@@ -52,6 +53,8 @@ class Request:
         self.json = taken(arguments, "--json")
         chapter = arguments.pop(0) if arguments and not arguments[0].startswith("-") else ""
         self.arguments = arguments
+        if self.json and not can_write(self.json):
+            raise WatchError(f"cannot write '{self.json}': give --json a file in a directory that exists and is yours.")
         if self.backend == "cuda":
             raise WatchError("make race looks into the SIMT machine, which a GPU does not have: leave out "
                              "BACKEND=cuda; make sanitize has compute-sanitizer's racecheck.")

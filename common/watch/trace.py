@@ -321,8 +321,9 @@ def main(argv):
             raise WatchError(why)
         trace = trace_of(record, lines, Shared(options.program))
         text = text_of(trace)
-        file = Path(options.json or ROOT / "build/traces" / f"{trace['chapter']}.json")
-        file.parent.mkdir(parents=True, exist_ok=True)
+        traces = ROOT / "build/traces"
+        traces.mkdir(parents=True, exist_ok=True)
+        file = Path(options.json or traces / f"{trace['chapter']}.json")
         file.write_text(text, encoding="utf-8")
     except (WatchError, OSError, subprocess.CalledProcessError) as error:
         print(error, file=sys.stderr)

@@ -142,6 +142,7 @@ def test_all_chapters_are_a_table(programs):
     (["--rows", "40000000", "--cols", "4096"], ["GB", "--rows", "fits"]),
     (["--kind", "rms"], ["fwd01", "--kind"]),
     (["--wrong"], ["--wrong"]),
+    (["--json", "/nowhere/counts.jsonl"], ["cannot write", "/nowhere/counts.jsonl"]),
 ])
 def test_a_wrong_request_gets_a_sentence(programs, tmp_path, arguments, words):
     file = tmp_path / "counts.jsonl"
