@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import plant
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -20,11 +21,12 @@ def run(*arguments):
 
 @pytest.fixture
 def count(programs, tmp_path):
-    """count(chapter, arguments…): the chapter's launches, as --json has them."""
+    """count(chapter or program, arguments…): its launches, as --json has them."""
     def count(chapter, *arguments):
         file = tmp_path / "counts.jsonl"
         file.unlink(missing_ok=True)
-        done = run(programs[chapter], "--json", file, *arguments)
+        program = programs[chapter] if isinstance(chapter, str) else chapter
+        done = run(program, "--json", file, *arguments)
         assert done.returncode == 0, done.stderr
         return json.loads(file.read_text(encoding="utf-8"))["launches"]
     return count
@@ -83,6 +85,17 @@ def test_the_atomics_of_bwd01_meet_at_one_address_and_those_of_bwd02_do_not(coun
         for line in lines_of(launch, "atomic"):
             assert line["meeting"] == meeting * line["times"]
             assert line["times"] == 64 * 256 / 32
+
+
+def test_without_its_padding_bwd06_stores_in_four_passes_as_its_lesson_derives(count, programs, build, tmp_path):
+    programs["bwd06"]  # it is built
+    bare = plant.program_with("bwd06", "kTileStride = kWarpSize + 1", "kTileStride = kWarpSize", build, tmp_path)
+    for program, passes in ((programs["bwd06"], 1), (bare, 4)):
+        launch = count(program)[1]
+        stores = [line for line in lines_of(launch, "store") if line["space"] == "shared"]
+        assert sum(line["times"] for line in stores) == 8 * 4 * 1024
+        assert sum(line["passes"] for line in stores) == passes * 8 * 4 * 1024
+    assert launch["totals"]["shared conflicts"] == 98304
 
 
 def test_two_bytes_an_element_are_two_sectors_and_vectors_are_one_access(count):
