@@ -570,12 +570,7 @@ class Block {
       if (is_register) return std::nullopt;
       return Space::Shared;
     }
-    const auto& buffers = device_buffers();
-    auto after = std::upper_bound(
-        buffers.begin(), buffers.end(), p,
-        [](const std::byte* at, const DeviceBuffer& buffer) { return at < buffer.begin; });
-    if (after != buffers.begin() && p < (after - 1)->begin + (after - 1)->bytes)
-      return Space::Device;
+    if (device_buffer_of(p) != nullptr) return Space::Device;
     for (unsigned rank = 0; rank < cluster_.size(); ++rank) {
       const Block* const other = cluster_.block(rank);
       if (other != nullptr && other != this && other->holds(p)) return Space::Remote;
@@ -898,6 +893,15 @@ void remove_device_buffer(const void* begin) {
   std::erase_if(known_buffers(), [=](const DeviceBuffer& each) { return each.begin == begin; });
 }
 const std::vector<DeviceBuffer>& device_buffers() { return known_buffers(); }
+const DeviceBuffer* device_buffer_of(const std::byte* address) {
+  const auto& buffers = known_buffers();
+  const auto behind = std::upper_bound(
+      buffers.begin(), buffers.end(), address,
+      [](const std::byte* at, const DeviceBuffer& buffer) { return at < buffer.begin; });
+  if (behind == buffers.begin()) return nullptr;
+  const DeviceBuffer& buffer = *(behind - 1);
+  return address < buffer.begin + buffer.bytes ? &buffer : nullptr;
+}
 
 void* dynamic_shared() { return this_block().shared(); }
 

@@ -31,6 +31,8 @@ void add_device_buffer(const void* begin, std::size_t bytes);
 void remove_device_buffer(const void* begin);
 /// In rising order of their addresses.
 const std::vector<DeviceBuffer>& device_buffers();
+/// The one that holds an address; null where none does.
+const DeviceBuffer* device_buffer_of(const std::byte* address);
 
 // --------------------------------------------------------------------------------- what is seen
 

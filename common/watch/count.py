@@ -170,7 +170,7 @@ def page(record, helpers=False):
 def heading(launch):
     grid = " × ".join(str(n) for n in launch["grid"] if n != 1) or "1"
     block = " × ".join(str(n) for n in launch["block"] if n != 1) or "1"
-    text = f"{launch['kernel']}, {grid} blocks of {block} threads"
+    text = f"{launch['kernel']}, {grid} block{'s' * (grid != '1')} of {block} threads"
     if launch["cluster"] > 1:
         text += f", clusters of {launch['cluster']}"
     lines = [text]
@@ -235,13 +235,17 @@ def summary(launch):
     stored = sum(line["sectors"] for line in lines if line["what"] in ("store", "bulk store")) * SECTOR
     added = sum(line["sectors"] for line in lines if line["what"] == "atomic") * SECTOR
     read_once, written_once = launch["sectors_read_once"] * SECTOR, launch["sectors_written_once"] * SECTOR
-    out = [
-        f"  loads ask for     {megabytes(asked):>14}   each sector once: {megabytes(read_once)}",
-        f"    L1 has          {megabytes(l1):>14}   of {megabytes(launch['l1_bytes_a_block'])} a block",
-        f"    L2 has          {megabytes(l2):>14}",
-        f"    from memory     {megabytes(asked - l1 - l2):>14}",
-        f"  stores write      {megabytes(stored):>14}   each sector once: {megabytes(written_once)}",
-    ]
+    out = []
+    if asked:
+        part = f"{launch['l1_bytes_a_block'] >> 10} KB"
+        out += [
+            f"  loads ask for     {megabytes(asked):>14}   each sector once: {megabytes(read_once)}",
+            f"    L1 has          {megabytes(l1):>14}   with {part} for each block",
+            f"    L2 has          {megabytes(l2):>14}",
+            f"    from memory     {megabytes(asked - l1 - l2):>14}",
+        ]
+    if stored:
+        out.append(f"  stores write      {megabytes(stored):>14}   each sector once: {megabytes(written_once)}")
     if added:
         out.append(f"  atomics update    {megabytes(added):>14}")
     return out
@@ -251,8 +255,8 @@ MODEL = """\
 L1 and L2 by a small model of an H100. L1 is what shared memory leaves of 256 KB, in equal parts for the blocks
 that a multiprocessor holds; a part keeps a sector until as many others came in as it has room for. What
 another block has read, the first block of each multiprocessor gets from L2, the others from L1. L2 keeps all
-that the launch touches where that fits in 50 MB, and else by the same rule in equal parts. Stores go through
-to L2."""
+that the launch touches, and what it writes, where its tensors fit in 50 MB; else it follows L1's rule, in equal
+parts for all blocks that run at once. Stores go through to L2."""
 
 
 # --- The program ---

@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -13,6 +14,7 @@ from lines import Lines, WatchError
 
 def parse(argv, doc, own=(), json_help="append all of it to FILE, a record a line"):
     """(options, what goes to the chapter's program). `own`: further options of a tool."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `… | head` ends it in silence
     first, _, rest = doc.partition("\n\n")
     parser = argparse.ArgumentParser(description=first, epilog=rest, allow_abbrev=False,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)

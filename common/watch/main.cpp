@@ -53,7 +53,8 @@ std::unique_ptr<Observer> observer_of(const std::string& mode, const Tensors& te
                                       const Names& names, std::uint64_t block) {
   if (mode == "count") return count_requests(names, tensors.problem());
   if (mode == "race") return find_races(names);
-  return trace_block(names, block);
+  if (mode == "trace") return trace_block(names, block);
+  throw std::runtime_error("there is no mode '" + mode + "': count, race and trace are");
 }
 
 /// The most rows of such a problem for which there is memory; 0 for none.

@@ -31,6 +31,13 @@ std::string Names::tensor(const std::byte* address) const {
   return range == nullptr ? kWorkspace : range->name;
 }
 
+std::string Names::in_buffer(const std::byte* begin) const {
+  const simt::DeviceBuffer* const buffer = simt::device_buffer_of(begin);
+  for (const Range& range : ranges_)  // it may begin further on: Problem::misalign
+    if (simt::device_buffer_of(range.begin) == buffer) return range.name;
+  return "workspace";
+}
+
 std::string Names::element(const std::byte* address) const {
   if (const Range* const range = find(address)) {
     const std::int64_t i = (address - range->begin) / range->element_bytes;

@@ -19,6 +19,8 @@ class Names {
 
   /// The tensor that holds the address; "workspace" for every other buffer.
   std::string tensor(const std::byte* address) const;
+  /// The tensor in the buffer that begins there.
+  std::string in_buffer(const std::byte* begin) const;
   /// "x[12, 5]", "mean[12]"; "workspace + 512" in bytes.
   std::string element(const std::byte* address) const;
 

@@ -44,7 +44,8 @@ struct Key {
   simt::Place place;
   What what;
   Space space;
-  std::uint32_t bytes;  ///< of a lane's access; 0 where it has none
+  std::uint32_t bytes;      ///< of a lane's access; 0 where it has none
+  const std::byte* buffer;  ///< of device memory, that it is in; null for shared memory
 
   auto operator<=>(const Key&) const = default;
 };
@@ -59,7 +60,6 @@ struct Counts {
   std::uint64_t passes = 0;         ///< through shared memory
   std::uint64_t passes_needed = 0;  ///< without conflicts
   std::uint64_t meeting = 0;        ///< lanes at the address that most lanes of a request name
-  const std::byte* example = nullptr;
 
   void add(const Counts& other) {
     times += other.times;
@@ -71,7 +71,6 @@ struct Counts {
     passes += other.passes;
     passes_needed += other.passes_needed;
     meeting += other.meeting;
-    if (example == nullptr) example = other.example;
   }
 };
 using Account = std::map<Key, Counts>;
@@ -145,7 +144,8 @@ struct Shares {
          (blocks + multiprocessors - 1) / multiprocessors});
     resident = std::max<std::uint64_t>(resident, 1);
     l1_bytes = (kSmBytes - std::min(kSmBytes, resident * shared)) / resident;
-    l2_bytes = static_cast<std::uint64_t>(kH100.l2_bytes) / (resident * multiprocessors);
+    const std::uint64_t at_once = std::min(blocks, resident * multiprocessors);
+    l2_bytes = static_cast<std::uint64_t>(kH100.l2_bytes) / std::max<std::uint64_t>(at_once, 1);
   }
   static std::uint64_t blocks_of(const simt::Launch& launch) {
     return std::uint64_t{launch.grid.x} * launch.grid.y * launch.grid.z;
@@ -252,12 +252,12 @@ class BlockCounter : public simt::Witness {
   void meets(unsigned warp, unsigned lanes, simt::Op op, simt::Place place) override {
     meet(warp, lanes);
     const bool syncs = op == simt::Op::SyncWarp;
-    count_times({place, syncs ? What::Sync : What::Shuffle, Space::Shared, 0});
+    count_times({place, syncs ? What::Sync : What::Shuffle, Space::Shared, 0, nullptr});
   }
   void block_meets(simt::Place place) override {
     for (unsigned warp = 0; warp < warps_.size(); ++warp) meet(warp, ~0u);
     ask_caches();
-    count_times({place, What::Barrier, Space::Shared, 0});
+    count_times({place, What::Barrier, Space::Shared, 0, nullptr});
   }
   void exits(unsigned thread) override {
     Warp& warp = warps_[thread / kLanes];
@@ -277,12 +277,11 @@ class BlockCounter : public simt::Witness {
     const bool stores = copy.kind == CopyKind::BulkStore;
     const What what = loads ? What::BulkLoad : stores ? What::BulkStore : What::RemoteStore;
     const Space space = loads || stores ? Space::Device : Space::Remote;
-    Counts& counts = account_[{copy.place, what, space, 0}];
+    const void* const in_device = loads ? copy.from : copy.to;
+    Counts& counts = account_[{copy.place, what, space, 0, buffer_of(in_device)}];
     ++counts.times;
     counts.bytes += copy.bytes;
     if (space == Space::Remote) return;
-    const void* const in_device = loads ? copy.from : copy.to;
-    counts.example = static_cast<const std::byte*>(in_device);
     const auto first = reinterpret_cast<std::uint64_t>(in_device);
     const std::uint64_t end = first + copy.bytes;
     for (std::uint64_t sector = first / kSectorBytes; sector * kSectorBytes < end; ++sector) {
@@ -327,6 +326,13 @@ class BlockCounter : public simt::Witness {
     for (const Warp& each : warps_) noted_ += each.paths.noted_bytes();
   }
 
+  // Which buffer of device memory an address is in, by its start; null for shared memory.
+  static const std::byte* buffer_of(const void* address) {
+    const simt::DeviceBuffer* const buffer =
+        simt::device_buffer_of(static_cast<const std::byte*>(address));
+    return buffer == nullptr ? nullptr : buffer->begin;
+  }
+
   void count_times(const Key& key) { ++account_[key].times; }
 
   void count(unsigned warp, const Request& request) {
@@ -335,13 +341,11 @@ class BlockCounter : public simt::Witness {
                       : request.kind == Kind::Load  ? What::Load
                       : request.kind == Kind::Store ? What::Store
                                                     : What::Atomic;
-    Counts& counts = account_[{request.place, what, request.space, request.bytes}];
+    const auto any = std::find_if(request.at.begin(), request.at.end(),
+                                  [](const std::byte* at) { return at != nullptr; });
+    Counts& counts = account_[{request.place, what, request.space, request.bytes, buffer_of(*any)}];
     ++counts.times;
-    for (const std::byte* at : request.at) {
-      if (at == nullptr) continue;
-      ++counts.lanes;
-      counts.example = at;
-    }
+    counts.lanes += kLanes - std::count(request.at.begin(), request.at.end(), nullptr);
     if (request.kind == Kind::Atomic) counts.meeting += most_at_one_address(request);
     if (copies || request.space != Space::Device) {
       const Passes passes = passes_of(copies ? request.to : request.at, request.bytes);
@@ -457,8 +461,7 @@ class Counter : public Observer {
                 {"space", kSpace[static_cast<int>(key.space)]},
                 {"access_bytes", key.bytes},
                 {"times", counts.times}};
-      const bool in_device = key.space == Space::Device && counts.example != nullptr;
-      if (in_device) line["tensor"] = names_.tensor(counts.example);
+      if (key.buffer != nullptr) line["tensor"] = names_.in_buffer(key.buffer);
       line["lanes"] = counts.lanes;
       line["bytes"] = counts.bytes;
       line["sectors"] = counts.sectors;

@@ -331,7 +331,7 @@ def main(argv):
     print(log(trace))
     shown = file.resolve()
     shown = shown.relative_to(ROOT) if shown.is_relative_to(ROOT) else shown
-    print(f"All of it is in {shown}, {len(text.encode()) / 1000:.0f} kB.")
+    print(f"{'What there is' if trace['ended'] else 'All of it'} is in {shown}, {len(text.encode()) / 1000:.0f} kB.")
     return 0
 
 

@@ -64,6 +64,18 @@ def test_a_line_of_the_source_has_the_costs_that_it_makes(count):
     assert shuffles[0]["helper"].startswith("common/kernel/reduce.h:")
 
 
+def test_a_kernel_that_chapters_share_has_the_lines_of_its_own_file(count):
+    zero, kernel, last = count("bwd01", "--rows", 8, "--cols", 64, "--dtype", "bf16")
+    assert {line["file"] for line in zero["lines"] + last["lines"]} == {"common/kernel/gradient_sums.h"}
+    assert {line["file"] for line in kernel["lines"]} == {"chapters/bwd01_thread_per_row/kernel.cu"}
+
+
+def test_a_line_that_writes_two_tensors_has_both(count):
+    last = count("bwd08", "--rows", 8, "--cols", 64)[-1]
+    assert {line["tensor"]: line["times"] for line in lines_of(last, "store") if line["space"] == "device"} == {
+        "dweight": 2, "dbias": 2}
+
+
 def test_33_columns_cost_a_warp_a_second_request_with_one_lane(count):
     launch, = count("fwd02", "--rows", 64, "--cols", 33)
     line = lines_of(launch, "load", "x")[0]
