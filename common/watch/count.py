@@ -32,15 +32,13 @@ SECTOR = 32
 
 def resolve(record, lines):
     """The record with lines of the source in place of the program's places."""
-    record = dict(record)
-    load_address = record.pop("load_address")
     launches = []
-    for launch in record.pop("seen"):
+    for launch in record["seen"]:
         scale = launch["blocks"] / launch["blocks_counted"] if launch["blocks_counted"] else 1
         counted = [resolve_line(line, lines, record["source"], scale) for line in launch["lines"]]
         launches.append({**launch, "totals": totals(launch, counted), "lines": counted})
-    assert load_address is not None
-    return {**record, "launches": launches}
+    kept = {key: value for key, value in record.items() if key not in ("load_address", "seen")}
+    return {**kept, "launches": launches}
 
 
 COUNTS = ("times", "lanes", "bytes", "sectors", "held_by_l1", "held_by_l2", "passes", "passes_needed", "meeting")
