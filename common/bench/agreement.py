@@ -17,6 +17,8 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+import measurements
+
 ROOT = Path(__file__).resolve().parents[2]
 COUNTED = Path("notebooks/data/counts.jsonl")
 MEASURED = Path("notebooks/data/counts_h100.jsonl")
@@ -158,7 +160,7 @@ def summary(found):
 
 
 def show(value, quantity):
-    return f"{value:.1f}" if quantity.startswith("sectors a") else f"{round(value):,}".replace(",", " ")
+    return f"{value:.1f}" if quantity.startswith("sectors a") else measurements.count(value)
 
 
 def table_rows(found):

@@ -56,8 +56,6 @@ uint3 index_of(std::uint64_t i, dim3 extent) {
           static_cast<unsigned>(i / extent.x / extent.y)};
 }
 
-std::uint64_t volume(dim3 d) { return std::uint64_t{d.x} * d.y * d.z; }
-
 // ------------------------------------------------------------------------------------- one block
 
 class Block {

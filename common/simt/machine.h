@@ -40,6 +40,9 @@ struct Launch {
   bool starts_early = false;  ///< every thread must call grid_dependency_wait()
 };
 
+/// The threads of a block, or the blocks of a grid.
+inline std::uint64_t volume(dim3 extent) { return std::uint64_t{extent.x} * extent.y * extent.z; }
+
 /// A kernel broke a rule of the execution model. The message names kernel, block, threads and
 /// lines.
 class Fault : public std::runtime_error {

@@ -1,13 +1,4 @@
 # The tests of every part, for ctest. `make test` runs those without the label complete.
-add_library(doctest_main OBJECT common/tools/doctest_main.cpp)
-target_link_libraries(doctest_main PUBLIC project_options quick_to_build)
-
-# doctest_program(NAME SOURCE… LIBRARIES TARGET…)
-function(doctest_program name)
-  cmake_parse_arguments(PARSE_ARGV 1 of "" "" LIBRARIES)
-  add_executable(${name} ${of_UNPARSED_ARGUMENTS})
-  target_link_libraries(${name} PRIVATE doctest_main ${of_LIBRARIES})
-endfunction()
 
 foreach(part layer_norm fused_layer_norm)
   doctest_program(${part}_test reference_cpu/tests/${part}_test.cpp LIBRARIES reference_cpu)
@@ -84,13 +75,6 @@ if(BACKEND STREQUAL "cpu")
   add_test(NAME simt_memory COMMAND simt_memory_test)
 endif()
 
-# add_python_test(NAME FILE…)
-function(add_python_test name)
-  add_test(NAME ${name} COMMAND bash ${CMAKE_SOURCE_DIR}/common/tools/test_python.sh ${ARGN}
-                                --build ${CMAKE_BINARY_DIR})
-  set_tests_properties(${name} PROPERTIES WORKING_DIRECTORY ${CMAKE_SOURCE_DIR}
-                                          SKIP_RETURN_CODE 77)
-endfunction()
 add_python_test(command_line common/program/tests/command_line_test.py)
 add_python_test(chapter_files common/tools/tests/chapter_files_test.py)
 add_python_test(prose common/tools/tests/prose_test.py)

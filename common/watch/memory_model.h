@@ -16,6 +16,14 @@ namespace lnc {
 
 inline constexpr std::uint64_t kSectorBytes = 32;
 
+/// Calls `body` for each sector that has a byte of a stretch of memory.
+template <typename Body>
+void for_sectors(const void* begin, std::size_t bytes, Body body) {
+  const auto first = reinterpret_cast<std::uint64_t>(begin);
+  for (std::uint64_t sector = first / kSectorBytes; sector * kSectorBytes < first + bytes; ++sector)
+    body(sector);
+}
+
 /// The sectors that a request names, each once, in rising order; and how many of their bytes it
 /// wants.
 struct Sectors {

@@ -23,9 +23,8 @@ namespace lnc::race {
 
 using simt::Copy;
 using simt::Place;
+using simt::volume;
 using Json = nlohmann::ordered_json;
-
-inline std::uint64_t volume(dim3 extent) { return std::uint64_t{extent.x} * extent.y * extent.z; }
 
 inline bool is_by_engine(Copy::Kind kind) {
   return kind == Copy::Kind::BulkLoad || kind == Copy::Kind::BulkStore;

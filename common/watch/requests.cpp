@@ -88,25 +88,15 @@ class Touched {
   }
   /// Whether this is the sector's first touch. From any core.
   bool first_touch(std::uint64_t sector) {
-    auto part = std::upper_bound(parts_.begin(), parts_.end(), sector,
-                                 [](std::uint64_t at, const Part& p) { return at < p.first; });
-    if (part == parts_.begin()) return false;
-    --part;
-    const std::uint64_t bit = sector - part->first;
-    if (bit / 64 >= part->bits.size()) return false;
-    const std::uint64_t mask = std::uint64_t{1} << bit % 64;
-    std::atomic_ref<std::uint64_t> word(part->bits[bit / 64]);
-    if ((word.load(std::memory_order_relaxed) & mask) != 0) return false;
-    return (word.fetch_or(mask, std::memory_order_relaxed) & mask) == 0;
+    const Bit bit = find(sector);
+    if (bit.word == nullptr || is_set(bit)) return false;
+    return (std::atomic_ref(*bit.word).fetch_or(bit.mask, std::memory_order_relaxed) & bit.mask) ==
+           0;
   }
-  /// Whether it has been touched.
-  bool has(std::uint64_t sector) const {
-    auto part = std::upper_bound(parts_.begin(), parts_.end(), sector,
-                                 [](std::uint64_t at, const Part& p) { return at < p.first; });
-    if (part == parts_.begin()) return false;
-    --part;
-    const std::uint64_t bit = sector - part->first;
-    return bit / 64 < part->bits.size() && (part->bits[bit / 64] >> bit % 64 & 1) != 0;
+  /// Whether it has been touched. From any core.
+  bool has(std::uint64_t sector) {
+    const Bit bit = find(sector);
+    return bit.word != nullptr && is_set(bit);
   }
   std::uint64_t sectors() const {
     std::uint64_t sum = 0;
@@ -120,6 +110,23 @@ class Touched {
     std::uint64_t first;
     std::vector<std::uint64_t> bits;
   };
+  /// Where a sector's bit is; null for one of no buffer.
+  struct Bit {
+    std::uint64_t* word;
+    std::uint64_t mask;
+  };
+  Bit find(std::uint64_t sector) {
+    auto part = std::upper_bound(parts_.begin(), parts_.end(), sector,
+                                 [](std::uint64_t at, const Part& p) { return at < p.first; });
+    if (part == parts_.begin()) return {};
+    --part;
+    const std::uint64_t bit = sector - part->first;
+    if (bit / 64 >= part->bits.size()) return {};
+    return {&part->bits[bit / 64], std::uint64_t{1} << bit % 64};
+  }
+  static bool is_set(const Bit& bit) {
+    return (std::atomic_ref(*bit.word).load(std::memory_order_relaxed) & bit.mask) != 0;
+  }
   static std::uint64_t first_sector(const simt::DeviceBuffer& buffer) {
     return reinterpret_cast<std::uint64_t>(buffer.begin) / kSectorBytes;
   }
@@ -135,8 +142,8 @@ struct Shares {
     constexpr std::uint64_t kSmBytes = 256 << 10;  // L1 and shared memory together
     constexpr std::uint64_t kReserved = 1 << 10;   // of shared memory, for each block
     constexpr std::uint64_t kMaxBlocks = 32;       // a multiprocessor
-    const std::uint64_t blocks = blocks_of(launch);
-    const std::uint64_t threads = std::uint64_t{launch.block.x} * launch.block.y * launch.block.z;
+    const std::uint64_t blocks = simt::volume(launch.grid);
+    const std::uint64_t threads = simt::volume(launch.block);
     const std::uint64_t shared = launch.shared_bytes + kReserved;
     const auto multiprocessors = static_cast<std::uint64_t>(kH100.multiprocessors);
     std::uint64_t resident = std::min<std::uint64_t>(
@@ -146,9 +153,6 @@ struct Shares {
     l1_bytes = (kSmBytes - std::min(kSmBytes, resident * shared)) / resident;
     const std::uint64_t at_once = std::min(blocks, resident * multiprocessors);
     l2_bytes = static_cast<std::uint64_t>(kH100.l2_bytes) / std::max<std::uint64_t>(at_once, 1);
-  }
-  static std::uint64_t blocks_of(const simt::Launch& launch) {
-    return std::uint64_t{launch.grid.x} * launch.grid.y * launch.grid.z;
   }
 };
 
@@ -170,7 +174,7 @@ struct LaunchCounts {
       orders;  ///< of the code, as each core's threads go through it
 
   explicit LaunchCounts(const simt::Launch& l)
-      : kernel(kernel_name(l)), launch(l), blocks(Shares::blocks_of(l)), shares(l) {
+      : kernel(kernel_name(l)), launch(l), blocks(simt::volume(l.grid)), shares(l) {
     std::size_t bytes = 0;
     for (const simt::DeviceBuffer& buffer : simt::device_buffers()) bytes += buffer.bytes;
     fits_in_l2 = static_cast<std::int64_t>(bytes) <= kH100.l2_bytes;
@@ -198,9 +202,7 @@ struct LaunchCounts {
 
 /// The sectors that a copy or a request touches are noted for the launch.
 void note(Touched& touched, const void* begin, std::size_t bytes) {
-  const auto first = reinterpret_cast<std::uint64_t>(begin);
-  for (std::uint64_t sector = first / kSectorBytes; sector * kSectorBytes < first + bytes; ++sector)
-    touched.first_touch(sector);
+  for_sectors(begin, bytes, [&](std::uint64_t sector) { touched.first_touch(sector); });
 }
 
 /// A block that is not counted, since others are like it: only what it touches is noted.
@@ -230,15 +232,11 @@ class BlockCounter : public simt::Witness {
       : launch_(launch),
         is_first_of_multiprocessor_(number < static_cast<std::uint64_t>(kH100.multiprocessors)),
         max_bytes_(max_bytes),
-        warps_((threads(launch.launch) + kLanes - 1) / kLanes,
-               Warp{WarpPaths(launch.order()), 0, {}}),
+        warps_(warps_of(launch.launch), Warp{WarpPaths(launch.order()), 0, {}}),
         l1_(launch.shares.l1_bytes),
         l2_(launch.shares.l2_bytes) {
-    for (std::size_t i = 0; i < warps_.size(); ++i) {
-      const std::uint64_t lanes =
-          std::min<std::uint64_t>(threads(launch.launch) - i * kLanes, kLanes);
-      warps_[i].running = lanes == kLanes ? ~0u : (1u << lanes) - 1;
-    }
+    for (unsigned warp = 0; warp < warps_.size(); ++warp)
+      warps_[warp].running = lanes_of(launch.launch, warp);
   }
   ~BlockCounter() override {
     ask_caches();
@@ -255,14 +253,14 @@ class BlockCounter : public simt::Witness {
     count_times({place, syncs ? What::Sync : What::Shuffle, Space::Shared, 0, nullptr});
   }
   void block_meets(simt::Place place) override {
-    for (unsigned warp = 0; warp < warps_.size(); ++warp) meet(warp, ~0u);
+    for (unsigned warp = 0; warp < warps_.size(); ++warp) meet(warp, kAllLanes);
     ask_caches();
     count_times({place, What::Barrier, Space::Shared, 0, nullptr});
   }
   void exits(unsigned thread) override {
     Warp& warp = warps_[thread / kLanes];
     warp.running &= ~(1u << thread % kLanes);
-    if (warp.running == 0) meet(thread / kLanes, ~0u);
+    if (warp.running == 0) meet(thread / kLanes, kAllLanes);
   }
   void begins(unsigned thread, std::uint64_t, const simt::Copy& copy) override {
     using CopyKind = simt::Copy::Kind;
@@ -282,20 +280,14 @@ class BlockCounter : public simt::Witness {
     ++counts.times;
     counts.bytes += copy.bytes;
     if (space == Space::Remote) return;
-    const auto first = reinterpret_cast<std::uint64_t>(in_device);
-    const std::uint64_t end = first + copy.bytes;
-    for (std::uint64_t sector = first / kSectorBytes; sector * kSectorBytes < end; ++sector) {
+    for_sectors(in_device, copy.bytes, [&](std::uint64_t sector) {
       ++counts.sectors;
       if (loads && in_l2(sector)) ++counts.held_by_l2;
       if (stores) launch_.written.first_touch(sector);
-    }
+    });
   }
 
  private:
-  static std::uint64_t threads(const simt::Launch& launch) {
-    return std::uint64_t{launch.block.x} * launch.block.y * launch.block.z;
-  }
-
   /// The sectors that a load has named, and the line of the account that it is for.
   struct Load {
     Counts* counts;
@@ -310,7 +302,7 @@ class BlockCounter : public simt::Witness {
 
   void add(unsigned thread, const Step& step) {
     warps_[thread / kLanes].paths.add(thread % kLanes, step);
-    noted_ += sizeof(Step);
+    noted_ += WarpPaths::kStepBytes;
     if (noted_ > max_bytes_) throw std::runtime_error(too_much());
   }
   std::string too_much() const {
@@ -321,9 +313,10 @@ class BlockCounter : public simt::Witness {
   }
 
   void meet(unsigned warp, unsigned lanes) {
-    warps_[warp].paths.meet(lanes, [&](const Request& request) { count(warp, request); });
-    noted_ = 0;
-    for (const Warp& each : warps_) noted_ += each.paths.noted_bytes();
+    WarpPaths& paths = warps_[warp].paths;
+    noted_ -= paths.noted_bytes();
+    paths.meet(lanes, [&](const Request& request) { count(warp, request); });
+    noted_ += paths.noted_bytes();
   }
 
   // Which buffer of device memory an address is in, by its start; null for shared memory.
@@ -341,11 +334,10 @@ class BlockCounter : public simt::Witness {
                       : request.kind == Kind::Load  ? What::Load
                       : request.kind == Kind::Store ? What::Store
                                                     : What::Atomic;
-    const auto any = std::find_if(request.at.begin(), request.at.end(),
-                                  [](const std::byte* at) { return at != nullptr; });
-    Counts& counts = account_[{request.place, what, request.space, request.bytes, buffer_of(*any)}];
+    const std::byte* const any = request.at[first_lane(request.lanes())];
+    Counts& counts = account_[{request.place, what, request.space, request.bytes, buffer_of(any)}];
     ++counts.times;
-    counts.lanes += kLanes - std::count(request.at.begin(), request.at.end(), nullptr);
+    counts.lanes += std::popcount(request.lanes());
     if (request.kind == Kind::Atomic) counts.meeting += most_at_one_address(request);
     if (copies || request.space != Space::Device) {
       const Passes passes = passes_of(copies ? request.to : request.at, request.bytes);
@@ -428,9 +420,7 @@ class Counter : public Observer {
   std::unique_ptr<simt::Witness> begins_block(const simt::BlockInfo& block) override {
     LaunchCounts& launch = *launches_.back();
     if (!is_counted(block.number, launch.blocks)) return std::make_unique<Toucher>(launch);
-    constexpr int kPart = 4;  // of the memory that is free, for each core
-    const auto max_bytes = static_cast<std::size_t>(free_host_bytes() / kPart);
-    return std::make_unique<BlockCounter>(launch, block.number, max_bytes);
+    return std::make_unique<BlockCounter>(launch, block.number, max_bytes_);
   }
 
   Json seen() const override {
@@ -491,6 +481,8 @@ class Counter : public Observer {
 
   const Names& names_;
   const std::int64_t elements_;
+  static constexpr int kPart = 4;  // of the memory that is free, for each core
+  const std::size_t max_bytes_ = static_cast<std::size_t>(free_host_bytes() / kPart);
   std::vector<std::unique_ptr<LaunchCounts>> launches_;
 };
 

@@ -34,7 +34,6 @@ using Json = nlohmann::ordered_json;
 constexpr std::size_t kMostBytes =
     1'250'000;                               // of events as JSON; trace.py names them, cuts at 1 MB
 constexpr std::size_t kMostSteps = 1 << 16;  // of a lane between two meetings
-constexpr unsigned kAllLanes = ~0u;
 
 /// The words for what a thread waits at.
 const char* name(Op op) {
@@ -83,15 +82,6 @@ Json does(const char* what, const char* key, const Value& value) {
   event[key] = value;
   return event;
 }
-
-/// Calls `body` for each lane of a mask, in rising order.
-template <typename Body>
-void for_lanes(unsigned mask, Body body) {
-  for (unsigned rest = mask; rest != 0; rest &= rest - 1)
-    body(static_cast<unsigned>(std::countr_zero(rest)));
-}
-
-unsigned first_lane(unsigned mask) { return static_cast<unsigned>(std::countr_zero(mask)); }
 
 // ------------------------------------------------------------------------------- where in memory
 
@@ -156,9 +146,8 @@ struct LaunchTrace {
   std::vector<SharedOfBlock> neighbours;  ///< the other blocks of the cluster
 
   explicit LaunchTrace(const simt::Launch& l)
-      : kernel(kernel_name(l)), launch(l), blocks(std::uint64_t{l.grid.x} * l.grid.y * l.grid.z) {}
+      : kernel(kernel_name(l)), launch(l), blocks(simt::volume(l.grid)) {}
 
-  unsigned threads() const { return launch.block.x * launch.block.y * launch.block.z; }
   unsigned cluster() const { return std::max(launch.cluster, 1u); }
 
   void add(const SharedOfBlock& neighbour) {
@@ -200,8 +189,8 @@ class BlockTracer : public simt::Witness {
         trace_(trace),
         room_(room),
         own_(block),
-        threads_(trace.threads()),
-        warps_((trace.threads() + kLanes - 1) / kLanes, WarpPaths(trace.order)) {}
+        threads_(simt::volume(trace.launch.block)),
+        warps_(warps_of(trace.launch), WarpPaths(trace.order)) {}
   ~BlockTracer() override {
     for (unsigned warp = 0; warp < warps_.size(); ++warp) tell(warp, kAllLanes);  // after a fault
   }
@@ -383,13 +372,9 @@ class BlockTracer : public simt::Witness {
         thread.state = State::Runs;
     }
   }
-  unsigned lanes_in(unsigned warp) const {  // that the block has
-    const auto lanes = std::min<std::size_t>(threads_.size() - warp * kLanes, kLanes);
-    return lanes == kLanes ? kAllLanes : (1u << lanes) - 1;
-  }
   void tell_if_stuck(unsigned warp) {
     bool stuck = true;
-    for_lanes(lanes_in(warp), [&](unsigned lane) {
+    for_lanes(lanes_of(trace_.launch, warp), [&](unsigned lane) {
       stuck = stuck && threads_[warp * kLanes + lane].state != State::Runs;
     });
     if (stuck) tell(warp, kAllLanes);
@@ -402,9 +387,9 @@ class BlockTracer : public simt::Witness {
         tell_notes(warp, request);
       else
         tell_request(warp, request);
-      for_lanes(lanes_of(request), [&](unsigned lane) { count_told(warp * kLanes + lane); });
+      for_lanes(request.lanes(), [&](unsigned lane) { count_told(warp * kLanes + lane); });
     });
-    lanes &= lanes_in(warp);
+    lanes &= lanes_of(trace_.launch, warp);
     for_lanes(lanes, [&](unsigned lane) { threads_[warp * kLanes + lane].steps = 0; });
     tell_states(warp, lanes);
     const bool all_told = std::all_of(threads_.begin(), threads_.end(),
@@ -449,7 +434,7 @@ class BlockTracer : public simt::Witness {
     return *reinterpret_cast<const Note*>(request.at[lane]);
   }
   void tell_notes(unsigned warp, const Request& request) {
-    unsigned left = lanes_of(request);
+    unsigned left = request.lanes();
     while (left != 0 && !room_.is_full()) {
       const Note& note = note_of(request, first_lane(left));
       unsigned alike = 0;
@@ -481,7 +466,7 @@ class BlockTracer : public simt::Witness {
   }
 
   void tell_request(unsigned warp, const Request& request) {
-    unsigned left = lanes_of(request);
+    unsigned left = request.lanes();
     while (left != 0 && !room_.is_full()) {  // once, unless lanes chose among tensors
       const std::string in = spot(request.at[first_lane(left)]).in;
       unsigned together = 0;
@@ -494,13 +479,6 @@ class BlockTracer : public simt::Witness {
       event["each"] = request.bytes;
       emit(warp, together, request.place, std::move(event));
     }
-  }
-
-  static unsigned lanes_of(const Request& request) {
-    unsigned lanes = 0;
-    for (unsigned lane = 0; lane < kLanes; ++lane)
-      if (request.at[lane] != nullptr) lanes |= 1u << lane;
-    return lanes;
   }
 
   // ---------------------------------------------------------------------------- an event's words
@@ -663,7 +641,7 @@ class Tracer : public Observer {
             {"cluster", trace.launch.cluster},
             {"shared_bytes", trace.launch.shared_bytes},
             {"blocks", trace.blocks},
-            {"warps", (trace.threads() + kLanes - 1) / kLanes},
+            {"warps", warps_of(trace.launch)},
             {"traced", trace.traced},
             {"mbarriers", trace.barriers},
             {"code", trace.code},

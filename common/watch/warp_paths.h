@@ -25,6 +25,24 @@
 namespace lnc {
 
 inline constexpr unsigned kLanes = 32;
+inline constexpr unsigned kAllLanes = ~0u;
+
+/// Calls `body` for each lane of a mask, in rising order.
+template <typename Body>
+void for_lanes(unsigned mask, Body body) {
+  for (unsigned rest = mask; rest != 0; rest &= rest - 1)
+    body(static_cast<unsigned>(std::countr_zero(rest)));
+}
+inline unsigned first_lane(unsigned mask) { return static_cast<unsigned>(std::countr_zero(mask)); }
+
+/// The warps of a block, and the lanes that one of them has.
+inline unsigned warps_of(const simt::Launch& launch) {
+  return static_cast<unsigned>((simt::volume(launch.block) + kLanes - 1) / kLanes);
+}
+inline unsigned lanes_of(const simt::Launch& launch, unsigned warp) {
+  const std::uint64_t lanes = simt::volume(launch.block) - std::uint64_t{warp} * kLanes;
+  return lanes >= kLanes ? kAllLanes : (1u << lanes) - 1;
+}
 
 /// What a lane did next: an access, or nothing but to come to a place.
 struct Step {
@@ -55,6 +73,13 @@ struct Request {
   std::array<const std::byte*, kLanes> at;
   std::array<const std::byte*, kLanes> to;  ///< of a copy to shared memory; else null
 
+  /// Those that take part.
+  unsigned lanes() const {
+    unsigned mask = 0;
+    for (unsigned lane = 0; lane < kLanes; ++lane)
+      if (at[lane] != nullptr) mask |= 1u << lane;
+    return mask;
+  }
   bool copies() const {
     return std::any_of(to.begin(), to.end(), [](const std::byte* p) { return p != nullptr; });
   }
@@ -62,7 +87,14 @@ struct Request {
 
 /// The steps of a warp's lanes since they last met.
 class WarpPaths {
+  struct Noted {
+    CodeOrder::Node node;
+    Step step;
+  };
+
  public:
+  static constexpr std::size_t kStepBytes = sizeof(Noted);  ///< of memory, until lanes meet
+
   /// @param order of the kernel's code; it learns from these lanes, and outlives them
   explicit WarpPaths(CodeOrder& order) : order_(&order) { last_.fill(CodeOrder::kStart); }
 
@@ -76,7 +108,7 @@ class WarpPaths {
   /// Memory of the steps that wait for a meeting.
   std::size_t noted_bytes() const {
     std::size_t sum = 0;
-    for (const auto& steps : steps_) sum += steps.size() * sizeof(steps[0]);
+    for (const auto& steps : steps_) sum += steps.size() * kStepBytes;
     return sum;
   }
 
@@ -86,53 +118,45 @@ class WarpPaths {
     order_->settle();
     Next next{};
     unsigned left = 0;  // lanes with steps to come
-    for (unsigned rest = lanes; rest != 0; rest &= rest - 1) {
-      const unsigned lane = std::countr_zero(rest);
+    for_lanes(lanes, [&](unsigned lane) {
       if (!steps_[lane].empty()) left |= 1u << lane;
-    }
+    });
     while (left != 0) {
       const unsigned together = first_in_code(left, next);
-      const unsigned any = std::countr_zero(together);
+      const unsigned any = first_lane(together);
       const Step& step = steps_[any][next[any]].step;
       if (step.address != nullptr) take(request(step, together, next));
-      for (unsigned rest = together; rest != 0; rest &= rest - 1) {
-        const unsigned lane = std::countr_zero(rest);
+      for_lanes(together, [&](unsigned lane) {
         if (++next[lane] == steps_[lane].size()) left &= ~(1u << lane);
-      }
+      });
     }
-    for (unsigned rest = lanes; rest != 0; rest &= rest - 1) steps_[std::countr_zero(rest)].clear();
+    for_lanes(lanes, [&](unsigned lane) { steps_[lane].clear(); });
   }
 
  private:
   using Next = std::array<std::size_t, kLanes>;
-  struct Noted {
-    CodeOrder::Node node;
-    Step step;
-  };
 
   // The lanes whose next step stands first in the code.
   unsigned first_in_code(unsigned lanes, const Next& next) const {
     std::uint32_t first = 0;
     unsigned together = 0;
-    for (unsigned rest = lanes; rest != 0; rest &= rest - 1) {
-      const unsigned lane = std::countr_zero(rest);
+    for_lanes(lanes, [&](unsigned lane) {
       const std::uint32_t rank = order_->rank(steps_[lane][next[lane]].node);
       if (together == 0 || rank < first) {
         first = rank;
         together = 0;
       }
       if (rank == first) together |= 1u << lane;
-    }
+    });
     return together;
   }
 
   Request request(const Step& step, unsigned lanes, const Next& next) const {
     Request request{step.place, step.kind, step.space, step.bytes, step.past_l1, {}, {}};
-    for (unsigned rest = lanes; rest != 0; rest &= rest - 1) {
-      const unsigned lane = std::countr_zero(rest);
+    for_lanes(lanes, [&](unsigned lane) {
       request.at[lane] = steps_[lane][next[lane]].step.address;
       request.to[lane] = steps_[lane][next[lane]].step.to;
-    }
+    });
     return request;
   }
 
