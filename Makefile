@@ -23,7 +23,7 @@ program = build/$$backend/bin/$$program
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help new run count race trace test test-all library bench peers profile sanitize tables notebooks notebooks-run notebooks-strip \
-        compile-cuda format format-check lint clean
+        book compile-cuda format format-check lint clean
 
 help:
 	@$(tools)/help.sh
@@ -97,6 +97,9 @@ notebooks-run:
 
 notebooks-strip:
 	@$(PYTHON) common/tools/run_notebooks.py --strip
+
+book:
+	@$(setup)/setup.sh cpu && LNC_DATA='$(DATA)' $(setup)/python.sh --with-book common/book/make_book.py $(ARGS)
 
 compile-cuda:
 	@$(setup)/setup.sh cuda && $(setup)/build.sh cuda-all all '-DCMAKE_CUDA_ARCHITECTURES=$(ARCHS)' && \

@@ -75,6 +75,15 @@ find_clang_format() {
   return 1
 }
 
+# The browser that the book is tested in, and the program that drives it: GitHub's machines have them in other places.
+find_browser() {
+  command -v chromium || command -v google-chrome || command -v chromium-browser
+}
+
+find_driver() {
+  command -v chromedriver || { [ -x "${CHROMEWEBDRIVER:-}/chromedriver" ] && echo "$CHROMEWEBDRIVER/chromedriver"; }
+}
+
 # venv_has NAME VENV: what common/setup lists under NAME is in that environment: venv_install got to its end, with this
 # very list.
 venv_has() {

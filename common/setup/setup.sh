@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# setup.sh [cpu] [cuda] [--with-format] [--with-lint] [--with-tables] [--with-tests] [--with-notebooks] [--with-torch]
+# setup.sh [cpu] [cuda] [--with-format] [--with-lint] [--with-tables] [--with-tests] [--with-notebooks] [--with-book]
+#   [--with-browser] [--with-torch]
 #
 # Installs what is missing for that: Debian packages with one call of apt-get, Python wheels into
 # .venv, PyTorch (5 GB) into .venv-torch. Where everything is there, it tests a few files, touches no
@@ -70,8 +71,14 @@ check() {
       --with-tables) check_python .venv tables ;;
       --with-tests) check_python .venv tables tests ;;
       --with-notebooks) check_python .venv tables notebooks ;;
+      --with-book) check_python .venv tables notebooks book ;;
+      --with-browser)
+        check_python .venv tables notebooks book tests browser
+        find_browser >/dev/null || lacks chromium 'a browser (Chromium or Chrome)'
+        find_driver >/dev/null || lacks chromium-driver 'its driver (chromedriver)'
+        ;;
       --with-torch) check_python .venv-torch torch tests ;;
-      *) refuse "setup.sh: '$part' is none of cpu, cuda, --with-{format,lint,tables,tests,notebooks,torch}." ;;
+      *) refuse "setup.sh: '$part' is none of cpu, cuda, --with-{format,lint,tables,tests,notebooks,book,browser,torch}." ;;
     esac
   done
   for wheel in ${wheels[@]+"${wheels[@]}"}; do

@@ -23,6 +23,7 @@ LayerNorm, chapter by chapter
   make tables                  write the measured tables into the README files and the chapters
   make notebooks               open the notebooks; DATA=notebooks/data/… chooses the measurements
   make notebooks-run           execute them all, without a browser; notebooks-strip removes their outputs
+  make book                    the book of all this, for a browser: build/book/index.html
   make lint                    what a change must pass beside the tests: clang-format, ruff, shellcheck, notebooks
   make format, format-check    clang-format; make clean removes build/
 

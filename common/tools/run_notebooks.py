@@ -51,8 +51,8 @@ def strip(paths):
             print(f"{path.name}: outputs removed")
 
 
-def execute(path):
-    """Executes a copy of one notebook. Returns what went wrong, or None."""
+def execute(path, executed=EXECUTED):
+    """Executes a notebook into a copy in `executed`. Returns what went wrong, or None."""
     import nbformat
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
@@ -68,8 +68,8 @@ def execute(path):
     except (CellTimeoutError, DeadKernelError, RuntimeError) as error:  # the last: it did not start
         return str(error)
     finally:
-        EXECUTED.mkdir(parents=True, exist_ok=True)
-        nbformat.write(notebook, EXECUTED / path.name)
+        executed.mkdir(parents=True, exist_ok=True)
+        nbformat.write(notebook, executed / path.name)
     return None
 
 

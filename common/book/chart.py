@@ -1,0 +1,1 @@
+def write(root, out): out.write_text("")

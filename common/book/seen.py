@@ -1,0 +1,71 @@
+"""What the pages are made from, beside the files themselves: the chapters' map, and what the SIMT machine saw."""
+
+import functools
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+from book import find_chapters
+from chapter_map import ChapterMap
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = ROOT / "build/book-data"
+COUNTS = DATA / "counts.jsonl"
+TRACES = DATA / "static/traces"
+EXECUTED = DATA / "notebooks"
+
+
+@functools.cache
+def the_map():
+    return ChapterMap(find_chapters(ROOT))
+
+
+class Count(NamedTuple):
+    """What a line of a kernel asks of memory, as the margin shows it."""
+
+    requests: str
+    sectors: str  # of a request to device memory
+    conflicts: str  # passes of shared memory beyond those that are needed
+    words: str  # all of it
+
+
+def has_trace(identifier):
+    return (TRACES / f"{identifier}.js").exists()
+
+
+def counts_of(identifier):
+    """{line of kernel.cu: Count} of a chapter; empty where nothing was counted."""
+    return records().get(identifier, {})
+
+
+@functools.cache
+def records():
+    if not COUNTS.exists():
+        return {}
+    found = {}
+    for text in COUNTS.read_text(encoding="utf-8").splitlines():
+        record = json.loads(text)
+        lines = {}
+        for launch in record["launches"]:
+            for line in launch["lines"]:
+                if line["file"] == record["source"]:
+                    lines.setdefault(line["line"], []).append(line)
+        found[record["chapter"]] = {number: count_of(parts) for number, parts in lines.items()}
+    return found
+
+
+def count_of(parts):
+    """The Count of what count.py tells of one line, part by part."""
+    requests = sum(part["times"] for part in parts)
+    to_device = [part for part in parts if part["sectors"]]
+    device_requests = sum(part["times"] for part in to_device)
+    sectors = sum(part["sectors"] for part in to_device) / device_requests if device_requests else None
+    conflicts = sum(part["passes"] - part["passes_needed"] for part in parts if part["passes"])
+    words = "; ".join(f"{part['what']} {part.get('tensor', part['space'])}: {grouped(part['times'])}" for part in parts)
+    return Count(grouped(requests), "" if sectors is None else f"{sectors:.1f}".removesuffix(".0"),
+                 grouped(conflicts) if conflicts else "", words)
+
+
+def grouped(number):
+    """12345678 -> '12 345 678'"""
+    return f"{round(number):,}".replace(",", " ")

@@ -1,0 +1,153 @@
+// The reading view: the source in one piece, and beside the line in view the remark that belongs to it.
+//
+// Where is the reader? At the line a third of the window down. Between two lines with remarks the column of remarks moves
+// evenly, so that at each such line its remark stands beside it. Whoever wants less motion keeps the page as it is
+// without a script: every remark beside its lines, and gaps in the source.
+'use strict';
+
+(() => {
+  const WIDE = window.matchMedia('(min-width: 75em)');
+  const STILL = window.matchMedia('(prefers-reduced-motion: reduce)');
+  const READ_AT = 1 / 3; // of the window's height
+
+  /** Where each group of remarks stands: the y of its line, and its own y in a column without gaps, both in the view. */
+  function measure(reading) {
+    const top = reading.getBoundingClientRect().top;
+    let end = 0;
+    return [...reading.querySelectorAll('.remarks')].map((remarks) => {
+      const line = remarks.previousElementSibling.getBoundingClientRect().top - top;
+      const place = { remarks, line, column: end };
+      end += remarks.offsetHeight + 8;
+      return place;
+    });
+  }
+
+  /** How far the column of remarks is to be moved when the reader is at y: the remark of a line beside that line. */
+  function shiftAt(places, y) {
+    const next = places.findIndex((place) => place.line > y);
+    if (next === 0) {
+      return places[0].line - places[0].column;
+    }
+    const last = places.at(next === -1 ? -1 : next - 1);
+    if (next === -1) {
+      return last.line - last.column;
+    }
+    const part = (y - last.line) / (places[next].line - last.line);
+    const from = last.line - last.column;
+    return from + part * (places[next].line - places[next].column - from);
+  }
+
+  /** The place that the reader has come to, or null above the first. */
+  function placeAt(places, y) {
+    return places.filter((place) => place.line <= y + 1).at(-1) || null;
+  }
+
+  /** The lines of a remark: from its own to the next blank one, or to the next remark. */
+  function linesOf(place) {
+    const lines = [...place.remarks.parentElement.querySelectorAll('.line')];
+    const blank = lines.findIndex((line) => line.querySelector('.code').textContent.trim() === '');
+    return blank === -1 ? lines : lines.slice(0, Math.max(1, blank));
+  }
+
+  function start(reading) {
+    let places = [];
+    let current;
+
+    function layOut() {
+      reading.classList.toggle('following', WIDE.matches && !STILL.matches);
+      for (const remark of reading.querySelectorAll('.remark')) {
+        remark.open = WIDE.matches || remark.open && remark.contains(document.activeElement);
+      }
+      places = measure(reading);
+      for (const place of places) {
+        place.remarks.style.setProperty('--top', `${place.column}px`);
+      }
+      follow();
+    }
+
+    function follow() {
+      if (places.length === 0) {
+        return;
+      }
+      const y = window.innerHeight * READ_AT - reading.getBoundingClientRect().top;
+      const end = reading.offsetHeight - places.at(-1).remarks.offsetHeight - places.at(-1).column;
+      reading.style.setProperty('--shift', `${Math.min(shiftAt(places, y), Math.max(end, 0))}px`);
+      mark(WIDE.matches ? placeAt(places, y) : null);
+    }
+
+    /** Marks the remark that the reader is at, and its lines. */
+    function mark(place) {
+      if (place === current) {
+        return;
+      }
+      current = place;
+      for (const marked of reading.querySelectorAll('.current')) {
+        marked.classList.remove('current');
+      }
+      if (place) {
+        [...place.remarks.children, ...linesOf(place)].forEach((element) => element.classList.add('current'));
+      }
+    }
+
+    /** Scrolls so that a line is where the reader reads. */
+    function goTo(line) {
+      const y = line.getBoundingClientRect().top + window.scrollY - window.innerHeight * READ_AT;
+      window.scrollTo({ top: y + 2, behavior: STILL.matches ? 'auto' : 'smooth' });
+    }
+
+    /** A mark in the source leads to its remark, a remark to its line; the focus goes along. */
+    reading.addEventListener('click', (event) => {
+      const link = event.target.closest('a[href^="#"]');
+      const target = link && document.getElementById(link.getAttribute('href').slice(1));
+      if (!target || link.classList.contains('number')) {
+        return;
+      }
+      event.preventDefault();
+      const remark = target.closest('.remark');
+      const line = remark ? document.getElementById(`line-${remark.dataset.line}`) : target;
+      if (remark) {
+        remark.open = true;
+      }
+      goTo(remark && !WIDE.matches ? remark : line);
+      const focused = remark ? remark.querySelector('summary a') : line.querySelector('a.mark') || line.querySelector('a');
+      focused.focus({ preventScroll: true });
+      history.replaceState(null, '', link.getAttribute('href'));
+    });
+
+    window.addEventListener('scroll', follow, { passive: true });
+    window.addEventListener('resize', layOut);
+    WIDE.addEventListener('change', layOut);
+    STILL.addEventListener('change', layOut);
+    new ResizeObserver(layOut).observe(reading);
+    layOut();
+    openTarget(reading);
+  }
+
+  /** A link from elsewhere to a remark opens it. */
+  function openTarget(reading) {
+    const target = location.hash && document.getElementById(location.hash.slice(1));
+    if (target && target.matches('.remark') && reading.contains(target)) {
+      target.open = true;
+      target.scrollIntoView();
+    }
+  }
+
+  /** The switch of the counts in the margin. */
+  function addSwitch(reading) {
+    const button = document.querySelector('.counts-switch');
+    if (button) {
+      button.addEventListener('click', () => {
+        const on = button.getAttribute('aria-pressed') !== 'true';
+        button.setAttribute('aria-pressed', String(on));
+        reading.classList.toggle('with-counts', on);
+      });
+    }
+  }
+
+  document.addEventListener('DOMContentLoaded', () => {
+    for (const reading of document.querySelectorAll('.reading')) {
+      start(reading);
+      addSwitch(reading);
+    }
+  });
+})();
