@@ -77,6 +77,7 @@ endif()
 
 add_python_test(command_line common/program/tests/command_line_test.py)
 add_python_test(chapter_files common/tools/tests/chapter_files_test.py)
+add_python_test(questions common/tools/tests/questions_test.py)
 add_python_test(prose common/tools/tests/prose_test.py)
 add_python_test(tables common/bench/tests/tables_test.py)
 add_python_test(agreement common/bench/tests/agreement_test.py)

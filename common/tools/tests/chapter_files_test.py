@@ -1,4 +1,4 @@
-"""A chapter's three files say the same: ids, titles, remark numbers, sections, links."""
+"""A chapter's four files say the same: ids, titles, remark numbers, sections, links."""
 
 import functools
 import pathlib
@@ -73,9 +73,9 @@ of_each_chapter = pytest.mark.parametrize("chapter", CHAPTERS, ids=[chapter.dire
 
 
 @of_each_chapter
-def test_a_chapter_is_three_files(chapter):
+def test_a_chapter_is_four_files(chapter):
     files = sorted(path.name for path in chapter.directory.iterdir())
-    assert files == ["kernel.cu", "lab.md", "notes.md"]
+    assert files == ["kernel.cu", "lab.md", "notes.md", "questions.md"]
     assert re.fullmatch(r"(copy|fwd|bwd)\d\d(_[a-z0-9]+)+", chapter.directory.name)
 
 
