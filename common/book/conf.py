@@ -10,7 +10,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "bench")]
 
-from seen import COUNTS, TRACES  # noqa: E402  (beside this file)
+from seen import COUNTS, ROOT, TRACES  # noqa: E402  (beside this file)
 
 project = "LayerNorm, chapter by chapter"
 author = "the authors of LayerNorm, chapter by chapter"
@@ -58,10 +58,12 @@ pygments_dark_style = "a11y-high-contrast-dark"
 
 
 def hash_of_sources():
-    """Changes with this folder's code, with the counts, and when a trace comes or goes: then all pages are read again."""
+    """Changes with this folder's code, with the counts, and when a page or a trace comes or goes: then all pages are
+    read again."""
     files = [*sorted(HERE.glob("*.py")), *([COUNTS] if COUNTS.exists() else [])]
-    names = sorted(path.name for path in TRACES.glob("*.js"))
-    return hashlib.sha256(b"".join(path.read_bytes() for path in files) + " ".join(names).encode()).hexdigest()
+    names = [str(path) for pattern in include_patterns for path in sorted(ROOT.glob(pattern))]
+    names += [str(path) for path in sorted(TRACES.glob("*.js"))]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files) + "\n".join(names).encode()).hexdigest()
 
 
 def setup(app):

@@ -1,0 +1,181 @@
+"""Every page of the book: it opens from a file, fits, has its mathematics; every link leads somewhere."""
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+BOOK = Path(__file__).resolve().parents[3] / "build/book"
+MEGABYTES = 40  # the book's size, at most
+PAGES = sorted(path.relative_to(BOOK).as_posix() for path in BOOK.rglob("*.html") if "_static" not in path.parts)
+LESSON = "chapters/fwd02_warp_per_row/notes.html"
+KERNEL = "chapters/fwd02_warp_per_row/kernel.html"
+KINDS = {
+    "first page": "README.html",
+    "map and glossary": "chapters/README.html",
+    "lesson": LESSON,
+    "long lesson": "chapters/bwd12_async_bulk/notes.html",
+    "source": KERNEL,
+    "long source": "chapters/fwd08_async_bulk/kernel.html",
+    "questions": "chapters/fwd02_warp_per_row/questions.html",
+    "laboratory": "chapters/fwd02_warp_per_row/lab.html",
+    "chart": "common/book/chart.html",
+    "notebook": "notebooks/6_simt_machine.html",
+    "house": "common/watch/README.html",
+    "search": "search.html",
+}
+
+
+def test_there_are_pages(book):
+    assert len(PAGES) > 90
+
+
+class Links(HTMLParser):
+    """What a page links to and loads, and the anchors that it has."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.links, self.loads, self.anchors, self.images = [], [], set(), []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        given = dict(attributes)
+        self.anchors.update(filter(None, (given.get("id"), given.get("name") if tag == "a" else None)))
+        if tag == "a" and given.get("href"):
+            self.links.append(given["href"])
+        if tag in ("script", "img", "iframe", "source") and given.get("src"):
+            self.loads.append(given["src"])
+        if tag == "link" and given.get("rel") in ("stylesheet", "icon", "preload"):
+            self.loads.append(given["href"])
+        if tag == "img" and not given.get("alt", "").strip():
+            self.images.append(given.get("src", "")[:80])
+
+
+@pytest.fixture(scope="module")
+def parsed(book):
+    return {page: Links((book / page).read_text(encoding="utf-8")) for page in PAGES}
+
+
+def broken(page, links, parsed, book):
+    """The links of a page that lead nowhere."""
+    for link in links:
+        parts = urlsplit(link)
+        if parts.scheme in ("http", "https", "mailto", "data"):
+            continue
+        target = ((book / page).parent / unquote(parts.path)).resolve() if parts.path else book / page
+        if not target.exists():
+            yield link
+        elif parts.fragment and target.suffix == ".html":
+            other = target.relative_to(book).as_posix()
+            if unquote(parts.fragment) not in parsed[other].anchors:
+                yield link
+
+
+def test_every_link_and_every_anchor_is_there(book, parsed):
+    found = {page: [*broken(page, [*part.links, *part.loads], parsed, book)] for page, part in parsed.items()}
+    assert {page: links for page, links in found.items() if links} == {}
+
+
+def test_a_broken_link_and_a_missing_anchor_are_found(book, parsed):
+    links = ["nowhere.html", "#nowhere", "../README.html#nowhere", "#furo-main-content", "../README.html"]
+    assert [*broken("chapters/README.html", links, parsed, book)] == links[:3]
+
+
+def test_nothing_is_loaded_from_elsewhere(parsed):
+    assert {page: part.loads for page, part in parsed.items()
+            if any(urlsplit(load).scheme not in ("", "data") for load in part.loads)} == {}
+
+
+def test_every_picture_has_words(parsed):
+    assert {page: part.images for page, part in parsed.items() if part.images} == {}
+
+
+def test_scripts_are_classic_and_fetch_nothing(book):
+    for script in Path(__file__).parents[1].glob("static/*.js"):
+        text = script.read_text(encoding="utf-8")
+        assert not re.search(r"\bfetch\(|XMLHttpRequest|^import |^export |importScripts", text, re.MULTILINE), script.name
+
+
+def test_it_is_not_too_big(book):
+    assert sum(path.stat().st_size for path in book.rglob("*") if path.is_file()) < MEGABYTES * 1e6
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_opens_and_fits_and_has_its_mathematics(open_page, name):
+    page = open_page(name)
+    if name == "index.html":
+        return
+    assert page.hidden_width() <= 0, "wider than 1400 pixels"
+    formulas = page.script("return document.querySelectorAll('article .math').length")
+    assert page.script("return document.querySelectorAll('article .math mjx-container').length") == formulas
+    assert page.script("return document.querySelectorAll('mjx-merror, [data-mjx-error]').length") == 0
+    page.resize(360)
+    page.settle()
+    assert page.hidden_width() <= 0, "wider than 360 pixels"
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_axe_finds_no_serious_fault(open_page, kind, theme):
+    page = open_page(KINDS[kind])
+    page.theme(theme)
+    page.settle()
+    assert page.axe() == []
+
+
+def test_axe_finds_a_planted_fault(open_page):
+    page = open_page("README.html")
+    page.script("document.querySelector('article').insertAdjacentHTML('beforeend', '<img src=\"data:,\"><button></button>')")
+    assert {fault.partition(":")[0] for fault in page.axe()} >= {"image-alt", "button-name"}
+
+
+def test_light_and_dark_differ_and_the_switch_changes_them(open_page):
+    page = open_page("README.html")
+
+    def background():
+        return page.script("return getComputedStyle(document.body).backgroundColor")
+
+    page.theme("light")
+    light = background()
+    page.theme("dark")
+    assert background() != light
+    before = page.script("return document.body.dataset.theme")
+    page.one(".theme-toggle-content .theme-toggle").click()
+    assert page.script("return document.body.dataset.theme") != before
+    page.script("localStorage.clear()")
+
+
+def test_the_search_finds_bank_conflict(open_page):
+    page = open_page("search.html?q=bank+conflict")
+    found = wait(page, "return [...document.querySelectorAll('#search-results li a')].map(a => a.href)")
+    assert any("chapters/" in link for link in found)
+    for link in found:
+        assert (BOOK / unquote(urlsplit(link).path).partition("/build/book/")[2]).exists()
+
+
+def wait(page, script, tries=50):
+    """What a script returns as soon as that is not empty."""
+    for _ in range(tries):
+        if found := page.script(script):
+            return found
+        page.settle()
+        page.script("return new Promise(done => setTimeout(done, 100))")
+    raise AssertionError(f"still empty: {script}")
+
+
+def test_the_first_page_is_the_index(open_page):
+    page = open_page("index.html")
+    assert wait(page, "return location.pathname.endsWith('/README.html')")
+
+
+def test_a_page_on_paper_has_its_text_and_no_controls(open_page):
+    page = open_page(LESSON)
+    page.one(".try-first button").click()
+    page.media(media="print")
+    page.settle()
+    shown = page.script("return [...document.querySelectorAll('article section')].every(s => s.offsetHeight > 0)")
+    assert shown, "paper lacks what 'Try first' hides"
+    assert page.script("return document.querySelector('.chapter-bar').offsetHeight") == 0
+    page.script("localStorage.clear()")
