@@ -104,6 +104,8 @@ def head(book, file, chapter):
         further = ", ".join(map(named, branches))
         words = [f"Side road: {chapter.road}.", parent and f"Before: {named(parent)}.",
                  further and f"Further on this road: {further}.", back and f"Back to the main line: {named(back)}."]
+    if (book.root / chapter.directory / "questions.md").exists():
+        words.append("At the end: [check yourself](questions.md).")
     return [f"*{' '.join(filter(None, words))}*"]
 
 

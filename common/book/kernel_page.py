@@ -162,8 +162,7 @@ class KernelParser(Parser):
             page += raw('<div class="remarks">')
             for remark, children in remarks:
                 page += raw(f'<details class="remark" id="remark-{remark.number}" open data-line="{numbers[0]}">'
-                            f'<summary><a href="#line-{numbers[0]}"><span class="mark">[{remark.number}]</span> '
-                            f'line {numbers[0]}</a></summary>')
+                            f'<summary><span class="mark">[{remark.number}]</span> line {numbers[0]}</summary>')
                 page += children
                 page += raw("</details>")
             page += raw("</div>")

@@ -34,7 +34,7 @@ WATCH = ("common/watch/*.cpp", "common/watch/*.h", "common/watch/*.py")
 FIGURES = ("notebooks/lab/*", "notebooks/data/*", "common/bench/*.py")
 RUN_KERNELS = ("1_derivation", "4_numerics", "6_simt_machine")  # the others draw what was measured
 
-PICTURE = re.compile(r"^## The picture$", re.MULTILINE)
+PICTURE = re.compile(r"^## The picture$|^!\[|[│●├]", re.MULTILINE)  # or one that is drawn in letters
 
 
 def say(text):
@@ -127,21 +127,23 @@ def execute(made, quick):
 
 
 def missing():
-    """What the book lacks, a line each."""
-    for chapter in the_map().chapters.values():
-        lesson = chapter.directory / "notes.md"
-        for name in ("notes.md", "questions.md", "lab.md"):
-            if not (ROOT / chapter.directory / name).exists():
-                yield f"{chapter.id} has no {name}: the book goes without that page"
-        if (ROOT / lesson).exists() and not PICTURE.search((ROOT / lesson).read_text(encoding="utf-8")):
-            yield f"{chapter.id} has no section 'The picture' in {lesson}"
-        if not has_trace(chapter.id):
-            yield f"{chapter.id} has no trace: its player says so"
-        if not counts_of(chapter.id):
-            yield f"{chapter.id} has no counts: nothing stands in its margin"
-    for notebook in sorted(ROOT.glob("notebooks/*.ipynb")):
-        if not (EXECUTED / notebook.name).exists():
-            yield f"notebooks/{notebook.name} was not executed: the book has it without its outputs"
+    """What the book lacks, a line for each kind."""
+    chapters = the_map().chapters.values()
+
+    def without(name):
+        return [chapter.id for chapter in chapters if not (ROOT / chapter.directory / name).exists()]
+
+    def has_picture(chapter):
+        lesson = ROOT / chapter.directory / "notes.md"
+        return not lesson.exists() or PICTURE.search(lesson.read_text(encoding="utf-8"))
+
+    lacking = {f"{name}, so no such page": without(name) for name in ("notes.md", "questions.md", "lab.md")}
+    lacking["picture in the lesson"] = [one.id for one in chapters if not has_picture(one)]
+    lacking["trace, so nothing moves"] = [one.id for one in chapters if not has_trace(one.id)]
+    lacking["counts in the margin"] = [one.id for one in chapters if not counts_of(one.id)]
+    lacking["outputs"] = [path.name for path in sorted(ROOT.glob("notebooks/*.ipynb"))
+                          if not (EXECUTED / path.name).exists()]
+    return [f"without {what}: {', '.join(names)}" for what, names in lacking.items() if names]
 
 
 def write_pages():

@@ -138,18 +138,25 @@ def on_doctree(app, doctree):
         for name in ANCHOR.findall(node.astext()):
             anchors[name] = (node.line or 0, name, "")
         if IMAGE_WITHOUT_WORDS.search(node.astext()):
-            logger.warning("a picture without alternative text", location=node)
+            logger.warning("a picture without alternative text", location=with_line(node))
     words = iter(app.env.metadata[document].pop("words", ()))
     for node in doctree.findall(nodes.image):
         if "alt" not in node:
             node["alt"] = next(words, "")
         if not node.get("alt", "").strip():
-            logger.warning("a picture without alternative text: %s", node["uri"], location=node)
+            logger.warning("a picture without alternative text: %s", node["uri"], location=with_line(node))
     for node in doctree.findall(nodes.literal_block):
         if node.astext().startswith("%%kernel"):
             node["language"] = "cuda"
     if document == GLOSSARY:
         app.env.metadata[document]["meanings"] = glossary_of(doctree)
+
+
+def with_line(node):
+    """The node itself, or the next around it, that knows its line: a picture inside of a paragraph does not."""
+    while not node.line and node.parent is not None:
+        node = node.parent
+    return node
 
 
 def glossary_of(doctree):
@@ -173,6 +180,8 @@ def on_page(app, document, template, context, doctree):
         context["chapter_bar"] = [(title, context["pathto"](document_of(chapter, name)), name == page)
                                   for name, title in PAGES.items() if document_of(chapter, name) in app.env.all_docs]
         context["prev"], context["next"] = neighbours(app, chapter, page, context["pathto"])
+    # The theme's captions are headings without a level, which a screen reader needs.
+    context["furo_navigation_tree"] = context["furo_navigation_tree"].replace('role="heading"', 'role="heading" aria-level="2"')
     key = page if chapter else document
     if page == "kernel" and has_trace(chapter.id):
         app.add_js_file(f"traces/{chapter.id}.js", defer="defer")

@@ -23,6 +23,7 @@ done
 part bash common/tools/test_watch.sh
 part make notebooks-run
 part make notebooks-run DATA=notebooks/data/h200.jsonl 'ARGS=notebooks/[235]*.ipynb'
+part bash common/tools/test_book.sh
 if find_nvcc >/dev/null; then
   part make compile-cuda
 else

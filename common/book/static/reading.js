@@ -95,23 +95,32 @@
       window.scrollTo({ top: y + 2, behavior: STILL.matches ? 'auto' : 'smooth' });
     }
 
-    /** A mark in the source leads to its remark, a remark to its line; the focus goes along. */
+    /** Leads from a mark in the source to its remark, and takes the focus along. */
+    function goToRemark(remark) {
+      remark.open = true;
+      goTo(WIDE.matches ? document.getElementById(`line-${remark.dataset.line}`) : remark);
+      remark.querySelector('summary').focus({ preventScroll: true });
+      history.replaceState(null, '', `#${remark.id}`);
+    }
+
+    /** Leads from a remark to its line. Where remarks fold, their heads open and close them instead. */
+    function goToLine(remark) {
+      const line = document.getElementById(`line-${remark.dataset.line}`);
+      goTo(line);
+      line.querySelector('a.mark').focus({ preventScroll: true });
+    }
+
     reading.addEventListener('click', (event) => {
-      const link = event.target.closest('a[href^="#"]');
-      const target = link && document.getElementById(link.getAttribute('href').slice(1));
-      if (!target || link.classList.contains('number')) {
-        return;
-      }
-      event.preventDefault();
-      const remark = target.closest('.remark');
-      const line = remark ? document.getElementById(`line-${remark.dataset.line}`) : target;
+      const link = event.target.closest('a.mark');
+      const head = event.target.closest('.remark summary');
+      const remark = link && document.getElementById(link.getAttribute('href').slice(1));
       if (remark) {
-        remark.open = true;
+        event.preventDefault();
+        goToRemark(remark);
+      } else if (head && WIDE.matches) {
+        event.preventDefault();
+        goToLine(head.parentElement);
       }
-      goTo(remark && !WIDE.matches ? remark : line);
-      const focused = remark ? remark.querySelector('summary a') : line.querySelector('a.mark') || line.querySelector('a');
-      focused.focus({ preventScroll: true });
-      history.replaceState(null, '', link.getAttribute('href'));
     });
 
     window.addEventListener('scroll', follow, { passive: true });

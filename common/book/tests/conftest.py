@@ -9,6 +9,7 @@ printed an error or asked for more than files.
 import importlib.util
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -135,9 +136,9 @@ def page(driver):
 def open_page(page, book):
     def open_it(path, width=WIDE):
         page.resize(width)
-        where, _, anchor = path.partition("#")
+        file, rest = re.fullmatch(r"([^?#]*)(.*)", path).groups()  # a query, an anchor
         page.driver.get("about:blank")
-        page.driver.get((book / where).as_uri() + (f"#{anchor}" if anchor else ""))
+        page.driver.get((book / file).as_uri() + rest)
         page.settle()
         return page
     return open_it

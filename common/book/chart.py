@@ -1,1 +1,0 @@
-def write(root, out): out.write_text("")

@@ -1,1 +1,0 @@
-def write(programs, out): pass
