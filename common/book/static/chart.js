@@ -85,7 +85,7 @@
       if (!(old && old.enabled)) {
         const next = offered.find(one => one.enabled && one.value === preferred) || offered.find(one => one.enabled);
         if (state[name]) {
-          changes.push(says(old ? old.label : state[name], next.label));
+          changes.push(says(old ? old.label : placeName(state[name]), next.label));
         }
         state[name] = next.value;
       }
@@ -127,13 +127,18 @@
     const behind = gpu.startsWith('own:') ? window.lncRecords.dots(rows, {...state, gpu: first}).filter(holds) : [];
     const order = row => [...model.chapters.keys(), row.who].indexOf(row.who);
     const dots = here.filter(shown).sort((a, b) => order(a) - order(b) || a.who.localeCompare(b.who));
-    return {state, choices, changes, dots, behind: behind.filter(shown),
+    return {state, choices, changes, dots, behind: behind.filter(shown), hasPeers: choices.peers,
       peers: choices.peers && state.peers === 'on' ? peers : []};
   }
 
   /** The sentence for a value without data, and the one in its place. */
   function gaveWay(old, next) {
     return `${old} was not measured here: this shows ${next}.`;
+  }
+
+  /** What a value of the address is called where no control offers it: '1024x2048' is 1024 × 2048. */
+  function placeName(value) {
+    return value.replace(/^(\d+)x(\d+)/, '$1 × $2').replace(/^rows-(\d+)/, '$1 rows').replace(/^size-\d+/, 'This size');
   }
 
   /** The same for a GPU: a file of the reader's own is gone when the page is opened again. */
@@ -304,7 +309,7 @@
       links.append(dot(model, chart, row, {x: x(row), ...lookOf(model, row)}));
     }
     chart.root.append(links);
-    if (step > 40) {
+    if (step > 30) {
       labelDots(chart, dots, x, behind);
     }
     labelEnds(chart, ends.map(end => ({...end, x: x({who: 'peers'}) + 8, y: chart.y.at(end.value)})));
@@ -507,9 +512,10 @@
 
   /** What the shapes mean. */
   function keyOf(model) {
-    const {state, peers, dots, behind} = model;
+    const {state, peers, dots, behind, hasPeers} = model;
     const own = behind.length ? `Filled: yours; hollow: ${model.gpus[0].device}, of another run.` : '';
-    const contenders = peers.length ? 'Dashed: the peers, and ours (diamond) beside them, problem by problem in one run.' : '';
+    const contenders = peers.length ? 'Dashed: the peers, and ours (diamond) beside them, problem by problem in one run.'
+      : hasPeers || state.measure === 'cycles' ? '' : 'No peer was measured here.';
     const whiskers = state.measure === 'cycles' ? 'Cycles are computed from the median; the roof and the peers have none.'
       : 'Thin upright lines: p10 to p90.';
     if (state.view === 'width') {
