@@ -1,0 +1,490 @@
+"""The chart of the progression: its data against the records, and the page in a browser, over file://."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+BOOK = ROOT / "common/book"
+sys.path[:0] = [str(BOOK), str(ROOT / "common/bench")]
+
+import chart  # noqa: E402
+
+H100 = "NVIDIA H100 80GB HBM3"
+PROBLEM = {"kind": "layer", "dtype": "f32", "rows": 1024, "cols": 2048}
+WITHIN_S = 5  # how long a test waits for the page
+SCRIPTS = ("chart_records.js", "chart.js")
+
+
+# --- The data ---
+
+
+@pytest.fixture(scope="module")
+def data():
+    return chart.chart_data(ROOT)
+
+
+def expanded(data):
+    """The rows as dicts, with their problem's and their maker's fields."""
+    for values in data["rows"]:
+        row = dict(zip(data["fields"], values))
+        problem = dict(zip(("kind", "dtype", "rows", "cols", "words"), data["problems"][row["problem"]]))
+        made = dict(zip(("gpu", "date", "commit", "run", "versions"), data["made"][row["made"]]))
+        yield {**row, **problem, **made, "gpu": data["gpus"][made["gpu"]]["id"]}
+
+
+def lines(name):
+    """The raw lines of a file of records; of a line with the same chapter and problem the last counts."""
+    text = (ROOT / f"notebooks/data/{name}.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def raw(name, who, problem):
+    """The newest plain record of a chapter or a provider on a problem."""
+    found = [record for record in lines(name) if who in (record.get("chapter"), record.get("provider"))
+             and not record["problem"]["options"] and problem.items() <= record["problem"].items()]
+    return found[-1]
+
+
+@pytest.mark.parametrize("file, who, problem", [
+    ("h100", "fwd02", PROBLEM), ("h100", "copy00", PROBLEM), ("h100", "bwd12", PROBLEM), ("h200", "fwd06", PROBLEM),
+    ("h100", "bwd09", {"dtype": "f16", "rows": 4096, "cols": 8192}),
+    ("h200", "bwd13", {"dtype": "bf16", "rows": 1024, "cols": 262144})])
+def test_a_row_is_the_newest_record(data, file, who, problem):
+    record = raw(file, who, problem)
+    row, = (row for row in expanded(data) if row["who"] == who and row["gpu"] == file and not row["run"]
+            and not row["words"] and problem.items() <= row.items())
+    for field in ("median_us", "p10_us", "p90_us", "cycles", "operator_bytes", "roof_us", "roof_bytes", "clock", "date",
+                  "commit", "direction"):
+        assert row[field] == record[field], field
+
+
+def test_the_peers_are_of_one_run(data):
+    shared = [row for row in expanded(data) if row["run"]]
+    runs = {}
+    for row in shared:
+        runs.setdefault((row["direction"], row["kind"], row["problem"]), set()).add(row["run"])
+    assert len(runs) == 28 and all(len(own) == 1 for own in runs.values())
+    for provider in ("dispatch", "torch.compile"):
+        record = raw("peers_h100", provider, {**PROBLEM, "kind": "rms"})
+        row = next(row for row in shared if row["who"] == provider and row["kind"] == "rms" and row["cols"] == 2048
+                   and row["direction"] == record["direction"])
+        assert (row["median_us"], row["run"]) == (record["median_us"], record["run"])
+
+
+def test_every_plain_right_record_is_there_once(data):
+    wanted = {(record["chapter"], json.dumps(record["problem"], sort_keys=True)) for record in lines("h100")
+              if record["passed"] and not record["problem"]["options"].get("group")}
+    shown = [row for row in expanded(data) if row["gpu"] == "h100" and not row["run"]]
+    assert len(shown) == len(wanted)
+    assert not any("group" in row["words"] for row in shown)
+
+
+def test_a_chapter_knows_its_page(data):
+    for chapter in data["chapters"]:
+        assert (ROOT / chapter["href"]).with_suffix(".md").exists()
+    assert [chapter["id"] for chapter in data["chapters"] if chapter["road"] == "main line"][:4] == [
+        "copy00", "fwd01", "fwd02", "fwd03"]
+
+
+def test_the_script_is_small_and_written_only_when_it_changes(tmp_path):
+    out = tmp_path / "static/chart_data.js"
+    assert chart.write(ROOT, out)
+    written = out.stat().st_mtime_ns
+    assert not chart.write(ROOT, out) and out.stat().st_mtime_ns == written
+    assert out.stat().st_size < 300_000
+    text = out.read_text(encoding="utf-8")
+    assert "</" not in text and text.count("\n") > 1000
+
+
+# --- The page ---
+
+
+@pytest.fixture(scope="module")
+def browser():
+    webdriver = pytest.importorskip("selenium.webdriver", reason="the page needs Selenium")
+    driver, chromium = shutil.which("chromedriver"), shutil.which("chromium") or shutil.which("google-chrome")
+    if not driver or not chromium:
+        pytest.skip("the page needs Chromium and chromedriver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for option in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
+        options.add_argument(option)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    own = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    yield own
+    own.quit()
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """The address of a page that holds the chart."""
+    folder = tmp_path_factory.mktemp("book")
+    chart.write(ROOT, folder / "chart_data.js")
+    for name in (*SCRIPTS, "chart.css"):
+        shutil.copy(BOOK / "static" / name, folder)
+    scripts = "".join(f'<script defer src="{name}"></script>' for name in ("chart_data.js", *SCRIPTS))
+    (folder / "chart.html").write_text(
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f'<title>The chart</title><link rel="stylesheet" href="chart.css">{scripts}</head><body data-theme="light">'
+        '<main><div id="progression" data-root="../../"></div></main></body></html>', encoding="utf-8")
+    return (folder / "chart.html").as_uri()
+
+
+class View:
+    """The page as a reader sees it."""
+
+    def __init__(self, browser, page):
+        self.browser, self.page = browser, page
+
+    def open(self, state="", width=1400):
+        self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {
+            "width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False})
+        self.browser.get("about:blank")
+        self.browser.get(self.page + (f"#chart?{state}" if state else ""))
+        self.wait("return document.querySelectorAll('.lnc-dot').length > 0")
+        return self
+
+    def run(self, script, *arguments):
+        return self.browser.execute_script(script, *arguments)
+
+    def wait(self, script, *arguments):
+        from selenium.webdriver.support.ui import WebDriverWait
+
+        return WebDriverWait(self.browser, WITHIN_S, 0.05).until(lambda _: self.run(script, *arguments))
+
+    def find(self, selector):
+        return self.browser.find_element("css selector", selector)
+
+    def text(self, selector):
+        return self.run("return document.querySelector(arguments[0]).textContent", selector)
+
+    def names(self):
+        """What a screen reader says of each dot."""
+        return self.run("return [...document.querySelectorAll('.lnc-dot')].map(dot => dot.getAttribute('aria-label'))")
+
+    def set(self, label, value):
+        """Chooses a value of the select with this label."""
+        self.run("""const field = [...document.querySelectorAll('label.lnc-field')]
+            .find(one => one.firstChild.textContent === arguments[0]);
+            const select = field.querySelector('select');
+            select.value = arguments[1]; select.dispatchEvent(new Event('change'))""", label, value)
+
+    def press(self, *keys):
+        from selenium.webdriver.common.action_chains import ActionChains
+
+        ActionChains(self.browser).send_keys(*keys).perform()
+
+    def errors(self):
+        return [entry["message"] for entry in self.browser.get_log("browser") if entry["level"] == "SEVERE"]
+
+
+@pytest.fixture
+def view(browser, page):
+    own = View(browser, page)
+    yield own
+    assert own.errors() == []
+
+
+def test_the_first_view(view):
+    view.open()
+    assert len(view.names()) == 10
+    record = raw("h100", "fwd02", PROBLEM)
+    share = 100 * record["roof_us"] / record["median_us"]
+    assert f"fwd02, {record['median_us']:.1f} µs, {share:.0f} % of the roof" in view.names()
+    ours, best = (raw_forward(who)["median_us"] for who in ("dispatch", "torch.compile"))
+    said = view.text(".lnc-said")
+    assert f"{raw('h100', 'fwd06', PROBLEM)['median_us']:.2f} µs" in said
+    assert f"ours takes {ours / best:.2f} of its time" in said
+    link = view.find(".lnc-dot[aria-label^=fwd02]")
+    assert view.run("return arguments[0].getAttribute('href')", link) == "../../chapters/fwd02_warp_per_row/notes.html"
+
+
+def raw_forward(provider):
+    return next(record for record in lines("peers_h100") if record["provider"] == provider
+                and record["direction"] == "forward" and PROBLEM.items() <= record["problem"].items())
+
+
+# Goes through every path of the controls in their order; returns the views that draw nothing and do not say why.
+EVERY_PATH = """
+const chart = window.lncChartView, found = {views: 0, empty: [], repaired: []};
+const controls = ['gpu', 'direction', 'kind', 'dtype', 'view', 'place', 'measure'];
+const values = name => {
+  const element = chart.controls[name === 'place'
+    ? (chart.model.state.view === 'width' ? 'series' : 'problem') : name].element;
+  return [...element.querySelectorAll('option, input')].filter(one => !one.disabled).map(one => one.value);
+};
+const walk = (at, state) => {
+  const changes = document.querySelector('.lnc-changes').textContent;
+  if (at === controls.length) {
+    found.views += 1;
+    const sentence = document.querySelector('.lnc-said').textContent;
+    const bad = [...document.querySelectorAll('svg *')].some(one =>
+      ['cx', 'cy', 'x1', 'y1', 'points', 'd', 'x', 'y'].some(name => /NaN|Infinity|undefined/.test(one.getAttribute(name) || '')));
+    if (!document.querySelectorAll('.lnc-dot').length || !sentence || /NaN|undefined|null/.test(
+        document.getElementById('progression').textContent) || bad) {
+      found.empty.push(JSON.stringify(state));
+    }
+    return;
+  }
+  for (const value of values(controls[at])) {
+    const name = controls[at] === 'place' ? (chart.model.state.view === 'width' ? 'series' : 'problem') : controls[at];
+    const next = {...state, [name]: value};
+    chart.choose(next);
+    if (chart.model.state[name] !== value) { found.repaired.push(JSON.stringify(next)); }
+    walk(at + 1, next);
+  }
+};
+walk(0, {});
+return found;
+"""
+
+
+def test_every_choice_that_is_enabled_draws_something(view):
+    view.open()
+    found = view.run(EVERY_PATH)
+    assert found["views"] > 300
+    assert found["empty"] == [] and found["repaired"] == []
+
+
+def test_the_controls_change_the_chart_and_the_address(view):
+    view.open()
+    view.find("input[value=backward]").click()
+    assert any(name.startswith("bwd12") for name in view.names())
+    assert "direction=backward" in view.run("return location.hash")
+    view.set("what is measured", "share")
+    assert "% of the roof" in view.text(".lnc-axes")
+    view.set("type", "f16")
+    assert "was not measured here" in view.text(".lnc-changes")
+    view.find("input[value=width]").click()
+    assert "columns" in view.names()[0] and view.text(".lnc-changes") == ""
+    address = view.run("return location.hash")
+    before = view.names()
+    view.open(address.removeprefix("#chart?"))
+    assert view.names() == before
+    view.set("GPU", "h200")
+    assert not view.find(".lnc-check input").is_enabled()
+    assert "No peer was measured here" in view.text(".lnc-key")
+
+
+def test_the_peers_can_be_left_out(view):
+    view.open()
+    assert len(view.run("return document.querySelectorAll('.lnc-contender')")) == 5
+    view.find(".lnc-check input").click()
+    assert not view.run("return document.querySelectorAll('.lnc-contender').length")
+    assert "peer" not in view.text(".lnc-said")
+
+
+def test_an_address_without_data_says_what_it_shows(view):
+    view.open("gpu=h200&kind=rms&dtype=f64&measure=colour&view=round")
+    said = view.text(".lnc-changes")
+    for word in ("RMS norm was not measured here", "f64 was not measured", "colour was not", "round"):
+        assert word in said
+    view.open("gpu=own:NVIDIA L4")
+    assert "The page keeps no file" in view.text(".lnc-changes")
+    view.run("location.hash = '#chart?direction=backward'")
+    view.wait("return document.querySelector('.lnc-dot').getAttribute('aria-label').startsWith('bwd')")
+
+
+def test_by_keyboard(view):
+    from selenium.webdriver.common.keys import Keys
+
+    view.open()
+    view.run("document.querySelector('.lnc-dot').focus()")
+    first = view.run("return document.activeElement.getAttribute('aria-label')")
+    view.press(Keys.ARROW_RIGHT)
+    second = view.run("return document.activeElement.getAttribute('aria-label')")
+    assert first.startswith("copy00") and second.startswith("fwd01")
+    assert view.find(".lnc-tip").is_displayed() and "One thread per row" in view.text(".lnc-tip")
+    view.press(Keys.ESCAPE)
+    assert not view.find(".lnc-tip").is_displayed()
+    view.press(Keys.TAB)
+    assert view.run("return document.activeElement.getAttribute('aria-label')").startswith("fwd02")
+    view.open("view=width&dtype=f16")
+    stops = view.run("return document.querySelectorAll('.lnc-dot[tabindex=\"0\"]').length")
+    assert stops == view.run("return document.querySelectorAll('.lnc-line').length") < len(view.names()) / 10
+
+
+def test_a_chapter_can_be_highlighted(view):
+    view.open("view=width&dtype=f16")
+    button = next(one for one in view.browser.find_elements("css selector", ".lnc-marks button") if one.text == "fwd03")
+    button.click()
+    assert view.run("return document.querySelectorAll('.lnc-line.lnc-marked').length") == 1
+    assert view.run("return document.activeElement.textContent") == "fwd03"
+    assert "marked=fwd03" in view.run("return location.hash")
+
+
+def test_the_table_says_the_same(view):
+    view.open()
+    heads = view.run("return [...document.querySelectorAll('.lnc-table thead th')].map(one => one.textContent)")
+    rows = view.run("return [...document.querySelectorAll('.lnc-table tbody tr')]"
+                    ".map(row => [...row.cells].map(cell => cell.textContent))")
+    table = {row[0]: dict(zip(heads, row)) for row in rows}
+    record = raw("h100", "fwd03", PROBLEM)
+    assert table["fwd03"]["median µs"] == f"{record['median_us']:.2f}"
+    assert table["fwd03"]["measured"] == f"{record['date']} {record['commit']}"
+    ratio = raw_forward("torch")["median_us"] / raw_forward("dispatch")["median_us"]
+    assert table["torch"]["time over ours, same run"] == f"{ratio:.2f}" and table["fwd03"]["time over ours, same run"] == "–"
+
+
+@pytest.mark.parametrize("width", [360, 700, 1400])
+@pytest.mark.parametrize("state", ["", "view=width&dtype=f16&direction=backward", "kind=rms&measure=share"])
+def test_nothing_scrolls_sideways(view, width, state):
+    view.open(state, width)
+    assert view.run("return document.documentElement.scrollWidth <= innerWidth")
+    outside = view.run("""const box = document.querySelector('.lnc-plot').getBoundingClientRect();
+        return [...document.querySelectorAll('.lnc-plot text')].filter(text => {
+          const own = text.getBoundingClientRect(); return own.left < box.left - 1 || own.right > box.right + 1;
+        }).map(text => text.textContent)""")
+    assert outside == []
+
+
+def test_the_chart_is_drawn_anew_where_its_place_changes(view):
+    view.open()
+    view.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {
+        "width": 400, "height": 900, "deviceScaleFactor": 1, "mobile": False})
+    view.wait("return document.querySelector('.lnc-plot svg').getAttribute('width') < 400")
+    assert view.run("return getComputedStyle(document.querySelector('.lnc-plot text')).fontSize") == "13px"
+
+
+# --- The reader's own records ---
+
+
+def own_record(chapter="fwd02", median=70.0, **fields):
+    problem = {**PROBLEM, "eps": 1e-5, "seed": 1, "options": {}}
+    return {"schema": 2, "chapter": chapter, "direction": "forward", "problem": problem, "set": None, "l2": "cold",
+            "clock": 2, "device": "NVIDIA L4", "driver": "1", "cuda": "13.0", "backend": "cuda", "date": "2026-11-30",
+            "commit": "c", "passed": True, "median_us": median, "p10_us": 0.9 * median, "p90_us": 1.2 * median,
+            "samples": 31, "cycles": 100000, "operator_bytes": 16777216, "roof_us": 60.0, "roof_bytes": 16777216,
+            **fields}
+
+
+def choose_file(view, folder, text, name="local.jsonl"):
+    """Chooses a file with this text by the input; returns what the page says of it."""
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    view.find("input[type=file]").send_keys(str(path))
+    view.wait("return document.querySelector('.lnc-file-said').textContent")
+    return view.text(".lnc-file-said")
+
+
+def jsonl(*records):
+    return "".join(json.dumps(record) + "\n" for record in records)
+
+
+def test_a_file_joins_as_another_gpu(view, tmp_path):
+    view.open()
+    said = choose_file(view, tmp_path, jsonl(own_record("fwd01", 900.0), own_record(median=80.0), own_record(),
+                                             own_record("my01", 65.0)))
+    assert said == "local.jsonl: 3 records of NVIDIA L4 are shown."
+    assert view.names() == ["fwd01, 900 µs, 7 % of the roof", "fwd02, 70.0 µs, 86 % of the roof",
+                            "my01, 65.0 µs, 92 % of the roof"]
+    assert len(view.run("return document.querySelectorAll('circle.lnc-behind')")) == 10  # the H100's, hollow
+    assert "yours: NVIDIA L4" in view.run("return [...document.querySelectorAll('option:checked')].map(o => o.text)")
+    assert "my01 is the fastest of 3 chapters here" in view.text(".lnc-said")
+    view.set("GPU", "h100")
+    assert len(view.names()) == 10
+
+
+def test_a_dropped_file_is_read(view):
+    view.open()
+    view.run("""const data = new DataTransfer();
+        data.items.add(new File([arguments[0]], 'local.jsonl'));
+        const event = name => new DragEvent(name, {dataTransfer: data, bubbles: true, cancelable: true});
+        const drop = document.querySelector('.lnc-drop');
+        drop.dispatchEvent(event('dragover'));
+        drop.dispatchEvent(event('drop'));""", jsonl(own_record()))
+    view.wait("return document.querySelector('.lnc-file-said').textContent")
+    assert view.text(".lnc-file-said") == "local.jsonl: 1 record of NVIDIA L4 is shown."
+
+
+def test_of_a_half_good_file_the_good_lines_stay(view, tmp_path):
+    view.open()
+    nameless = own_record()
+    del nameless["chapter"]
+    grouped = own_record(problem={**PROBLEM, "options": {"group": 4}})
+    text = jsonl(own_record(), own_record("fwd03", 66.0, backend="cpu"), nameless, own_record("fwd05", l2="warm"),
+                 own_record("fwd06", passed=False), grouped) + '{"schema": 2, "chap'
+    assert choose_file(view, tmp_path, text) == (
+        'local.jsonl: 1 record of NVIDIA L4 is shown. Left out: 2 lines (line 3 is not a record: no field "chapter"), 1 record '
+        "with emulated times (backend cpu), which never stand beside a GPU's, 1 record without a right result or a time, "
+        "1 record of a warm L2 or with the host's time and 1 record with the option group, which counts another thing in "
+        "each chapter.")
+    assert len(view.names()) == 1
+
+
+@pytest.mark.parametrize("text, words", [
+    ("", "local.jsonl is empty."),
+    ("\n \n", "local.jsonl is empty."),
+    ("# a page\n", "local.jsonl holds no record: line 1 is not a record: it is not JSON. Nothing was changed."),
+    ("[1]\n", "line 1 is not a record: it is not a JSON object"),
+    ('\n\n{"a": 1}\n', 'line 3 is not a record: no field "schema"'),
+    (jsonl({**own_record(), "schema": 1}), "its schema is 1, and this chart reads schema 2"),
+    (jsonl({**own_record(), "median_us": "<b>fast</b>"}), "a measurement is not a number above 0"),
+    (jsonl(own_record(backend="cpu", device="a CPU")),
+     "local.jsonl holds nothing to draw: 1 record with emulated times (backend cpu), which never stand beside a GPU's."),
+])
+def test_a_file_without_a_record_changes_nothing(view, tmp_path, text, words):
+    view.open()
+    before = view.names()
+    assert words in choose_file(view, tmp_path, text)
+    assert view.names() == before
+
+
+def test_words_of_a_file_stay_words(view, tmp_path):
+    view.open()
+    device = "<img src=x onerror=alert(1)>"
+    said = choose_file(view, tmp_path, jsonl(own_record(device=device)))
+    assert device in said and not view.run("return document.querySelectorAll('#progression img').length")
+
+
+def test_options_are_called_as_in_the_committed_data(view, tmp_path):
+    options = {"dropout": 0.1, "residual": "same", "prenorm": True}
+    record = own_record("fwd07", 900.0, problem={"kind": "layer", "dtype": "bf16", "rows": 131072, "cols": 1024,
+                                                 "options": options})
+    view.open()
+    choose_file(view, tmp_path, jsonl(record))
+    words = "131072 × 1024, dropout 0.1, residual, prenorm"
+    assert words in view.run("return [...document.querySelectorAll('option:checked')].map(o => o.text)")
+    assert view.run("return document.querySelectorAll('circle.lnc-behind').length") == 1  # the H100's on the same problem
+
+
+def test_peers_of_the_readers_own(view, tmp_path):
+    def provider(name, median, run, **fields):
+        record = own_record(name, median, run=run, host="hidden", **fields)
+        return {**record, "provider": record.pop("chapter")}
+
+    view.open()
+    choose_file(view, tmp_path, jsonl(
+        own_record(), provider("dispatch", 61.0, "2026-11-30T1", chosen="fwd06"), provider("torch", 80.0, "2026-11-30T1"),
+        provider("torch", 10.0, "2026-11-30T2")))
+    assert "fwd06, took 61.00 µs and the fastest peer, torch, 80.00 µs: ours takes 0.76" in view.text(".lnc-said")
+
+
+def test_printed_without_controls_and_with_the_table(view):
+    view.open()
+    view.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    view.run("window.dispatchEvent(new Event('beforeprint'))")
+    assert not view.find(".lnc-controls").is_displayed() and view.find(".lnc-table").is_displayed()
+    view.run("window.dispatchEvent(new Event('afterprint'))")
+    view.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_no_serious_fault(view, theme):
+    axe = pytest.importorskip("axe_core_python", reason="the check of access needs axe-core-python")
+    source = Path(axe.__file__).parent / "axe.min.js"
+    for state in ("", "view=width&dtype=f16"):
+        view.open(state)
+        view.run("""document.body.dataset.theme = arguments[0];
+            if (arguments[0] === 'dark') { document.body.style.cssText = `background: #131416; color: #cfd0d0;
+              --color-foreground-primary: #cfd0d0; --color-foreground-secondary: #9ca0a5;
+              --color-background-primary: #131416; --color-background-secondary: #1a1c1e`; }
+            document.querySelector('details').open = true""", theme)
+        view.run(source.read_text(encoding="utf-8"))
+        found = view.browser.execute_async_script("axe.run('#progression').then(arguments[0])")
+        assert [(fault["id"], fault["nodes"][0]["html"]) for fault in found["violations"]
+                if fault["impact"] in ("serious", "critical")] == []
