@@ -32,7 +32,7 @@ SCRIPTS = {
     "kernel": ["reading.js", "player.js"],
     "questions": ["questions.js"],
     "notes": ["try_first.js"],
-    CHART: ["chart_data.js", "chart.js"],
+    CHART: ["chart_data.js", "chart_records.js", "chart.js"],
 }
 STYLES = {"kernel": ["reading.css", "player.css"], "questions": ["questions.css"], CHART: ["chart.css"]}
 
@@ -74,7 +74,8 @@ def contents():
                                       for path in ROOT.glob("common/*/*.md")
                                       if path.relative_to(ROOT).with_suffix("").as_posix() != CHART),
              "reference_cpu/README"]
-    return "\n".join([toctree("", [GLOSSARY, CHART]), *parts, toctree("Notebooks", shown), toctree("The house", house)])
+    first = toctree("", [GLOSSARY, CHART], {GLOSSARY: "Map, symbols, glossary", CHART: "The progression as a chart"})
+    return "\n".join([first, *parts, toctree("Notebooks", shown), toctree("The house", house)])
 
 
 def toctree(caption, documents, titles=None):

@@ -1,11 +1,16 @@
 """Every page of the book: it opens from a file, fits, has its mathematics; every link leads somewhere."""
 
+import functools
 import re
+import threading
 from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.keys import Keys
 
 BOOK = Path(__file__).resolve().parents[3] / "build/book"
 MEGABYTES = 40  # the book's size, at most
@@ -181,3 +186,62 @@ def test_a_page_on_paper_has_its_text_and_no_controls(open_page):
     assert shown, "paper lacks what 'Try first' hides"
     assert page.script("return document.querySelector('.chapter-bar').offsetHeight") == 0
     page.script("localStorage.clear()")
+
+
+# --- From a web server ---
+
+
+class Silent(SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def server(book):
+    """The address of a web server that has the book."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Silent, directory=str(book))) as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{running.server_port}"
+        running.shutdown()
+
+
+def test_a_web_server_serves_it_as_well(page, server):
+    page.driver.get(f"{server}/{KERNEL}")
+    page.settle()
+    assert page.script("return document.querySelector('.reading').matches('.following')")
+    page.driver.get(f"{server}/search.html?q=bank+conflict")
+    assert wait(page, "return document.querySelectorAll('#search-results li a').length")
+    asked = page.asked_of_the_network()
+    assert asked and all(url.startswith(server) for url in asked)
+
+
+# --- By keyboard ---
+
+
+def focused_in_turn(page, presses):
+    """What has the focus after each press of the tabulator: a tag, its class and whether it can be seen to have it."""
+    found = []
+    for _ in range(presses):
+        ActionChains(page.driver).send_keys(Keys.TAB).perform()
+        found.append(page.script("""
+            const element = document.activeElement;
+            const style = getComputedStyle(element);
+            const marked = style.outlineStyle !== 'none' || style.boxShadow !== 'none';
+            return [element.matches('.chapter-bar a') ? 'bar' : element.closest('.try-first') ? 'try first' :
+                    element.tagName.toLowerCase(), marked];"""))
+    return found
+
+
+def test_the_tabulator_reaches_every_control_and_shows_where_it_is(open_page):
+    page = open_page(LESSON)
+    page.script("document.querySelector('.sidebar-drawer').remove()")  # the theme's own, of many links
+    found = focused_in_turn(page, 16)
+    assert {"bar", "try first", "a"} <= {name for name, _ in found}
+    assert all(marked for name, marked in found if name in ("bar", "try first"))
+
+
+def test_the_first_stop_leads_past_the_contents(open_page):
+    page = open_page(LESSON)
+    page.script("document.querySelector('.skip-to-content').focus()")
+    page.driver.switch_to.active_element.send_keys(Keys.ENTER)
+    assert page.script("return location.hash") == "#furo-main-content"
