@@ -16,7 +16,7 @@ import chart  # noqa: E402
 H100 = "NVIDIA H100 80GB HBM3"
 PROBLEM = {"kind": "layer", "dtype": "f32", "rows": 1024, "cols": 2048}
 WITHIN_S = 5  # how long a test waits for the page
-SCRIPTS = ("chart_records.js", "chart.js")
+SCRIPTS = ("chart_records.js", "chart_drawing.js", "chart.js")
 
 
 # --- The data ---
