@@ -190,7 +190,7 @@ window.lncDrawing = (() => {
     const order = [...new Set([...model.chapters.keys(), ...dots.map(row => row.who)])]
       .filter(who => [...dots, ...behind].some(row => row.who === who));
     const places = [...order, ...(peers.length ? ['peers'] : [])];
-    const chart = frame(width, narrow ? 380 : 460, {right, bottom: 50, measure, rows: [...dots, ...behind, ...peers],
+    const chart = frame(width, narrow ? 380 : 460, {right, bottom: 58, measure, rows: [...dots, ...behind, ...peers],
       label: `${DIRECTIONS[state.direction]}, ${measure.label}, chapter by chapter`});
     const step = (chart.box.right - chart.box.left) / places.length;
     const x = row => chart.box.left + (places.indexOf(row.who) + 0.5) * step;
