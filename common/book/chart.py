@@ -7,7 +7,7 @@ from file:// too.
 
     start      the key of the problem that every chapter was measured on, see static/chart_records.js
     types      {"f32": 4}: the bytes of an element
-    options    what a problem may have beside its shape: [name, what is usual, the word for it], in the order of the words
+    options    what a problem may have beside its shape: [name, what is usual, the word for it], in the words' order
     chapters   id, title, direction, road, parent, href (relative to the book's root), in reading order
     gpus       id, name, device
     problems   [kind, dtype, rows, cols, options in words]

@@ -79,8 +79,8 @@ window.lncRecords = (() => {
 
   /** The peers, and our library beside them, of what the controls ask for. */
   function contenders(rows, asked) {
-    return rows.filter(row => ['peer', 'library'].includes(row.role) && row.run && row.gpu === asked.gpu && row.dtype === asked.dtype
-      && row.direction === asked.direction && row.kind === asked.kind);
+    return rows.filter(row => ['peer', 'library'].includes(row.role) && row.run && row.gpu === asked.gpu
+      && row.dtype === asked.dtype && row.direction === asked.direction && row.kind === asked.kind);
   }
 
   /** {value of `key`: its rows}, in the order in which the values appear. */
@@ -128,11 +128,11 @@ window.lncRecords = (() => {
     return rows.reduce((best, row) => (row.median_us < best.median_us ? row : best));
   }
 
-  /** Of each chapter its mean part of the fastest's speed over the problems it was measured on: Map by id. */
+  /** Of each chapter its mean part of the fastest's speed over all problems, 0 where it was not measured: Map by id. */
   function merits(shown) {
     const least = new Map([...by(shown, row => row.key)].map(([key, list]) => [key, fastest(list).median_us]));
     return new Map([...by(shown, row => row.who)].map(([who, list]) =>
-      [who, list.reduce((sum, row) => sum + least.get(row.key) / row.median_us, 0) / list.length]));
+      [who, list.reduce((sum, row) => sum + least.get(row.key) / row.median_us, 0) / least.size]));
   }
 
   // --- What there is to say ---
@@ -207,7 +207,8 @@ window.lncRecords = (() => {
     const commits = said('commit');
     const parts = [device, listed(said('date')), commits.length ? `commit ${listed(commits)}` : '', ...said('versions')];
     const old = rows.some(row => row.clock === 1)
-      ? ' Some were timed with the older clock, one flush before each launch: the shortest of these may be up to 5 % off.' : '';
+      ? ' Some were timed with the older clock, one flush before each launch: the shortest of these may be up to 5 % off.'
+      : '';
     return `Median of launches with a cold L2. ${parts.filter(Boolean).join(', ')}.${old}`;
   }
 
@@ -216,7 +217,8 @@ window.lncRecords = (() => {
   /** Reads a text of one JSON object a line. Returns {rows, said}: rows of known GPUs only, and one or two sentences on
    *  what was read and what was left out. `name` is the file's; `data` is window.lncChart. */
   function read(text, name, data) {
-    const lines = text.replace(/^\uFEFF/, '').split(/\r?\n/).map((line, at) => [line, at + 1]).filter(([line]) => line.trim());
+    const lines = text.replace(/^\uFEFF/, '').split(/\r?\n/).map((line, at) => [line, at + 1])
+      .filter(([line]) => line.trim());
     if (!lines.length) {
       return {rows: [], said: `${name} is empty.`};
     }

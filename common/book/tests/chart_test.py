@@ -16,7 +16,7 @@ import chart  # noqa: E402
 H100 = "NVIDIA H100 80GB HBM3"
 PROBLEM = {"kind": "layer", "dtype": "f32", "rows": 1024, "cols": 2048}
 WITHIN_S = 5  # how long a test waits for the page
-SCRIPTS = ("chart_records.js", "chart.js")
+SCRIPTS = ("chart_records.js", "chart_drawing.js", "chart.js")
 
 
 # --- The data ---
@@ -337,7 +337,8 @@ def test_nothing_scrolls_sideways(view, width, state):
     assert view.run("return document.documentElement.scrollWidth <= innerWidth")
     outside = view.run("""const box = document.querySelector('.lnc-plot').getBoundingClientRect();
         return [...document.querySelectorAll('.lnc-plot text')].filter(text => {
-          const own = text.getBoundingClientRect(); return own.left < box.left - 1 || own.right > box.right + 1;
+          const own = text.getBoundingClientRect();
+          return own.left < box.left - 1 || own.right > box.right + 1 || own.bottom > box.bottom + 1;
         }).map(text => text.textContent)""")
     assert outside == []
 
