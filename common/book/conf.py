@@ -41,6 +41,7 @@ mathjax_path = "mathjax/tex-chtml.js"
 
 html_theme = "furo"
 html_title = project
+html_favicon = "static/icon.svg"
 html_static_path = ["static"]
 html_css_files = ["book.css"]
 html_js_files = [("book.js", {"defer": "defer"})]

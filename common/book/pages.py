@@ -32,7 +32,7 @@ SCRIPTS = {
     "kernel": ["reading.js", "player.js"],
     "questions": ["questions.js"],
     "notes": ["try_first.js"],
-    CHART: ["chart_data.js", "chart_records.js", "chart.js"],
+    CHART: ["chart_data.js", "chart_records.js", "chart_drawing.js", "chart.js"],
 }
 STYLES = {"kernel": ["reading.css", "player.css"], "questions": ["questions.css"], CHART: ["chart.css"]}
 

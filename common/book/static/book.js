@@ -1,4 +1,5 @@
-// On every page: what a word of the glossary means, while the pointer or the focus is on a link to it.
+// On every page: what a word of the glossary means, while the pointer or the focus is on a link to it; and the theme's
+// menus by keyboard.
 'use strict';
 
 (() => {
@@ -36,7 +37,26 @@
     shown = { link, box };
   }
 
+  /** The theme opens its menus by labels of hidden boxes, which take no focus: here they do, and Enter or space clicks. */
+  function reachByKeyboard(label, name) {
+    const box = document.getElementById(label.htmlFor);
+    label.tabIndex = 0;
+    label.setAttribute('role', 'button');
+    label.setAttribute('aria-label', name || box.getAttribute('aria-label'));
+    label.addEventListener('keydown', (event) => {
+      if (event.key === 'Enter' || event.key === ' ') {
+        event.preventDefault();
+        label.click();
+      }
+    });
+  }
+
   document.addEventListener('DOMContentLoaded', () => {
+    const menus = { '.nav-overlay-icon': 'Contents of the book', '.toc-overlay-icon': 'Contents of this page',
+                    '.sidebar-tree .toctree-checkbox ~ label': '' };
+    for (const [selector, name] of Object.entries(menus)) {
+      document.querySelectorAll(selector).forEach((label) => reachByKeyboard(label, name));
+    }
     for (const link of document.querySelectorAll('article a[href]')) {
       if (anchorOf(link)) {
         link.classList.add('word');

@@ -245,3 +245,25 @@ def test_the_first_stop_leads_past_the_contents(open_page):
     page.script("document.querySelector('.skip-to-content').focus()")
     page.driver.switch_to.active_element.send_keys(Keys.ENTER)
     assert page.script("return location.hash") == "#furo-main-content"
+
+
+def test_a_phone_s_menu_opens_by_keyboard(open_page):
+    page = open_page(LESSON, 360)
+
+    def left():
+        return page.script("return document.querySelector('.sidebar-drawer').getBoundingClientRect().left")
+
+    assert left() < 0
+    page.script("document.querySelector('.nav-overlay-icon').focus()")
+    page.driver.switch_to.active_element.send_keys(Keys.ENTER)
+    assert wait(page, "return document.querySelector('.sidebar-drawer').getBoundingClientRect().left === 0")
+
+
+def test_a_chapter_s_pages_unfold_in_the_contents_by_keyboard(open_page):
+    page = open_page("README.html")
+    label = page.one(".sidebar-tree .toctree-l1 label")
+    page.script("arguments[0].focus()", label)
+    before = page.script("return [...document.querySelectorAll('.sidebar-tree .toctree-l2')].filter(e => e.offsetHeight).length")
+    label.send_keys(Keys.SPACE)
+    assert before == 0 and page.script(
+        "return [...document.querySelectorAll('.sidebar-tree .toctree-l2')].filter(e => e.offsetHeight).length") > 0
