@@ -63,6 +63,25 @@ def test_the_marked_remark_stands_beside_its_line_wherever_one_scrolls_to(open_p
         assert abs(y - remark) < NEAR, f"line {line}"
 
 
+def test_between_two_lines_the_remarks_move_evenly(open_page):
+    page = open_page(LONG)
+    lines = page.script("return [...new Set([...document.querySelectorAll('.remark')].map(r => +r.dataset.line))]")
+    first, second = next((a, b) for a, b in zip(lines[5:], lines[6:]) if b - a > 10)
+
+    def shift(y):
+        page.script("""
+            const top = document.getElementById('line-' + arguments[0]).getBoundingClientRect().top;
+            scrollBy({top: top + arguments[1] - innerHeight / 3, behavior: 'instant'});""", first, y)
+        page.settle()
+        return page.script("return parseFloat(document.querySelector('.reading').style.getPropertyValue('--shift'))")
+
+    apart = page.script("const y = n => document.getElementById('line-' + n).getBoundingClientRect().top;"
+                        "return y(arguments[1]) - y(arguments[0])", first, second)
+    begin, middle, end = shift(0), shift(apart / 2), shift(apart)
+    assert begin != end
+    assert abs(middle - (begin + end) / 2) < 2
+
+
 def test_a_mark_in_the_source_leads_to_its_remark_and_back(open_page):
     page = open_page(LONG)
     mark = page.one(".line a.mark[href='#remark-9']")
