@@ -29,7 +29,7 @@ MATHJAX = "sphinx-mathjax-offline"
 
 # The pages that scripts of their own belong to: where they stand under static/ or build/book-data/static/.
 SCRIPTS = {
-    "kernel": ["reading.js", "player.js"],
+    "kernel": ["reading.js", "player_model.js", "player_words.js", "player_stage.js", "player.js"],
     "questions": ["questions.js"],
     "notes": ["try_first.js"],
     CHART: ["chart_data.js", "chart_records.js", "chart_drawing.js", "chart.js"],
