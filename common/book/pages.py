@@ -23,7 +23,7 @@ CHART = "common/book/chart"
 ANCHOR = re.compile(r'<a id="([^"]+)">')
 OTHER_SOURCE = re.compile(r"\]\(((?:[\w.]+/)*(?!kernel\.cu)\w+\.cu)\)")
 CONTRIBUTING = re.compile(r"\]\(((?:\.\./)*)\.github/CONTRIBUTING\.md")
-LAB_LINK = re.compile(r"\[([^\]]*)\]\(lab\.md(?:#[^)]*)?\)")
+LINK_TO = r"\[([^\]]*)\]\({name}\.md(?:#[^)]*)?\)"  # in the same directory
 IMAGE_WITHOUT_WORDS = re.compile(r"<img(?![^>]*\balt=\"[^\"])[^>]*>")
 MATHJAX = "sphinx-mathjax-offline"
 
@@ -100,8 +100,8 @@ def on_source(app, document, source):
         there = [name for name in PAGES if (ROOT / chapter.directory / file_of(name)).exists()]
         source[0] += toctree("", [document_of(chapter, name) for name in there if name != page],
                              {document_of(chapter, name): PAGES[name] for name in there})
-        if "lab" not in there:
-            source[0] = LAB_LINK.sub(r"\1", source[0])
+        for name in {"questions", "lab"} - {*there}:
+            source[0] = re.sub(LINK_TO.format(name=name), r"\1", source[0])
 
 
 def file_of(page):
@@ -149,8 +149,19 @@ def on_doctree(app, doctree):
     for node in doctree.findall(nodes.literal_block):
         if node.astext().startswith("%%kernel"):
             node["language"] = "cuda"
+    if place_of(document)[1] == "notes":
+        add_way_to_player(doctree)
     if document == GLOSSARY:
         app.env.metadata[document]["meanings"] = glossary_of(doctree)
+
+
+def add_way_to_player(lesson):
+    """A link behind the picture, or behind the idea where a lesson has none: who has seen how it is meant can see it run."""
+    parts = {name: section for section in lesson.findall(nodes.section) for name in section["ids"]}
+    part = parts.get("the-picture", parts.get("the-idea"))
+    if part is not None:
+        part += nodes.raw("", '<p><a href="kernel.html#watch">Watch it run</a>, one turn of a warp after the other.</p>',
+                          format="html")
 
 
 def with_line(node):

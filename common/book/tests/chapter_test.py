@@ -35,6 +35,13 @@ def test_next_follows_the_main_line_and_previous_goes_back(open_page):
     assert page.one("h1").text.startswith("bwd04")
 
 
+def test_a_lesson_leads_to_its_player(open_page):
+    page = open_page(LESSON)
+    page.click("#the-picture a[href='kernel.html#watch']")
+    page.settle()
+    assert page.one("#watch .player button").is_displayed()
+
+
 # --- Source and remarks ---
 
 
