@@ -60,7 +60,7 @@ def shortened(launch, problem):
     """A launch with what is told of it. Events point to earlier ones by their numbers, which change."""
     def is_told(event):
         warp = event.get("warp", 0)
-        return warp < (problem.shuffles_of if event["do"] == "shuffle" else problem.warps)
+        return warp < problem.warps and (warp < problem.shuffles_of or event["do"] != "shuffle")
 
     told = [i for i, event in enumerate(launch["events"]) if is_told(event)]
     number = {old: new for new, old in enumerate(told)}

@@ -236,7 +236,7 @@
     vote: (run, state, event) => `Warp ${event.warp}: the lanes vote.`,
     fence: (run, state, event) => `Warp ${event.warp}: ${who(event)} ${FENCES[event.for] || 'sets a fence'}.`,
     init: (run, state, event) => `Warp ${event.warp}: ${who(event)} sets up mbarrier ${event.mbarrier}.`,
-    arrive: (run, state, event) => `Warp ${event.warp}: ${who(event)} arrives at mbarrier ${event.mbarrier}, and says how much is to come.`,
+    arrive: (run, state, event) => `Warp ${event.warp}: ${who(event)} arrives at mbarrier ${event.mbarrier}.`,
     'arrive at cluster': (run, state, event) => `Warp ${event.warp} arrives at the barrier of the cluster, and goes on.`,
     'bulk store': (run, state, event) => `Warp ${event.warp}: ${who(event)} asks the copy engine to write ${copied(run, event)}, ${plural(event.bytes, 'byte')}, to ${event.to_in}.`,
     'remote store': (run, state, event) => `Warp ${event.warp}: ${who(event)} sends ${plural(event.bytes, 'byte')} to ${event.to_in}.`,
