@@ -37,7 +37,7 @@ PROBLEMS = {
     "fwd04": Problem("--rows 2 --cols 256"),
     "fwd05": Problem("--rows 1 --cols 1024"),  # one tile of eight loads a thread
     "fwd06": Problem("--rows 4 --cols 256"),  # two accesses of 16 bytes a lane
-    "fwd07": Problem("--rows 2 --cols 256 --residual same --prenorm"),
+    "fwd07": Problem("--rows 2 --cols 512 --residual same --prenorm"),
     "fwd08": Problem("--rows 8 --cols 520 --blocks 1", shuffles_of=1),  # one ring of four slots, twice around
     "fwd09": Problem("--rows 4 --cols 128"),
     "bwd01": Problem("--rows 32 --cols 16"),

@@ -305,7 +305,7 @@ def test_the_copies_of_lanes_are_there_once_their_group_was_waited_for(show):
 
 def test_lanes_that_add_at_one_address_take_turns(show):
     page = show(adds())
-    assert page.says().endswith("column 3: 32 of them at one address, so they take turns.")
+    assert page.says().endswith("column 3: all of them at one address, so they take turns.")
     assert "32 lanes add at one address: 32 turns." in page.text(".player-now")
     assert "each at its own address" in page.go(1).says()
 
