@@ -37,7 +37,7 @@ PROBLEMS = {
     "fwd04": Problem("--rows 2 --cols 256"),
     "fwd05": Problem("--rows 1 --cols 1024"),  # one tile of eight loads a thread
     "fwd06": Problem("--rows 4 --cols 256"),  # two accesses of 16 bytes a lane
-    "fwd07": Problem("--rows 2 --cols 256 --residual same --prenorm"),
+    "fwd07": Problem("--rows 2 --cols 512 --residual same --prenorm"),
     "fwd08": Problem("--rows 8 --cols 520 --blocks 1", shuffles_of=1),  # one ring of four slots, twice around
     "fwd09": Problem("--rows 4 --cols 128"),
     "bwd01": Problem("--rows 32 --cols 16"),
@@ -60,7 +60,7 @@ def shortened(launch, problem):
     """A launch with what is told of it. Events point to earlier ones by their numbers, which change."""
     def is_told(event):
         warp = event.get("warp", 0)
-        return warp < (problem.shuffles_of if event["do"] == "shuffle" else problem.warps)
+        return warp < problem.warps and (warp < problem.shuffles_of or event["do"] != "shuffle")
 
     told = [i for i, event in enumerate(launch["events"]) if is_told(event)]
     number = {old: new for new, old in enumerate(told)}

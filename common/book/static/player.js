@@ -196,11 +196,12 @@
         'next warp': (event, now) => event.warp !== undefined && event.warp !== now.warp,
         'next barrier': (event) => event.do === 'barrier' || (event.do === 'go on' && event.since !== undefined),
       };
-      for (const [name, test] of Object.entries(tests)) {
+      this.jumpButtons = Object.entries(tests).map(([name, test]) => {
         const made = element('button', '', { type: 'button' }, name);
         made.addEventListener('click', () => this.jump(test));
-        jumps.append(made);
-      }
+        return { made, test };
+      });
+      jumps.append(...this.jumpButtons.map(({ made }) => made));
       return jumps;
     }
 
@@ -216,7 +217,7 @@
     tellProblem() {
       const { trace, run } = this;
       const { launch } = run;
-      const warps = launch.warps_in_all > launch.warps ? `the first ${launch.warps > 1 ? launch.warps : ''} of ${launch.warps_in_all} warps`
+      const warps = launch.warps_in_all > launch.warps ? `the first ${launch.warps > 1 ? `${launch.warps} ` : ''}of ${launch.warps_in_all} warps`
         : player.plural(launch.warps, 'warp');
       this.problem.textContent = `${problemOf(trace)}: block ${trace.block} of ${launch.blocks}, ${warps}. `;
       if (trace.launches.length < 2) {
@@ -247,6 +248,9 @@
       this.state = undefined;
       this.slider.max = String(this.last);
       this.tellProblem();
+      for (const { made, test } of this.jumpButtons) {
+        made.hidden = !this.run.events.some((event) => test(event, this.run.events[0]));
+      }
       this.go(0);
     }
 

@@ -327,6 +327,20 @@ window.lncPlayer = window.lncPlayer || {};
     return found;
   }
 
+  /** The names of shared memory into which single lanes put what a warp or a block has added up. */
+  function partialsOf(run) {
+    const byOne = new Set();
+    const byMany = new Set();
+    for (const event of run.events) {
+      if (event.do === 'remote store') {
+        byOne.add(event.to_in);
+      } else if (event.do === 'store') {
+        (count(maskOf(event)) === 1 ? byOne : byMany).add(event.in);
+      }
+    }
+    return [...byOne].filter((name) => !byMany.has(name));
+  }
+
   /** A launch of a trace, with what the replay asks again and again. */
   function read(trace, number) {
     const launch = trace.launches[number];
@@ -334,6 +348,7 @@ window.lncPlayer = window.lncPlayer || {};
     run.parts = touchedParts(run);
     run.slots = slotsOf(run);
     run.reasons = reasonsOf(run);
+    run.partials = partialsOf(run);
     return run;
   }
 
@@ -351,7 +366,7 @@ window.lncPlayer = window.lncPlayer || {};
       released: false, // what it waits for has come, and it has not gone on yet
       began: false,
       sums: null, // of a butterfly on its way
-      lastRead: '', // the part of shared memory that it read last, but for slots
+      lastRead: '', // the partial sums in shared memory that it read last, if it read them last
       groups: [], // slots of its own copies, a list a group; the last is open
     });
     const touched = {};
@@ -416,6 +431,7 @@ window.lncPlayer = window.lncPlayer || {};
       state.totals.requests += 1;
       state.totals.sectors += sectors.length;
       state.totals.used += sectors.reduce((sum, sector) => sum + count(sector.used), 0);
+      warp.lastRead = '';
       return;
     }
     const passes = passesOf(run, event);
@@ -429,7 +445,7 @@ window.lncPlayer = window.lncPlayer || {};
       state.slots[slot].state = 'being read';
       state.slotInTurn = slot;
     } else {
-      warp.lastRead = event.in;
+      warp.lastRead = run.partials.includes(event.in) ? event.in : '';
     }
   }
 

@@ -415,11 +415,11 @@
 
   /** '4 × 128', '8 words', and which rows of a table are shown if not all */
   function shapeOf(run, name) {
-    const { shape, space } = run.trace.memory[name];
+    const { shape } = run.trace.memory[name];
     const { cols, rows } = run.parts[name];
     if (shape.length === 1) {
       const all = player.sizeOf(run, name);
-      return player.plural(all, space === 'device' ? 'element' : 'word') + (cols < all ? ', a part' : '');
+      return player.plural(all, player.unitName(run, name)) + (cols < all ? ', a part' : '');
     }
     const last = rows[rows.length - 1];
     const neighbours = last - rows[0] === rows.length - 1;

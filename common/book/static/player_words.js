@@ -15,9 +15,9 @@
     return `${Number.isInteger(share) || share >= 20 ? Math.round(share) : share.toFixed(1)} %`;
   }
 
-  /** '3' or '3 to 7' */
+  /** '3', '3 and 4' or '3 to 7' */
   function span(first, last) {
-    return first === last ? `${first}` : `${first} to ${last}`;
+    return first === last ? `${first}` : `${first} ${last === first + 1 ? 'and' : 'to'} ${last}`;
   }
 
   function some(word, first, last) {
@@ -35,6 +35,12 @@
     return [...units].sort((a, b) => a - b);
   }
 
+  /** What a unit of a tensor is called: the workspace is told in bytes. */
+  function unitName(run, name) {
+    const tensor = run.trace.memory[name];
+    return tensor.space !== 'device' ? 'word' : tensor.element_bytes === 1 ? 'byte' : 'element';
+  }
+
   /** Where stretches of one tensor lie: 'columns 0 to 31 of row 0', 'words 0 to 7'. */
   function where(run, stretches) {
     const { name } = stretches[0];
@@ -47,7 +53,7 @@
       return among('word');
     }
     if (shape.length === 1) {
-      return among(OF_ROWS.includes(name) ? 'row' : shape[0] === run.trace.problem.cols ? 'column' : 'element');
+      return among(OF_ROWS.includes(name) ? 'row' : shape[0] === run.trace.problem.cols ? 'column' : unitName(run, name));
     }
     const cols = shape[1];
     const [top, bottom] = [Math.floor(first / cols), Math.floor(last / cols)];
@@ -60,7 +66,9 @@
     }
     const columns = [...new Set(units.map((unit) => unit % cols))].sort((a, b) => a - b);
     if (units.length === columns.length * (bottom - top + 1)) {
-      return `${some('column', columns[0], columns[columns.length - 1])} of ${some('row', top, bottom)}`;
+      const right = columns[columns.length - 1];
+      const told = columns.length === right - columns[0] + 1 ? some('column', columns[0], right) : plural(columns.length, 'column');
+      return `${told} of ${some('row', top, bottom)}`;
     }
     return `${plural(units.length, 'element')} of ${some('row', top, bottom)}`;
   }
@@ -114,8 +122,8 @@
     const lanes = player.count(player.maskOf(event));
     const most = player.mostAtOneAddress(event);
     if (event.do === 'atomic') {
-      return most > 1 ? `${begin}: ${most} of them at one address, so they take turns.`
-        : `${begin}: each at its own address, in ${plural(sectors.length, 'sector')}.`;
+      return most > 1 ? `${begin}: ${most === lanes ? 'all' : most} of them at one address, so they take turns.`
+        : `${begin}: ${lanes > 1 ? 'each at its own address, in ' : ''}${plural(sectors.length, 'sector')}.`;
     }
     if (most === lanes && lanes > 1) {
       return `${begin}: all of them the same ${event.each} bytes, 1 sector.`;
@@ -203,13 +211,16 @@
       + `a lane, to ${slotName(run, player.slotOf(run, to[0]))}, and go on at once.`;
   }
 
+  const COPYING = ['bulk store', 'remote store'];
+
   function arrives(run, state, event) {
     if (event.copy === undefined) {
       return 'What another block has sent arrives.';
     }
     const index = state.slotsOfCopies[event.copy];
     if (index === undefined) {
-      return `Copy ${event.copy} has arrived.`;
+      const begun = run.events.find((each) => COPYING.includes(each.do) && each.copy === event.copy);
+      return begun ? `${plural(begun.bytes, 'byte')} have arrived in ${begun.to_in}.` : 'A copy has arrived.';
     }
     const slot = state.slots[index];
     return slot.onTheWay ? `The copy engine has brought a part of what ${slotName(run, index)} waits for (${holding(run, lastOf(slot))}).`
@@ -218,8 +229,8 @@
 
   function complete(run, state, event) {
     const slot = run.slots.findIndex((each) => each.mbarrier === event.mbarrier);
-    const what = slot >= 0 ? `of ${slotName(run, slot)}` : `${event.mbarrier}`;
-    return `The mbarrier ${what} is complete: who waits for it may go on.`;
+    const what = slot >= 0 ? `The mbarrier of ${slotName(run, slot)}` : `Mbarrier ${event.mbarrier}`;
+    return `${what} is complete: who waits at it may go on.`;
   }
 
   // --- The rest ---
@@ -236,7 +247,7 @@
     vote: (run, state, event) => `Warp ${event.warp}: the lanes vote.`,
     fence: (run, state, event) => `Warp ${event.warp}: ${who(event)} ${FENCES[event.for] || 'sets a fence'}.`,
     init: (run, state, event) => `Warp ${event.warp}: ${who(event)} sets up mbarrier ${event.mbarrier}.`,
-    arrive: (run, state, event) => `Warp ${event.warp}: ${who(event)} arrives at mbarrier ${event.mbarrier}, and says how much is to come.`,
+    arrive: (run, state, event) => `Warp ${event.warp}: ${who(event)} arrives at mbarrier ${event.mbarrier}.`,
     'arrive at cluster': (run, state, event) => `Warp ${event.warp} arrives at the barrier of the cluster, and goes on.`,
     'bulk store': (run, state, event) => `Warp ${event.warp}: ${who(event)} asks the copy engine to write ${copied(run, event)}, ${plural(event.bytes, 'byte')}, to ${event.to_in}.`,
     'remote store': (run, state, event) => `Warp ${event.warp}: ${who(event)} sends ${plural(event.bytes, 'byte')} to ${event.to_in}.`,
@@ -266,5 +277,5 @@
     return says ? says(run, state, event) : `${event.warp === undefined ? '' : `Warp ${event.warp}: `}${event.do}.`;
   }
 
-  Object.assign(player, { holding, percent, plural, say, slotName, where });
+  Object.assign(player, { holding, percent, plural, say, slotName, unitName, where });
 })();
