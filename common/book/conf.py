@@ -50,6 +50,7 @@ html_show_sphinx = False
 html_show_copyright = False
 html_copy_source = False
 html_show_sourcelink = False
+html_search_scorer = str(HERE / "scorer.js")
 html_show_search_summary = False  # it would fetch each page found, which no browser allows from file://
 html_domain_indices = False
 html_use_index = False

@@ -122,7 +122,6 @@ class KernelParser(Parser):
         shown = coloured(kernel)
         page += raw(tools(bool(counts), identifier))
         page += raw(f'<div class="reading highlight" role="group" aria-label="{identifier}, kernel.cu and its remarks">')
-        page += raw(COUNTS_HEAD if counts else "")
         for begin, end, numbers in stretches_of(marks, first, len(kernel)):
             beside = [remarks[number] for number in numbers if number in remarks]
             self.add_stretch(page, shown, range(begin, end + 1), beside, counts)
@@ -193,11 +192,6 @@ def tools(has_counts, identifier):
         return f'<p class="reading-tools"><span class="missing">No counts here: they need GCC.</span> {onward}</p>'
     return ('<p class="reading-tools"><button type="button" class="counts-switch" aria-pressed="false">Counts in the '
             f'margin</button> {onward}</p>')
-
-
-COUNTS_HEAD = ('<div class="counts-head"><p>Counted on 1024 × 2048 floats, all warps together: <b>requests</b>; '
-               '<b>sectors</b> of device memory that one request takes; passes of shared memory lost to bank '
-               '<b>conflicts</b>.</p></div>')
 
 
 def parent_of(identifier):

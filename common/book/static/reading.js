@@ -9,6 +9,8 @@
   const WIDE = window.matchMedia('(min-width: 75em)');
   const STILL = window.matchMedia('(prefers-reduced-motion: reduce)');
   const READ_AT = 1 / 3; // of the window's height
+  const COUNTED = 'Counted on 1024 × 2048 floats, all warps together: requests; sectors of device memory that one request ' +
+    'takes; passes of shared memory lost to bank conflicts.';
 
   /** Where each group of remarks stands: the y of its line, and its own y in a column without gaps, both in the view. */
   function measure(reading) {
@@ -52,8 +54,12 @@
   function start(reading) {
     let places = [];
     let current;
+    let onPaper = false;
 
     function layOut() {
+      if (onPaper) {
+        return;
+      }
       reading.classList.toggle('following', WIDE.matches && !STILL.matches);
       for (const remark of reading.querySelectorAll('.remark')) {
         remark.open = WIDE.matches || remark.open && remark.contains(document.activeElement);
@@ -123,6 +129,16 @@
       }
     });
 
+    /** On paper every remark is open, beside its lines. */
+    window.addEventListener('beforeprint', () => {
+      onPaper = true;
+      reading.classList.remove('following');
+      reading.querySelectorAll('.remark').forEach((remark) => remark.setAttribute('open', ''));
+    });
+    window.addEventListener('afterprint', () => {
+      onPaper = false;
+      layOut();
+    });
     window.addEventListener('scroll', follow, { passive: true });
     window.addEventListener('resize', layOut);
     WIDE.addEventListener('change', layOut);
@@ -145,6 +161,10 @@
   function addSwitch(reading) {
     const button = document.querySelector('.counts-switch');
     if (button) {
+      const head = document.createElement('p');
+      head.className = 'counts-head';
+      head.textContent = COUNTED;
+      reading.prepend(head);
       button.addEventListener('click', () => {
         const on = button.getAttribute('aria-pressed') !== 'true';
         button.setAttribute('aria-pressed', String(on));

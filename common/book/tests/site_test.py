@@ -157,7 +157,8 @@ def test_light_and_dark_differ_and_the_switch_changes_them(open_page):
 def test_the_search_finds_bank_conflict(open_page):
     page = open_page("search.html?q=bank+conflict")
     found = wait(page, "return [...document.querySelectorAll('#search-results li a')].map(a => a.href)")
-    assert any("chapters/" in link for link in found)
+    assert found[0].partition("?")[0].endswith("/chapters/README.html"), "the glossary is first"
+    assert "bwd06_two_stage/notes.html" in found[1] + found[2] + found[3], "then the lessons that speak of it"
     for link in found:
         assert (BOOK / unquote(urlsplit(link).path).partition("/build/book/")[2]).exists()
 
@@ -186,6 +187,14 @@ def test_a_page_on_paper_has_its_text_and_no_controls(open_page):
     assert shown, "paper lacks what 'Try first' hides"
     assert page.script("return document.querySelector('.chapter-bar').offsetHeight") == 0
     page.script("localStorage.clear()")
+
+
+def test_a_source_on_paper_has_its_remarks_open(open_page):
+    page = open_page(KERNEL, 360)
+    page.script("window.dispatchEvent(new Event('beforeprint'))")
+    assert page.script("return [...document.querySelectorAll('.remark')].every(remark => remark.open)")
+    page.script("window.dispatchEvent(new Event('afterprint'))")
+    assert not page.script("return document.querySelector('.remark').open")
 
 
 # --- From a web server ---
