@@ -332,9 +332,9 @@
         + `${boxes(written, at, 'written')}. ${who}</p>`;
     }
     if (read.length) {
-      const who = left(read) ? 'Who went on now would write over what is still needed.' : 'All have read.';
+      const who = left(read) ? ' Who went on now would write over what is still needed.' : '';
       out += `<p>Behind it warps write ${names(read)} anew, which others read before it: `
-        + `${boxes(read, at, 'have read')}. ${who}</p>`;
+        + `${boxes(read, at, 'have read')}.${who}</p>`;
     }
     if (filled.length) {
       out += `<p>Behind it a copy fills a slot of ${names(filled)} anew, which warps read before it: `
