@@ -89,8 +89,8 @@ def text_of(trace, problem):
     kept["left_out"] = what_is_left_out(trace["launches"], problem)
     kept["launches"] = [shortened(launch, problem) for launch in trace["launches"]]
     slot = '"events of launch {}"'
-    shown = {**kept, "launches": [{**launch, "events": slot.format(i)[1:-1]} for i, launch in enumerate(kept["launches"])]}
-    text = compact(shown)
+    without = [{**launch, "events": slot.format(i)[1:-1]} for i, launch in enumerate(kept["launches"])]
+    text = compact({**kept, "launches": without})
     for i, launch in enumerate(kept["launches"]):
         text = text.replace(slot.format(i), "[\n" + ",\n".join(map(compact, launch["events"])) + "]", 1)
     return f'(window.lncTraces ??= {{}})["{trace["chapter"]}"] = {text};\n'

@@ -34,7 +34,8 @@
   function showSign(on, label, sign) {
     on.setAttribute('aria-label', label);
     on.title = label;
-    on.innerHTML = `<svg viewBox="0 0 16 16" width="14" height="14" aria-hidden="true"><path d="${SIGNS[sign]}"/></svg>`;
+    on.innerHTML = '<svg viewBox="0 0 16 16" width="14" height="14" aria-hidden="true">'
+      + `<path d="${SIGNS[sign]}"/></svg>`;
   }
 
   function signButton(label, sign, act) {
@@ -67,7 +68,8 @@
   class Source {
     constructor(trace) {
       this.trace = trace;
-      this.box = element('div', 'player-source', { tabindex: '0', role: 'region', 'aria-label': `${trace.source.path}, as it runs` });
+      const name = `${trace.source.path}, as it runs`;
+      this.box = element('div', 'player-source', { tabindex: '0', role: 'region', 'aria-label': name });
       this.helper = element('p', 'player-helper');
       this.lines = trace.source.lines.map((line, i) => {
         const row = element('div', 'player-line');
@@ -147,11 +149,10 @@
       left.append(this.source.box, this.source.helper);
       const body = element('div', 'player-body');
       body.append(left, this.stage);
-      const help = element('p', 'player-help', {}, 'Keys, while the focus is in here: space plays and pauses, ← and → go an '
-        + `event, with shift ${FEW_KEYS}, Home and End to the ends.`);
-      const inside = element('div', 'player-inside-box');
-      inside.append(this.problem, this.controls(), this.says, body, help, element('p', 'player-order', {}, this.caveat()));
-      place.replaceChildren(inside);
+      const help = element('p', 'player-help', {}, 'Keys, while the focus is in here: space plays and pauses, '
+        + `← and → go an event, with shift ${FEW_KEYS}, Home and End to the ends.`);
+      const caveat = element('p', 'player-order', {}, this.caveat());
+      place.replaceChildren(this.problem, this.controls(), this.says, body, help, caveat);
       if (!document.querySelector('.player-definitions')) {
         place.insertAdjacentHTML('beforeend', player.DEFINITIONS);
       }
@@ -217,8 +218,8 @@
     tellProblem() {
       const { trace, run } = this;
       const { launch } = run;
-      const warps = launch.warps_in_all > launch.warps ? `the first ${launch.warps > 1 ? `${launch.warps} ` : ''}of ${launch.warps_in_all} warps`
-        : player.plural(launch.warps, 'warp');
+      const some = `the first ${launch.warps > 1 ? `${launch.warps} ` : ''}of ${launch.warps_in_all} warps`;
+      const warps = launch.warps_in_all > launch.warps ? some : player.plural(launch.warps, 'warp');
       this.problem.textContent = `${problemOf(trace)}: block ${trace.block} of ${launch.blocks}, ${warps}. `;
       if (trace.launches.length < 2) {
         return;
@@ -362,7 +363,8 @@
     if (trace) {
       place.player = new Player(place, trace);
     } else {
-      place.replaceChildren(element('p', 'player-missing', {}, `No trace of ${name} was made: \`make book\` builds it where GCC is.`));
+      const why = `No trace of ${name} was made: \`make book\` builds it where GCC is.`;
+      place.replaceChildren(element('p', 'player-missing', {}, why));
     }
   }
 

@@ -4,8 +4,8 @@
 //   let state = lncPlayer.stateAt(run, 12);      after event 12
 //   state = lncPlayer.stateAt(run, 11, state);   a step back: replayed, and the same as it was on the way there
 //
-// A mask has a bit for each lane of a warp. An element of a tensor is counted from its first; shared memory is counted in
-// words of 4 bytes.
+// A mask has a bit for each lane of a warp. An element of a tensor is counted from its first; shared memory is counted
+// in words of 4 bytes.
 'use strict';
 
 window.lncPlayer = window.lncPlayer || {};
@@ -89,7 +89,7 @@ window.lncPlayer = window.lncPlayer || {};
 
   // --- What a request costs ---
 
-  /** The sectors that a request names, in rising order: [{number, used, lanes}], used a mask of the sector's 32 bytes. */
+  /** The sectors that a request names, rising: [{number, used, lanes}], used a mask of the sector's 32 bytes. */
   function sectorsOf(run, event) {
     const tensor = run.trace.memory[event.in];
     const found = new Map();
@@ -136,8 +136,9 @@ window.lncPlayer = window.lncPlayer || {};
   }
 
   /**
-   * The passes of a request through shared memory, {taken, needed}: as it is, and without bank conflicts. Accesses of 8
-   * bytes go by half warps, of 16 by quarters; two neighbouring parts go as one where their lanes want the same in pairs.
+   * The passes of a request through shared memory, {taken, needed}: as it is, and without bank conflicts. Accesses of
+   * 8 bytes go by half warps, of 16 by quarters; two neighbouring parts go as one where their lanes want the same in
+   * pairs.
    */
   function passesOf(run, event) {
     const lanes = lanesIn(maskOf(event));
@@ -162,8 +163,9 @@ window.lncPlayer = window.lncPlayer || {};
   // --- What is known of a launch before it is replayed ---
 
   /**
-   * Of each tensor that the block touches at all: {name: {cols, rows, indexOf}}, the numbers of the rows that it touches
-   * and where each stands among them. What is no table is one row, or many short ones where the block touches few of them.
+   * Of each tensor that the block touches at all: {name: {cols, rows, indexOf}}, the numbers of the rows that it
+   * touches and where each stands among them. What is no table is one row, or many short ones where the block touches
+   * few of them.
    */
   function touchedParts(run) {
     const found = {};
@@ -212,9 +214,9 @@ window.lncPlayer = window.lncPlayer || {};
   }
 
   /**
-   * The slots of shared memory that copies fill, in the order of their places: [{warp, mbarrier, parts, fillings}]. A bulk copy's
-   * slot is known by the mbarrier that counts its bytes; a lane's own copies by their warp and the place of a group.
-   * `fillings`: how often it is filled.
+   * The slots of shared memory that copies fill, in the order of their places: [{warp, mbarrier, parts, fillings}]. A
+   * bulk copy's slot is known by the mbarrier that counts its bytes; a lane's own copies by their warp and the place of
+   * a group. `fillings`: how often it is filled.
    */
   function slotsOf(run) {
     const slots = new Map();
@@ -230,7 +232,8 @@ window.lncPlayer = window.lncPlayer || {};
       const isBulk = event.do === 'bulk load';
       groups[event.warp] = groups[event.warp] ?? `${event.warp}:${event.to_in}:${first}`;
       const key = isBulk ? `mbarrier ${event.mbarrier}` : groups[event.warp];
-      const slot = slots.get(key) || { key, warp: isBulk ? null : event.warp, mbarrier: event.mbarrier, parts: [], fillings: 0 };
+      const warp = isBulk ? null : event.warp;
+      const slot = slots.get(key) || { key, warp, mbarrier: event.mbarrier, parts: [], fillings: 0 };
       const { writes } = touches(run, event);
       const isFirst = !slot.parts.length || overlap(slot.parts[0], writes[0]);
       slot.fillings += isFirst ? 1 : 0;
@@ -257,10 +260,11 @@ window.lncPlayer = window.lncPlayer || {};
   }
 
   /**
-   * What each barrier of the block is there for: [{at, written, read, filled, inits}], at the event's number. `written`:
-   * words of shared memory that one warp writes before it and another reads behind it. `read`: words that are read before
-   * it and that another warp writes anew behind it; `filled`: that a bulk copy fills anew. Each is [{name, word, done}],
-   * done the event with which it may be passed. `inits`: mbarriers are set up before it that are waited at behind it.
+   * What each barrier of the block is there for: [{at, written, read, filled, inits}], at the event's number.
+   * `written`: words of shared memory that one warp writes before it and another reads behind it, [{name, word, done}].
+   * `read`: who reads, before it, words that another warp writes anew behind it; `filled`: that a bulk copy fills anew;
+   * both [{name, warp, done}]. done is the event after which nobody need wait for it. `inits`: whether mbarriers are
+   * set up before it that are waited at behind it.
    */
   function reasonsOf(run) {
     const reasons = [];
@@ -305,26 +309,29 @@ window.lncPlayer = window.lncPlayer || {};
 
   /** The words for whose sake a barrier stands between what was noted before and behind it. */
   function between(before, behind) {
-    const found = { written: [], read: [], filled: [] };
+    const written = [];
+    const [read, filled] = [new Map(), new Map()];
+    const others = (warps, by) => [...warps.keys()].some((warp) => [...by.keys()].some((other) => other !== warp));
+    const note = (readers, { name, readers: by }) => {
+      for (const [warp, done] of by) {
+        const key = `${name}:${warp}`;
+        readers.set(key, { name, warp, done: Math.max(done, readers.get(key)?.done ?? 0) });
+      }
+    };
     for (const [key, then] of behind) {
       const first = before.get(key);
-      if (!first) {
-        continue;
+      if (first && others(first.writers, then.readers)) {
+        written.push({ name: then.name, word: then.word, done: Math.max(...first.writers.values()) });
       }
-      const others = (warps, by) => [...warps.keys()].some((warp) => [...by.keys()].some((other) => other !== warp));
-      const entry = (by) => ({ name: then.name, word: then.word, done: Math.max(...by.values()) });
-      if (others(first.writers, then.readers)) {
-        found.written.push(entry(first.writers));
+      if (first && others(first.readers, then.writers)) {
+        note(read, first);
       }
-      if (others(first.readers, then.writers)) {
-        found.read.push(entry(first.readers));
-      }
-      if (first.readers.size && then.fillers.size) {
-        found.filled.push(entry(first.readers));
+      if (first && then.fillers.size) {
+        note(filled, first);
       }
     }
-    Object.values(found).forEach((list) => list.sort((a, b) => a.word - b.word));
-    return found;
+    const byWarp = (readers) => [...readers.values()].sort((a, b) => a.warp - b.warp);
+    return { written: written.sort((a, b) => a.word - b.word), read: byWarp(read), filled: byWarp(filled) };
   }
 
   /** The names of shared memory into which single lanes put what a warp or a block has added up. */
@@ -586,7 +593,7 @@ window.lncPlayer = window.lncPlayer || {};
     return state;
   }
 
-  /** The barrier of the block that is met next, or at this event: an entry of run.reasons; undefined behind the last. */
+  /** The barrier that is met next, or at this event: an entry of run.reasons; undefined behind the last. */
   function nextBarrier(run, index) {
     return run.reasons.find((reason) => reason.at >= index);
   }
@@ -605,8 +612,8 @@ window.lncPlayer = window.lncPlayer || {};
   }
 
   Object.assign(window.lncPlayer, {
-    LANES, SECTOR, WORD, BANKS, ALL, READ, WRITTEN, REQUESTS, COPIES,
-    count, isOnDevice, lanesIn, maskOf, mostAtOneAddress, nextBarrier, passesOf, placesOf, read, sectorsOf, setBits, sizeOf, slotOf,
-    standing, stateAt, touches, unitsOf, wordsOfBanks,
+    LANES, SECTOR, WORD, BANKS, READ, WRITTEN, REQUESTS, COPIES,
+    count, isOnDevice, lanesIn, maskOf, mostAtOneAddress, nextBarrier, passesOf, placesOf, read, sectorsOf, setBits,
+    sizeOf, slotOf, standing, stateAt, touches, unitsOf, wordsOfBanks,
   });
 })();

@@ -8,6 +8,7 @@
   const LANE_TOP = 16; // pixels: over the lanes stand their numbers
   const LANE_HEIGHT = 14;
   const MEMORY_TOP = 104; // sectors and banks
+  const SECTOR_HEIGHT = 22;
   const MOST_WORDS = 48; // that are shown one by one
 
   function escape(text) {
@@ -33,14 +34,13 @@
 
   // --- The lanes of the warp that acts ---
 
-  /** 32 cells; those of the mask are filled. inside(lane): what stands in a cell. */
-  function lanes(mask, width, top, classes, inside = () => '') {
+  /** 32 cells; those of the mask are filled. */
+  function lanes(mask, width, top, classes) {
     const cell = width / LANES;
     let out = '';
     for (let lane = 0; lane < LANES; lane++) {
       const takesPart = (mask >>> lane) & 1;
       out += rect(lane * cell + 1, top, cell - 2, LANE_HEIGHT, `player-lane ${takesPart ? classes : ''}`);
-      out += takesPart && inside(lane) !== '' ? text((lane + 0.5) * cell, top + 11, inside(lane), 'middle', 'player-inside') : '';
     }
     return out;
   }
@@ -72,7 +72,8 @@
         end += 1;
       }
       if (end > byte) {
-        out += rect(x + (byte / SECTOR) * width, MEMORY_TOP, ((end - byte) / SECTOR) * width, 22, `player-used ${kind}`);
+        const wide = ((end - byte) / SECTOR) * width;
+        out += rect(x + (byte / SECTOR) * width, MEMORY_TOP, wide, SECTOR_HEIGHT, `player-used ${kind}`);
       }
       byte = Math.max(end, byte + 1);
     }
@@ -97,13 +98,14 @@
     sectors.forEach((sector, i) => {
       const joined = i > 0 && sectors[i - 1].number === sector.number - 1;
       const gap = joined ? 0 : 1.5;
-      out += rect(left + i * each + gap, MEMORY_TOP, each - gap, 22, 'player-sector');
-      out += rect(left + i * each + gap, MEMORY_TOP, each - gap, 22, 'player-waste').replace('/>', ' fill="url(#player-waste)"/>');
-      out += usedBytes(sector.used, left + i * each + gap, each - gap, kind);
-      out += rect(left + i * each + gap, MEMORY_TOP, each - gap, 22, 'player-edge');
+      const box = (classes) => rect(left + i * each + gap, MEMORY_TOP, each - gap, SECTOR_HEIGHT, classes);
+      out += box('player-sector') + box('player-waste').replace('/>', ' fill="url(#player-waste)"/>');
+      out += usedBytes(sector.used, left + i * each + gap, each - gap, kind) + box('player-edge');
     });
-    out += text(Math.min(Math.max(left, 0), width - 90), MEMORY_TOP + 36, `${player.plural(sectors.length, 'sector')} of ${event.in}`, 'start');
-    return svg(width, MEMORY_TOP + 42, 'lanes above, the sectors that they ask for below', out) + drawUse(sectors, event);
+    const name = `${player.plural(sectors.length, 'sector')} of ${event.in}`;
+    out += text(Math.min(left, width - 90), MEMORY_TOP + SECTOR_HEIGHT + 14, name, 'start');
+    return svg(width, MEMORY_TOP + SECTOR_HEIGHT + 20, 'lanes above, the sectors that they ask for below', out)
+      + drawUse(sectors, event);
   }
 
   /** A bar: what is moved, and of it what is used. A whole bar is 32 sectors. */
@@ -115,8 +117,8 @@
     const turns = event.do === 'atomic' && most > 1 ? ` <b>${most} lanes add at one address: ${most} turns.</b>` : '';
     return `<div class="player-use"><span class="player-moved" style="width:${(100 * moved) / whole}%">`
       + `<span class="player-of-use" style="width:${(100 * used) / moved}%"></span></span></div>`
-      + `<p class="player-caption"><b>${player.plural(sectors.length, 'sector')}</b> × 32 bytes = ${moved} bytes moved, `
-      + `${used} used: <b>${player.percent(used, moved)}</b>.${turns}</p>`;
+      + `<p class="player-caption"><b>${player.plural(sectors.length, 'sector')}</b> × 32 bytes = ${moved} bytes `
+      + `moved, ${used} used: <b>${player.percent(used, moved)}</b>.${turns}</p>`;
   }
 
   // --- A request of shared memory ---
@@ -135,8 +137,8 @@
     for (const [lane, byte] of places) {
       const word = Math.floor(byte / player.WORD);
       const y = MEMORY_TOP + banks[word % BANKS].indexOf(word) * row;
-      out += `<path class="player-line-to ${event.do}" d="M${((lane + 0.5) * cell).toFixed(1)} ${LANE_TOP + LANE_HEIGHT}`
-        + `L${((word % BANKS + 0.5) * cell).toFixed(1)} ${y.toFixed(1)}"/>`;
+      out += `<path class="player-line-to ${event.do}" d="M${((lane + 0.5) * cell).toFixed(1)} `
+        + `${LANE_TOP + LANE_HEIGHT}L${((word % BANKS + 0.5) * cell).toFixed(1)} ${y.toFixed(1)}"/>`;
     }
     banks.forEach((words, bank) => {
       out += rect(bank * cell + 1, MEMORY_TOP, cell - 2, row, 'player-sector');
@@ -147,7 +149,8 @@
     const bottom = MEMORY_TOP + high * row;
     out += text(0, bottom + 14, `32 banks of shared memory: ${event.in}`, 'start');
     const lost = passes.taken - passes.needed;
-    const parts = event.each > 4 ? ` Accesses of ${event.each} bytes go by ${event.each > 8 ? 'quarter' : 'half'} warps.` : '';
+    const halves = event.each > 8 ? 'quarter' : 'half';
+    const parts = event.each > 4 ? ` Accesses of ${event.each} bytes go by ${halves} warps.` : '';
     return svg(width, bottom + 18, 'lanes above, the banks of shared memory below', out)
       + `<p class="player-caption"><b>${player.plural(passes.taken, 'pass')}</b>, `
       + `${lost ? `${lost} of them for bank conflicts` : 'no bank conflict'}.${parts}</p>`;
@@ -170,14 +173,15 @@
       }
       const [x1, x2] = [(from + 0.5) * cell, (lane + 0.5) * cell];
       const high = Math.min(58, 6 + Math.abs(from - lane) * 3.4);
-      out += `<path class="player-arc" d="M${x1.toFixed(1)} ${top}Q${((x1 + x2) / 2).toFixed(1)} ${(top - 2 * high).toFixed(1)} `
-        + `${x2.toFixed(1)} ${top}"${event.xor ? '' : ' marker-end="url(#player-arrow)"'}/>`;
+      const middle = `${((x1 + x2) / 2).toFixed(1)} ${(top - 2 * high).toFixed(1)}`;
+      out += `<path class="player-arc" d="M${x1.toFixed(1)} ${top}Q${middle} ${x2.toFixed(1)} ${top}"`
+        + `${event.xor ? '' : ' marker-end="url(#player-arrow)"'}/>`;
     }
     for (let lane = 0; lane < LANES; lane++) {
       const share = held ? Math.log2(held[lane]) / 5 : 0.3;
       out += rect(lane * cell + 1, top, cell - 2, 20, 'player-lane');
-      out += `<rect class="player-sum" style="opacity:${(0.12 + 0.5 * share).toFixed(2)}" x="${(lane * cell + 1).toFixed(2)}" y="${top}" `
-        + `width="${(cell - 2).toFixed(2)}" height="20"/>`;
+      out += rect(lane * cell + 1, top, cell - 2, 20, 'player-sum')
+        .replace('/>', ` style="opacity:${(0.12 + 0.5 * share).toFixed(2)}"/>`);
       out += shown(lane) !== '' ? text((lane + 0.5) * cell, top + 14, shown(lane), 'middle', 'player-inside') : '';
     }
     out += laneNumbers(width, top + 34);
@@ -203,9 +207,10 @@
     if (!held) {
       return '';
     }
-    const steps = [1, 2, 4, 8, 16, 32].map((n) => (n === held[0] ? `<b aria-current="step">${n}</b>` : `<span>${n}</span>`));
+    const steps = [1, 2, 4, 8, 16, 32].map((n) => (n === held[0] ? `<b aria-current="step">${n}</b>` : n));
     const whose = event.xor ? 'Values in each sum' : 'Values in the sum of lane 0';
-    return `<p class="player-caption player-doublings">${whose}: ${steps.join(' → ')}${sums.value > 1 ? ` (value ${sums.value})` : ''}</p>`;
+    const which = sums.value > 1 ? ` (value ${sums.value})` : '';
+    return `<p class="player-caption player-doublings">${whose}: ${steps.join(' → ')}${which}</p>`;
   }
 
   // --- A copy that the engine makes ---
@@ -243,7 +248,8 @@
       return drawCopy(run, state, event, width);
     }
     if (event.warp === undefined) {
-      return `<p class="player-caption">${event.do === 'barrier' ? 'All threads of the block.' : 'No thread does this: it happens by itself.'}</p>`;
+      const who = event.do === 'barrier' ? 'All threads of the block.' : 'No thread does this: it happens by itself.';
+      return `<p class="player-caption">${who}</p>`;
     }
     const classes = { wait: 'player-waits', exit: 'player-ended' }[event.do] || 'player-takes-part';
     return svg(width, 40, `lanes of warp ${event.warp}`,
@@ -262,14 +268,16 @@
     return player.lanesIn(mask).map((lane) => `M${lane * 10 + 1} ${10 - height}h8v${height}h-8z`).join('');
   }
 
-  const STANDS = { ready: 'ready', runs: 'runs', waits: 'waits', 'may go on': 'may go on', ended: 'ended' };
-
   function standsAt(warp, how) {
     if (how !== 'waits') {
-      return STANDS[how];
+      return how;
     }
-    const at = { 'block barrier': 'at the barrier', mbarrier: 'for a copy', cluster: 'for the cluster' };
-    return `waits ${warp.mbarrier !== null ? `at mbarrier ${warp.mbarrier}` : at[warp.waitsFor] || `for ${warp.waitsFor}`}`;
+    const at = {
+      'block barrier': 'at the barrier',
+      mbarrier: `at mbarrier ${warp.mbarrier}`,
+      cluster: 'for the cluster',
+    };
+    return `waits ${at[warp.waitsFor] || `for ${warp.waitsFor}`}`;
   }
 
   function warps(run, state) {
@@ -277,57 +285,62 @@
     const rows = state.warps.map((warp, i) => {
       const how = player.standing(run, state, i);
       const active = event.warp === i && event.do !== 'exit' && event.do !== 'wait' ? player.maskOf(event) : 0;
-      const paths = `<path class="player-cell" d="${cells(warp.exist, 10)}"/><path class="player-cell-on" d="${cells(active, 10)}"/>`
-        + `<path class="player-cell-waits" d="${cells(warp.waits, 5)}"/><path class="player-cell-ended" d="${cells(warp.ended, 2)}"/>`;
+      const kinds = [['player-cell', warp.exist, 10], ['player-cell-on', active, 10],
+        ['player-cell-waits', warp.waits, 5], ['player-cell-ended', warp.ended, 2]];
+      const paths = kinds.map(([kind, mask, high]) => `<path class="${kind}" d="${cells(mask, high)}"/>`);
       return `<li class="player-warp ${how.replace(/ /g, '-')}"><span class="player-warp-name">${i}</span>`
-        + `<svg viewBox="0 0 320 10" preserveAspectRatio="none" aria-hidden="true">${paths}</svg>`
+        + `<svg viewBox="0 0 320 10" preserveAspectRatio="none" aria-hidden="true">${paths.join('')}</svg>`
         + `<span class="player-stands">${escape(standsAt(warp, how))}</span></li>`;
     });
     const many = state.warps.length > 8 ? ' player-many' : '';
     const all = run.launch.warps_in_all || state.warps.length;
-    const title = all > state.warps.length ? `${state.warps.length} of the ${all} warps of the block` : `The ${player.plural(all, 'warp')} of the block`;
-    return part(title, `<ol class="player-warp-list${many}">${rows.join('')}</ol>`, '');
+    const some = all > state.warps.length ? `${state.warps.length} of the ${all} warps` : '';
+    return part(`${some || `The ${player.plural(all, 'warp')}`} of the block`, `<ol class="player-warp-list${many}">${rows.join('')}</ol>`, '');
   }
 
   // --- Barriers of the block ---
 
-  /** A word of shared memory each, or a sum of them where they are many. */
-  function words(list, at, did, lacks) {
-    const done = list.filter((word) => word.done <= at).length;
-    const tells = `${done} of ${player.plural(list.length, 'word')} ${did}`;
+  /** A box for each word or warp that others wait for, or only how many are done, where they are many. */
+  function boxes(list, at, did) {
+    const isWords = list[0].warp === undefined;
+    const done = list.filter((each) => each.done <= at).length;
+    const tells = `${done} of ${player.plural(list.length, isWords ? 'word' : 'warp')} ${did}`;
     if (list.length > MOST_WORDS) {
       return `<span class="player-words">${tells}</span>`;
     }
-    const shown = list.map((word) => `<span class="player-word ${word.done <= at ? 'done' : ''}" title="${escape(word.name)}, word ${word.word}">`
-      + `${word.done <= at ? '✓' : lacks}</span>`).join('');
-    return `<span class="player-words">${shown} ${tells}</span>`;
+    const shown = list.map((each) => {
+      const title = isWords ? `${each.name}, word ${each.word}` : `warp ${each.warp}`;
+      const [classes, sign] = each.done <= at ? ['player-word done', '✓'] : ['player-word', '–'];
+      return `<span class="${classes}" title="${escape(title)}">${sign}</span>`;
+    });
+    return `<span class="player-words">${shown.join('')} ${tells}</span>`;
   }
 
   function names(list) {
-    return escape([...new Set(list.map((word) => word.name))].join(', '));
+    return `<b>${escape([...new Set(list.map((each) => each.name))].join(', '))}</b>`;
   }
 
+  /** Why the block meets here. */
   function reason(entry, at) {
+    const left = (list) => list.filter((each) => each.done > at).length;
+    const { written, read, filled } = entry;
     let out = '';
-    const toGo = (list) => list.filter((word) => word.done > at).length;
-    if (entry.written.length) {
-      const left = toGo(entry.written);
-      out += `<p>Behind it warps read <b>${names(entry.written)}</b>, which other warps write before it: `
-        + `${words(entry.written, at, 'written', '–')}. ${left ? `Who went on now would miss ${left === 1 ? 'one' : left} of them.` : 'Nothing is missing.'}</p>`;
+    if (written.length) {
+      const missing = left(written) === 1 ? 'one' : left(written);
+      const who = missing ? `Who went on now would miss ${missing} of them.` : 'Nothing is missing.';
+      out += `<p>Behind it warps read ${names(written)}, which other warps write before it: `
+        + `${boxes(written, at, 'written')}. ${who}</p>`;
     }
-    if (entry.filled.length) {
-      out += `<p>Behind it a copy fills a slot of <b>${names(entry.filled)}</b> anew, which warps read before it: `
-        + `${words(entry.filled, at, 'read by all', '–')}.</p>`;
+    if (read.length) {
+      const who = left(read) ? ' Who went on now would write over what is still needed.' : '';
+      out += `<p>Behind it warps write ${names(read)} anew, which others read before it: `
+        + `${boxes(read, at, 'have read')}.${who}</p>`;
     }
-    if (entry.inits) {
-      out += '<p>Behind it warps wait at mbarriers that one thread sets up before it.</p>';
+    if (filled.length) {
+      out += `<p>Behind it a copy fills a slot of ${names(filled)} anew, which warps read before it: `
+        + `${boxes(filled, at, 'have read')}.</p>`;
     }
-    if (entry.read.length) {
-      const left = toGo(entry.read);
-      out += `<p>Behind it warps write <b>${names(entry.read)}</b> anew, which others read before it: `
-        + `${words(entry.read, at, 'read by all', '–')}. ${left ? 'Who went on now would write over what is still needed.' : 'All of it has been read.'}</p>`;
-    }
-    return out;
+    return out + (entry.inits ? '<p>Behind it warps wait at mbarriers that one thread sets up before it.</p>' : '');
   }
 
   function barriers(run, state) {
@@ -341,7 +354,7 @@
     const opens = entry.at === state.at;
     const chips = state.warps.map((warp, i) => {
       const there = opens || warp.waitsFor === 'block barrier';
-      return `<li class="${there ? 'there' : ''}">${i}<span class="player-sign">${there ? '✓' : '…'}</span></li>`;
+      return `<li class="${there ? 'there' : ''}">${i}<span>${there ? '✓' : '…'}</span></li>`;
     });
     const there = opens ? state.warps.length : state.warps.filter((warp) => warp.waitsFor === 'block barrier').length;
     const tells = opens ? 'all are there: it opens' : `${there} of ${state.warps.length} warps are there`;
@@ -359,7 +372,7 @@
   function filling(run, at, round) {
     const last = round === at.fillings.length - 1;
     const how = last ? at.state : 'read';
-    return `<td class="player-filling ${how.replace(/ /g, '-')}${last ? '' : ' past'}"><span class="player-sign">${SIGNS[how]}</span> `
+    return `<td class="${how.replace(/ /g, '-')}${last ? '' : ' past'}">${SIGNS[how]} `
       + `${escape(player.holding(run, at.fillings[round]))}: ${how}</td>`;
   }
 
@@ -372,16 +385,18 @@
       return '';
     }
     const rounds = Math.max(...run.slots.map((slot) => slot.fillings));
-    const heads = Array.from({ length: rounds }, (_, i) => `<th scope="col">${FILLINGS[i] || `${i + 1}th`} filling</th>`);
+    const heads = Array.from({ length: rounds }, (_, i) => FILLINGS[i] || `${i + 1}th`);
     const rows = shown.map(([slot, at, i]) => {
       const done = at.fillings.map((_, round) => filling(run, at, round)).join('');
-      return `<tr class="${i === state.slotInTurn ? 'in-turn' : ''}"><th scope="row">${i === state.slotInTurn ? '▸ ' : ''}slot ${slot.number}</th>${done}`
+      const [classes, sign] = i === state.slotInTurn ? ['in-turn', '▸ '] : ['', ''];
+      return `<tr class="${classes}"><th scope="row">${sign}slot ${slot.number}</th>${done}`
         + `${'<td></td>'.repeat(rounds - at.fillings.length)}</tr>`;
     });
     const whose = own && run.launch.warps > 1 ? ` of warp ${warp}` : '';
     const again = rounds > 1 ? '<p class="player-again">Behind the last slot comes slot 0 again.</p>' : '';
-    return part(`The ring${whose}: slots of shared memory that copies fill`, `<table><thead><tr><td></td>${heads.join('')}</tr></thead>`
-      + `<tbody>${rows.join('')}</tbody></table>${again}`, 'player-slots');
+    const head = heads.map((nth) => `<th scope="col">${nth} filling</th>`).join('');
+    return part(`The ring${whose}: slots of shared memory that copies fill`,
+      `<table><thead><tr><td></td>${head}</tr></thead><tbody>${rows.join('')}</tbody></table>${again}`, 'player-slots');
   }
 
   // --- Memory ---
@@ -423,8 +438,8 @@
     }
     const last = rows[rows.length - 1];
     const neighbours = last - rows[0] === rows.length - 1;
-    const which = rows.length === 1 ? `row ${last}` : neighbours ? `rows ${rows[0]} to ${last}` : `rows ${rows.slice(0, 4).join(', ')}`
-      + (rows.length > 4 ? ', …' : '');
+    const some = `rows ${rows.slice(0, 4).join(', ')}${rows.length > 4 ? ', …' : ''}`;
+    const which = rows.length === 1 ? `row ${last}` : neighbours ? `rows ${rows[0]} to ${last}` : some;
     return shape.join(' × ') + (rows.length < shape[0] ? `: ${which}` : '');
   }
 
@@ -437,9 +452,10 @@
       + `<path class="player-read" d="${runs(units, cols, (bits) => bits & player.READ)}"/>`
       + `<path class="player-written" d="${runs(units, cols, (bits) => bits & player.WRITTEN, 0.5)}"/>`
       + `<path class="player-present" d="${runs(present, cols, (bits) => bits)}"/>`;
-    return `<li class="${present.some((bits) => bits) ? 'now' : ''}"><span><b>${escape(name)}</b> ${shapeOf(run, name)}</span>`
-      + `<svg viewBox="0 0 ${cols} ${rows.length}" width="${Math.min(width, cols * 12) - 2}" height="${Math.max(high, 10)}" `
-      + `preserveAspectRatio="none" aria-hidden="true">${paths}</svg></li>`;
+    const isNow = present.some((bits) => bits);
+    return `<li class="${isNow ? 'now' : ''}"><span><b>${escape(name)}</b> ${shapeOf(run, name)}</span>`
+      + `<svg viewBox="0 0 ${cols} ${rows.length}" width="${Math.min(width, cols * 12) - 2}" `
+      + `height="${Math.max(high, 10)}" preserveAspectRatio="none" aria-hidden="true">${paths}</svg></li>`;
   }
 
   function memory(run, state, width) {
@@ -450,8 +466,8 @@
     const shared = list(['shared', 'remote']);
     return part('What this block has read and written so far', `<ul class="player-strips">${list(['device'])}</ul>`
       + (shared ? `<p class="player-title">Shared memory</p><ul class="player-strips">${shared}</ul>` : '')
-      + '<p class="player-key"><span class="player-key-read">read</span> <span class="player-key-written">written</span> '
-      + '<span class="player-key-now">now</span></p>', '');
+      + '<p class="player-key"><span class="player-key-read">read</span> '
+      + '<span class="player-key-written">written</span> <span class="player-key-now">now</span></p>', '');
   }
 
   // --- Sums ---
@@ -491,5 +507,5 @@
     + '<pattern id="player-waste" width="4" height="4" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
     + '<path class="player-stripe" d="M0 0V4"/></pattern></defs></svg>';
 
-  Object.assign(player, { parts, DEFINITIONS, escape });
+  Object.assign(player, { parts, DEFINITIONS });
 })();

@@ -48,12 +48,11 @@
     const units = unitsOf(stretches);
     const [first, last] = [units[0], units[units.length - 1]];
     const whole = units.length === last - first + 1;
-    const among = (word) => (whole ? some(word, first, last) : `${plural(units.length, word)} from ${first} to ${last}`);
-    if (space !== 'device') {
-      return among('word');
-    }
     if (shape.length === 1) {
-      return among(OF_ROWS.includes(name) ? 'row' : shape[0] === run.trace.problem.cols ? 'column' : unitName(run, name));
+      const isColumn = space === 'device' && shape[0] === run.trace.problem.cols;
+      const isRow = space === 'device' && OF_ROWS.includes(name);
+      const word = isRow ? 'row' : isColumn ? 'column' : unitName(run, name);
+      return whole ? some(word, first, last) : `${plural(units.length, word)} from ${first} to ${last}`;
     }
     const cols = shape[1];
     const [top, bottom] = [Math.floor(first / cols), Math.floor(last / cols)];
@@ -67,7 +66,8 @@
     const columns = [...new Set(units.map((unit) => unit % cols))].sort((a, b) => a - b);
     if (units.length === columns.length * (bottom - top + 1)) {
       const right = columns[columns.length - 1];
-      const told = columns.length === right - columns[0] + 1 ? some('column', columns[0], right) : plural(columns.length, 'column');
+      const neighbours = columns.length === right - columns[0] + 1;
+      const told = neighbours ? some('column', columns[0], right) : plural(columns.length, 'column');
       return `${told} of ${some('row', top, bottom)}`;
     }
     return `${plural(units.length, 'element')} of ${some('row', top, bottom)}`;
@@ -102,7 +102,8 @@
 
   function slotName(run, index) {
     const slot = run.slots[index];
-    return slot.warp === null || run.launch.warps === 1 ? `slot ${slot.number}` : `slot ${slot.number} of warp ${slot.warp}`;
+    const whose = slot.warp === null || run.launch.warps === 1 ? '' : ` of warp ${slot.warp}`;
+    return `slot ${slot.number}${whose}`;
   }
 
   // --- Requests ---
@@ -112,7 +113,8 @@
   function request(run, state, event) {
     const { reads, writes } = player.touches(run, event);
     const stretches = reads.length ? reads : writes;
-    const begin = `Warp ${event.warp}: ${who(event)} ${verb(event, ...DOES[event.do])} ${event.in}, ${where(run, stretches)}`;
+    const begin = `Warp ${event.warp}: ${who(event)} ${verb(event, ...DOES[event.do])} ${event.in}, `
+      + where(run, stretches);
     return player.isOnDevice(run, event.in) ? onDevice(run, event, begin) : inShared(run, event, begin, reads);
   }
 
@@ -128,9 +130,9 @@
     if (most === lanes && lanes > 1) {
       return `${begin}: all of them the same ${event.each} bytes, 1 sector.`;
     }
-    const share = used === sectors.length * player.SECTOR ? 'all bytes used'
-      : `${percent(used, sectors.length * player.SECTOR)} of their bytes used`;
-    return `${begin}: ${plural(sectors.length, 'sector')}, ${sectors.length === 1 ? share.replace('their', 'its') : share}.`;
+    const moved = sectors.length * player.SECTOR;
+    const share = used === moved ? 'all' : `${percent(used, moved)} of ${sectors.length === 1 ? 'its' : 'their'}`;
+    return `${begin}: ${plural(sectors.length, 'sector')}, ${share} bytes used.`;
   }
 
   function inShared(run, event, begin, reads) {
@@ -168,12 +170,15 @@
     const begin = `Warp ${event.warp} waits`;
     if (event.for === 'block barrier') {
       const there = state.warps.filter((warp) => warp.waitsFor === 'block barrier').length;
-      return `${begin} at the barrier: ${there} of ${plural(state.warps.length, 'warp')} ${there === 1 ? 'is' : 'are'} there.`;
+      const are = there === 1 ? 'is' : 'are';
+      return `${begin} at the barrier: ${there} of ${plural(state.warps.length, 'warp')} ${are} there.`;
     }
     if (event.for === 'mbarrier') {
       const slot = run.slots.findIndex((each) => each.mbarrier === event.mbarrier);
-      return slot >= 0 ? `${begin} for ${slotName(run, slot)} (${holding(run, lastOf(state.slots[slot]))}), which is not full yet.`
-        : `${begin} at mbarrier ${event.mbarrier}.`;
+      if (slot < 0) {
+        return `${begin} at mbarrier ${event.mbarrier}.`;
+      }
+      return `${begin} for ${slotName(run, slot)} (${holding(run, lastOf(state.slots[slot]))}), which is not full yet.`;
     }
     return `${begin} ${event.for === 'cluster' ? 'for the other blocks of the cluster' : `for its ${event.for}`}.`;
   }
@@ -207,8 +212,8 @@
 
   function asyncCopy(run, state, event) {
     const to = player.touches(run, event).writes;
-    return `Warp ${event.warp}: ${who(event)} ${verb(event, 'asks', 'ask')} for ${copied(run, event)}, ${event.each} bytes `
-      + `a lane, to ${slotName(run, player.slotOf(run, to[0]))}, and go on at once.`;
+    return `Warp ${event.warp}: ${who(event)} ${verb(event, 'asks', 'ask')} for ${copied(run, event)}, `
+      + `${event.each} bytes a lane, to ${slotName(run, player.slotOf(run, to[0]))}, and go on at once.`;
   }
 
   const COPYING = ['bulk store', 'remote store'];
@@ -223,8 +228,9 @@
       return begun ? `${plural(begun.bytes, 'byte')} have arrived in ${begun.to_in}.` : 'A copy has arrived.';
     }
     const slot = state.slots[index];
-    return slot.onTheWay ? `The copy engine has brought a part of what ${slotName(run, index)} waits for (${holding(run, lastOf(slot))}).`
-      : `The copy engine has filled ${slotName(run, index)}: ${holding(run, lastOf(slot))}.`;
+    const what = holding(run, lastOf(slot));
+    return slot.onTheWay ? `The copy engine has brought a part of what ${slotName(run, index)} waits for (${what}).`
+      : `The copy engine has filled ${slotName(run, index)}: ${what}.`;
   }
 
   function complete(run, state, event) {
@@ -240,23 +246,34 @@
     'bulk copies': 'makes its stores known to the copy engine',
     device: 'sets a fence: whoever sees what it stores from here on can see what it stored before',
   };
+  /** What a warp, or who of its lanes, does: a sentence without its beginning. */
   const OTHERS = {
-    barrier: (run) => (run.launch.warps === 1 ? 'The one warp of the block is at the barrier: it goes on.'
-      : `All ${run.launch.warps} warps are at the barrier: it opens.`),
-    'warp sync': (run, state, event) => `Warp ${event.warp}: the lanes wait for each other, __syncwarp.`,
-    vote: (run, state, event) => `Warp ${event.warp}: the lanes vote.`,
-    fence: (run, state, event) => `Warp ${event.warp}: ${who(event)} ${FENCES[event.for] || 'sets a fence'}.`,
-    init: (run, state, event) => `Warp ${event.warp}: ${who(event)} sets up mbarrier ${event.mbarrier}.`,
-    arrive: (run, state, event) => `Warp ${event.warp}: ${who(event)} arrives at mbarrier ${event.mbarrier}.`,
-    'arrive at cluster': (run, state, event) => `Warp ${event.warp} arrives at the barrier of the cluster, and goes on.`,
-    'bulk store': (run, state, event) => `Warp ${event.warp}: ${who(event)} asks the copy engine to write ${copied(run, event)}, ${plural(event.bytes, 'byte')}, to ${event.to_in}.`,
-    'remote store': (run, state, event) => `Warp ${event.warp}: ${who(event)} sends ${plural(event.bytes, 'byte')} to ${event.to_in}.`,
-    commit: (run, state, event) => `Warp ${event.warp}: each lane closes a group of its copies.`,
-    'wait for grid': (run, state, event) => `Warp ${event.warp} waits until the kernel before has ended.`,
-    'launch dependents': (run, state, event) => `Warp ${event.warp}: the next kernel may begin to start.`,
-    exit: (run, state, event) => (player.count(state.warps[event.warp].ended) === player.count(state.warps[event.warp].exist)
-      ? `Warp ${event.warp} has ended.` : `Warp ${event.warp}: ${who(event)} ${verb(event, 'has', 'have')} ended.`),
+    'warp sync': () => 'the lanes wait for each other, __syncwarp',
+    vote: () => 'the lanes vote',
+    fence: (run, event) => `${who(event)} ${FENCES[event.for] || 'sets a fence'}`,
+    init: (run, event) => `${who(event)} sets up mbarrier ${event.mbarrier}`,
+    arrive: (run, event) => `${who(event)} ${verb(event, 'arrives', 'arrive')} at mbarrier ${event.mbarrier}`,
+    'arrive at cluster': () => 'its lanes arrive at the barrier of the cluster, and go on',
+    'bulk store': (run, event) => `${who(event)} asks the copy engine to write ${copied(run, event)}, `
+      + `${plural(event.bytes, 'byte')}, to ${event.to_in}`,
+    'remote store': (run, event) => `${who(event)} sends ${plural(event.bytes, 'byte')} to ${event.to_in}`,
+    commit: () => 'each lane closes a group of its copies',
+    'wait for grid': () => 'its lanes wait until the kernel before has ended',
+    'launch dependents': () => 'the next kernel may begin to start',
   };
+
+  function barrier(run) {
+    const { warps } = run.launch;
+    return warps === 1 ? 'The one warp of the block is at the barrier: it goes on.'
+      : `${warps === 2 ? 'Both' : `All ${warps}`} warps are at the barrier: it opens.`;
+  }
+
+  function exit(run, state, event) {
+    const { ended, exist } = state.warps[event.warp];
+    return ended === exist ? `Warp ${event.warp} has ended.`
+      : `Warp ${event.warp}: ${who(event)} ${verb(event, 'has', 'have')} ended.`;
+  }
+
   const SAYS = {
     load: request,
     store: request,
@@ -268,13 +285,19 @@
     'async copy': asyncCopy,
     'copy arrives': arrives,
     complete,
-    ...OTHERS,
+    barrier,
+    exit,
   };
 
+  /** The event that the state stands at, as a sentence. */
   function say(run, state) {
     const event = run.events[state.at];
     const says = SAYS[event.do];
-    return says ? says(run, state, event) : `${event.warp === undefined ? '' : `Warp ${event.warp}: `}${event.do}.`;
+    if (says) {
+      return says(run, state, event);
+    }
+    const other = OTHERS[event.do];
+    return `Warp ${event.warp}: ${other ? other(run, event) : event.do}.`;
   }
 
   Object.assign(player, { holding, percent, plural, say, slotName, unitName, where });
