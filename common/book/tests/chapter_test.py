@@ -42,6 +42,30 @@ def test_a_lesson_leads_to_its_player(open_page):
     assert page.one("#watch .player button").is_displayed()
 
 
+MAIN_LINE = ["copy00", "fwd01", "fwd02", "fwd03", "fwd05", "fwd06", "fwd08", "bwd01", "bwd02", "bwd04", "bwd05", "bwd09",
+             "bwd11", "bwd12"]
+
+
+@pytest.mark.parametrize("chapter", MAIN_LINE)
+def test_every_chapter_of_the_main_line_moves(open_page, book, chapter):
+    directory = next(book.glob(f"chapters/{chapter}_*")).name
+    page = open_page(f"chapters/{directory}/kernel.html")
+    player = page.one(".player")
+
+    def shown():
+        return page.script("return document.querySelector('.player').textContent.match(/event (\\d+) of (\\d+)/)")
+
+    page.script("arguments[0].querySelector('button').focus()", player)
+    _, at, last = shown()
+    assert at == "1" and int(last) > 4
+    ActionChains(page.driver).send_keys(Keys.END).perform()
+    assert shown()[1] == last
+    ActionChains(page.driver).send_keys(Keys.ARROW_LEFT).perform()
+    assert int(shown()[1]) == int(last) - 1
+    ActionChains(page.driver).send_keys(Keys.HOME).perform()
+    assert shown()[1] == "1"
+
+
 # --- Source and remarks ---
 
 

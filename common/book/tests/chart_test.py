@@ -104,22 +104,6 @@ def test_the_script_is_small_and_written_only_when_it_changes(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def browser():
-    webdriver = pytest.importorskip("selenium.webdriver", reason="the page needs Selenium")
-    driver, chromium = shutil.which("chromedriver"), shutil.which("chromium") or shutil.which("google-chrome")
-    if not driver or not chromium:
-        pytest.skip("the page needs Chromium and chromedriver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for option in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
-        options.add_argument(option)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    own = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    yield own
-    own.quit()
-
-
-@pytest.fixture(scope="module")
 def page(tmp_path_factory):
     """The address of a page that holds the chart."""
     folder = tmp_path_factory.mktemp("book")

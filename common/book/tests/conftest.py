@@ -103,7 +103,7 @@ class Page:
 
 
 @pytest.fixture(scope="session")
-def driver():
+def browser():
     if not find_driver():
         pytest.skip("no chromedriver here; `bash common/setup/setup.sh cpu --with-browser` installs it")
     running = start()
@@ -119,9 +119,9 @@ def book():
 
 
 @pytest.fixture
-def page(driver):
+def page(browser):
     """A browser without a page yet; at the end, whether one has printed errors or asked of the network."""
-    page = Page(driver)
+    page = Page(browser)
     page.media()
     page.resize(WIDE)
     page.errors()

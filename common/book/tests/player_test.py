@@ -4,13 +4,11 @@ programs that watch are built.
 
 import importlib.util
 import json
-import shutil
 from pathlib import Path
 
 import pytest
 import traces
 from selenium import webdriver
-from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
@@ -19,7 +17,6 @@ ROOT = Path(__file__).resolve().parents[3]
 STATIC = ROOT / "common/book/static"
 SCRIPTS = ("player_model.js", "player_words.js", "player_stage.js", "player.js")
 PROGRAMS = ROOT / "build/cpu-watch/bin"
-BROWSERS = ("chromium", "google-chrome", "chromium-browser")
 THEME = """body { margin: 1rem; font-family: sans-serif; background: var(--color-background-primary);
   color: var(--color-foreground-primary); --color-foreground-primary: black; --color-foreground-secondary: #5a5c63;
   --color-background-primary: white; --color-background-secondary: #f8f9fb; }
@@ -133,21 +130,6 @@ def script_of(found):
 
 
 # --- The browser ---
-
-
-@pytest.fixture(scope="session")
-def browser():
-    driver = shutil.which("chromedriver")
-    if not driver:
-        pytest.skip("no chromedriver here")
-    options = webdriver.ChromeOptions()
-    options.binary_location = next(filter(None, map(shutil.which, BROWSERS)), "")
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    running = webdriver.Chrome(options=options, service=Service(driver))
-    yield running
-    running.quit()
 
 
 class Shown:
