@@ -156,12 +156,12 @@ def on_doctree(app, doctree):
 
 
 def add_way_to_player(lesson):
-    """A link behind the picture, or behind the idea where a lesson has none: who has seen how it is meant can see it run."""
+    """A link behind the picture, or behind the idea where a lesson has none: how it is meant, and then how it runs."""
     parts = {name: section for section in lesson.findall(nodes.section) for name in section["ids"]}
     part = parts.get("the-picture", parts.get("the-idea"))
     if part is not None:
-        part += nodes.raw("", '<p><a href="kernel.html#watch">Watch it run</a>, one turn of a warp after the other.</p>',
-                          format="html")
+        link = '<a href="kernel.html#watch">Watch it run</a>'
+        part += nodes.raw("", f"<p>{link}, one turn of a warp after the other.</p>", format="html")
 
 
 def with_line(node):
@@ -193,7 +193,8 @@ def on_page(app, document, template, context, doctree):
                                   for name, title in PAGES.items() if document_of(chapter, name) in app.env.all_docs]
         context["prev"], context["next"] = neighbours(app, chapter, page, context["pathto"])
     # The theme's captions are headings without a level, which a screen reader needs.
-    context["furo_navigation_tree"] = context["furo_navigation_tree"].replace('role="heading"', 'role="heading" aria-level="2"')
+    tree = context["furo_navigation_tree"]
+    context["furo_navigation_tree"] = tree.replace('role="heading"', 'role="heading" aria-level="2"')
     key = page if chapter else document
     if page == "kernel" and has_trace(chapter.id):
         app.add_js_file(f"traces/{chapter.id}.js", defer="defer")

@@ -58,7 +58,7 @@ def test_every_fault_is_told_with_its_file_and_line(repository):
         change(repository / file, old, new)
     status, said = make(repository)
     assert status == 1
-    for name, (file, _, new, words) in faults.items():
+    for name, (file, _, _, words) in faults.items():
         told = [line for line in said.splitlines() if words in line]
         assert told, f"{name} is not told"
         assert re.search(rf"{re.escape(file)}:\d+", told[0]), f"{name}: {told[0]}"
