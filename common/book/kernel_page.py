@@ -121,7 +121,8 @@ class KernelParser(Parser):
         first = next(number for number, line in enumerate(kernel[size:], size + 1) if line.strip())
         shown = coloured(kernel)
         page += raw(tools(bool(counts), identifier))
-        page += raw(f'<div class="reading highlight" role="group" aria-label="{identifier}, kernel.cu and its remarks">')
+        name = f"{identifier}, kernel.cu and its remarks"
+        page += raw(f'<div class="reading highlight" role="group" aria-label="{name}">')
         for begin, end, numbers in stretches_of(marks, first, len(kernel)):
             beside = [remarks[number] for number in numbers if number in remarks]
             self.add_stretch(page, shown, range(begin, end + 1), beside, counts)
