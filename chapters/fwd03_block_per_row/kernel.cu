@@ -5,7 +5,7 @@
 // multiprocessor full of loads in flight. The price: sums now cross warps, through shared memory
 // and two block-wide barriers each.
 //
-// Its bytes are fwd02's while the rows in flight fit in L2, and there are eight times fewer of
+// Its bytes are fwd02's while the rows in flight fit in L2, and there are an eighth as many of
 // them.
 #include "common/kernel/chapter.h"
 #include "common/kernel/reduce.h"

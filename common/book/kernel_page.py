@@ -218,8 +218,9 @@ def line_html(number, coloured_line, count):
     comment = MARK.sub(r'<a class="mark" href="#remark-\1">[\1]</a>', comment)
     cells = ""
     if count:
-        cells = (f'<span class="count" title="{html.escape(count.words)}"><span>{count.requests}</span>'
-                 f'<span>{count.sectors}</span><span>{count.conflicts}</span></span>')
+        cells = (f'<span>{count.requests}</span><span>{count.sectors}</span><span>{count.conflicts}</span>'
+                 if count.requests else f'<span class="whole">{count.meetings}</span>')
+        cells = f'<span class="count" title="{html.escape(count.words)}">{cells}</span>'
     return (f'<span class="line" id="line-{number}"><a class="number" href="#line-{number}" tabindex="-1">{number}</a>'
             f'{cells or EMPTY}<span class="code">{code}{slashes}{comment}</span>\n</span>')
 

@@ -172,11 +172,13 @@ def with_line(node):
 
 
 def glossary_of(doctree):
-    """{anchor: what the word means} from the glossary's items, each of which begins with its anchor and its word."""
+    """{anchor: (word, what it means)} from the glossary's items, each of which begins with its anchor and its word."""
     words = {}
     for item in doctree.findall(nodes.list_item):
         if found := ANCHOR.match("".join(node.astext() for node in item.findall(nodes.raw))):
-            words[found[1]] = " ".join(item.astext().split()).removeprefix(found[0]).removeprefix("</a>").strip()
+            word = next(item.findall(nodes.strong)).astext()
+            text = " ".join(item.astext().split()).removeprefix(found[0]).removeprefix("</a>").strip()
+            words[found[1]] = word, text.removeprefix(word).strip()
     return words
 
 
@@ -195,6 +197,9 @@ def on_page(app, document, template, context, doctree):
     # The theme's captions are headings without a level, which a screen reader needs.
     tree = context["furo_navigation_tree"]
     context["furo_navigation_tree"] = tree.replace('role="heading"', 'role="heading" aria-level="2"')
+    if document == "README":
+        first = in_reading_order()[0][1][0]
+        context["next"] = {"link": context["pathto"](document_of(first, "notes")), "title": f"{first.id} · {first.title}"}
     key = page if chapter else document
     if page == "kernel" and has_trace(chapter.id):
         app.add_js_file(f"traces/{chapter.id}.js", defer="defer")
@@ -205,20 +210,24 @@ def on_page(app, document, template, context, doctree):
 
 
 def neighbours(app, chapter, page, pathto):
-    """(previous, next): of a lesson those on the map, of its other pages the chapter's own."""
-    order = [(one, "notes") for _, chapters in in_reading_order() for one in chapters]
-    if page != "notes":
-        order = [(chapter, name) for name in PAGES if document_of(chapter, name) in app.env.all_docs]
-    here = next(number for number, (one, name) in enumerate(order) if (one.id, name) == (chapter.id, page))
+    """(previous, next): of a lesson those on the map; from its other pages on to the next lesson."""
+    lessons = [one for _, chapters in in_reading_order() for one in chapters]
+    here = lessons.index(chapter)
+    before, after = lessons[:here], lessons[here + 1:]
+    own = [name for name in PAGES if document_of(chapter, name) in app.env.all_docs]
 
-    def link(number):
-        if not 0 <= number < len(order):
-            return None
-        other, name = order[number]
-        title = f"{other.id} · {other.title}" if page == "notes" else PAGES[name]
-        return {"link": pathto(document_of(other, name)), "title": title}
+    def lesson(other):
+        return {"link": pathto(document_of(other, "notes")), "title": f"{other.id} · {other.title}"}
 
-    return link(here - 1) or {"link": pathto("README"), "title": app.config.project}, link(here + 1)
+    def of_chapter(name):
+        return {"link": pathto(document_of(chapter, name)), "title": PAGES[name]}
+
+    onward = lesson(after[0]) if after else None
+    if page == "notes":
+        return lesson(before[-1]) if before else {"link": pathto("README"), "title": app.config.project}, onward
+    place = own.index(page)
+    follows = own[place + 1] if page == "kernel" and place + 1 < len(own) else None  # the laboratory is beside the way
+    return of_chapter(own[place - 1]), of_chapter(follows) if follows else onward
 
 
 # --- At the end ---

@@ -26,6 +26,7 @@ class Count(NamedTuple):
     requests: str
     sectors: str  # of a request to device memory
     conflicts: str  # passes of shared memory beyond those that are needed
+    meetings: str  # "5 120 shuffles", of a line that asks nothing
     words: str  # all of it
 
 
@@ -55,15 +56,24 @@ def records():
 
 
 def count_of(parts):
-    """The Count of what count.py tells of one line, part by part."""
-    requests = sum(part["times"] for part in parts)
-    to_device = [part for part in parts if part["sectors"]]
+    """The Count of what count.py tells of one line, part by part.
+
+    A line that asks no memory but makes lanes meet has the number of its shuffles or barriers in words.
+    """
+    asks = [part for part in parts if part["sectors"] or part["passes"] or part["bytes"]]
+    words = "; ".join(f"{part['what']} {part.get('tensor', part['space'])}: {grouped(part['times'])}" for part in parts)
+    if not asks:
+        meetings = {}
+        for part in parts:
+            meetings[part["what"]] = meetings.get(part["what"], 0) + part["times"]
+        return Count("", "", "", ", ".join(f"{grouped(times)} {what}s" for what, times in meetings.items()), words)
+    to_device = [part for part in asks if part["sectors"]]
     device_requests = sum(part["times"] for part in to_device)
     sectors = sum(part["sectors"] for part in to_device) / device_requests if device_requests else None
-    conflicts = sum(part["passes"] - part["passes_needed"] for part in parts if part["passes"])
-    words = "; ".join(f"{part['what']} {part.get('tensor', part['space'])}: {grouped(part['times'])}" for part in parts)
-    return Count(grouped(requests), "" if sectors is None else f"{sectors:.1f}".removesuffix(".0"),
-                 grouped(conflicts) if conflicts else "", words)
+    conflicts = sum(part["passes"] - part["passes_needed"] for part in asks if part["passes"])
+    return Count(grouped(sum(part["times"] for part in asks)),
+                 "" if sectors is None else f"{sectors:.1f}".removesuffix(".0"),
+                 grouped(conflicts) if conflicts else "", "", words)
 
 
 def grouped(number):

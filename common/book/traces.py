@@ -44,7 +44,7 @@ PROBLEMS = {
     "bwd02": Problem("--rows 4 --cols 64"),
     "bwd03": Problem("--rows 4 --cols 64"),
     "bwd04": Problem("--rows 2 --cols 1024", shuffles_of=1),  # 32 warps at four barriers
-    "bwd05": Problem("--rows 3 --cols 64 --rows-per-block 3"),  # three rows, then one atomic a column
+    "bwd05": Problem("--rows 2 --cols 512 --rows-per-block 2"),  # eight columns a thread, two rows, one atomic a column
     "bwd06": Problem("--rows 8 --cols 64 --row-groups 2"),
     "bwd07": Problem("--rows 4 --cols 64"),
     "bwd08": Problem("--rows 4 --cols 64 --buffers 1"),

@@ -27,7 +27,10 @@
     box.className = 'meaning';
     box.id = 'meaning';
     box.setAttribute('role', 'tooltip');
-    box.textContent = window.lncGlossary[anchorOf(link)];
+    const [term, meaning] = window.lncGlossary[anchorOf(link)];
+    const word = document.createElement('strong');
+    word.textContent = `${term}: `;
+    box.append(word, meaning);
     document.body.append(box);
     const place = link.getBoundingClientRect();
     const left = Math.min(place.left, document.documentElement.clientWidth - box.offsetWidth - 16);

@@ -211,8 +211,7 @@
       const { trace } = this;
       const ended = trace.ended ? ` ${trace.ended[0].toUpperCase()}${trace.ended.slice(1)}.` : '';
       const fault = trace.fault ? ` The kernel did not end: ${trace.fault}` : '';
-      const left = trace.left_out ? ` ${trace.left_out}` : '';
-      return trace.order + left + ended + fault;
+      return trace.order + ended + fault;
     }
 
     tellProblem() {
@@ -220,7 +219,8 @@
       const { launch } = run;
       const some = `the first ${launch.warps > 1 ? `${launch.warps} ` : ''}of ${launch.warps_in_all} warps`;
       const warps = launch.warps_in_all > launch.warps ? some : player.plural(launch.warps, 'warp');
-      this.problem.textContent = `${problemOf(trace)}: block ${trace.block} of ${launch.blocks}, ${warps}. `;
+      const left = trace.left_out ? `${trace.left_out} ` : '';
+      this.problem.textContent = `${problemOf(trace)}: block ${trace.block} of ${launch.blocks}, ${warps}. ${left}`;
       if (trace.launches.length < 2) {
         return;
       }
@@ -269,9 +269,14 @@
       this.draw();
     }
 
-    jump(test) {
+    /** The next event of a kind; -1 where none is ahead. */
+    next(test) {
       const { events } = this.run;
-      const found = events.findIndex((event, i) => i > this.at && test(event, events[this.at]));
+      return events.findIndex((event, i) => i > this.at && test(event, events[this.at]));
+    }
+
+    jump(test) {
+      const found = this.next(test);
       this.go(found < 0 ? this.last : found);
     }
 
@@ -279,6 +284,9 @@
       const { run, state } = this;
       const event = run.events[state.at];
       this.slider.value = String(state.at);
+      for (const { made, test } of this.jumpButtons) {
+        made.disabled = this.next(test) < 0;
+      }
       this.position.textContent = `event ${state.at + 1} of ${this.last + 1}`;
       this.slider.setAttribute('aria-valuetext', this.position.textContent);
       const sentence = player.say(run, state);

@@ -598,6 +598,12 @@ window.lncPlayer = window.lncPlayer || {};
     return run.reasons.find((reason) => reason.at >= index);
   }
 
+  /** Whether a warp waits at the block's barrier with all of its lanes. */
+  function isAtBarrier(warp) {
+    const lanes = ((warp.waits | warp.ended) & warp.exist) >>> 0;
+    return warp.waitsFor === 'block barrier' && lanes === warp.exist;
+  }
+
   /** How a warp stands: 'ready', 'runs', 'waits', 'may go on', 'ended'. */
   function standing(run, state, number) {
     const warp = state.warps[number];
@@ -613,7 +619,7 @@ window.lncPlayer = window.lncPlayer || {};
 
   Object.assign(window.lncPlayer, {
     LANES, SECTOR, WORD, BANKS, READ, WRITTEN, REQUESTS, COPIES,
-    count, isOnDevice, lanesIn, maskOf, mostAtOneAddress, nextBarrier, passesOf, placesOf, read, sectorsOf, setBits,
+    count, isAtBarrier, isOnDevice, lanesIn, maskOf, mostAtOneAddress, nextBarrier, passesOf, placesOf, read, sectorsOf, setBits,
     sizeOf, slotOf, standing, stateAt, touches, unitsOf, wordsOfBanks,
   });
 })();

@@ -108,7 +108,7 @@
       + drawUse(sectors, event);
   }
 
-  /** A bar: what is moved, and of it what is used. A whole bar is 32 sectors. */
+  /** A bar: what is asked for, and of it what is used. A whole bar is 32 sectors. */
   function drawUse(sectors, event) {
     const moved = sectors.length * SECTOR;
     const used = sectors.reduce((sum, sector) => sum + player.count(sector.used), 0);
@@ -118,7 +118,7 @@
     return `<div class="player-use"><span class="player-moved" style="width:${(100 * moved) / whole}%">`
       + `<span class="player-of-use" style="width:${(100 * used) / moved}%"></span></span></div>`
       + `<p class="player-caption"><b>${player.plural(sectors.length, 'sector')}</b> × 32 bytes = ${moved} bytes `
-      + `moved, ${used} used: <b>${player.percent(used, moved)}</b>.${turns}</p>`;
+      + `asked for, ${used} used: <b>${player.percent(used, moved)}</b>.${turns}</p>`;
   }
 
   // --- A request of shared memory ---
@@ -353,10 +353,10 @@
     }
     const opens = entry.at === state.at;
     const chips = state.warps.map((warp, i) => {
-      const there = opens || warp.waitsFor === 'block barrier';
+      const there = opens || player.isAtBarrier(warp);
       return `<li class="${there ? 'there' : ''}">${i}<span>${there ? '✓' : '…'}</span></li>`;
     });
-    const there = opens ? state.warps.length : state.warps.filter((warp) => warp.waitsFor === 'block barrier').length;
+    const there = opens ? state.warps.length : state.warps.filter((warp) => player.isAtBarrier(warp)).length;
     const tells = opens ? 'all are there: it opens' : `${there} of ${state.warps.length} warps are there`;
     const which = run.reasons.indexOf(entry) + 1;
     return part(`Barrier ${which} of ${run.reasons.length}: ${tells}`,
@@ -476,8 +476,8 @@
     const { requests, sectors, used, passes, conflicts, copied } = state.totals;
     const tells = [];
     if (requests) {
-      tells.push(`${player.plural(requests, 'request')} of device memory, <b>${player.plural(sectors, 'sector')}</b>, `
-        + `<b>${player.percent(used, sectors * SECTOR)}</b> of their bytes used`);
+      tells.push(`${player.plural(requests, 'request')} of device memory for <b>${player.plural(sectors, 'sector')}</b>, `
+        + `<b>${player.percent(used, sectors * SECTOR)}</b> of their bytes used; caches may have some of them`);
     }
     if (passes) {
       tells.push(`${player.plural(passes, 'pass')} through shared memory, ${conflicts} for bank conflicts`);

@@ -168,8 +168,12 @@
 
   function wait(run, state, event) {
     const begin = `Warp ${event.warp} waits`;
+    if (event.for === 'block barrier' && !player.isAtBarrier(state.warps[event.warp])) {
+      const here = player.count(state.warps[event.warp].waits);
+      return `${here} lanes of warp ${event.warp} wait at the barrier for the others of their warp.`;
+    }
     if (event.for === 'block barrier') {
-      const there = state.warps.filter((warp) => warp.waitsFor === 'block barrier').length;
+      const there = state.warps.filter((warp) => player.isAtBarrier(warp)).length;
       const are = there === 1 ? 'is' : 'are';
       return `${begin} at the barrier: ${there} of ${plural(state.warps.length, 'warp')} ${are} there.`;
     }

@@ -9,8 +9,8 @@
   const WIDE = window.matchMedia('(min-width: 75em)');
   const STILL = window.matchMedia('(prefers-reduced-motion: reduce)');
   const READ_AT = 1 / 3; // of the window's height
-  const COUNTED = 'Counted on 1024 × 2048 floats, all warps together: requests; sectors of device memory that one request ' +
-    'takes; passes of shared memory lost to bank conflicts.';
+  const COUNTED = 'Counted on 1024 × 2048 floats, all warps together: requests to device and shared memory; ' +
+    'sectors of device memory that each takes; passes of shared memory lost to bank conflicts.';
 
   /** Where each group of remarks stands: the y of its line, and its own y in a column without gaps, both in the view. */
   function measure(reading) {
@@ -68,6 +68,8 @@
       for (const place of places) {
         place.remarks.style.setProperty('--top', `${place.column}px`);
       }
+      const last = places.at(-1); // the remarks may be longer than the source
+      reading.style.minHeight = last && reading.matches('.following') ? `${last.column + last.remarks.offsetHeight}px` : '';
       follow();
     }
 
@@ -164,7 +166,11 @@
       const head = document.createElement('p');
       head.className = 'counts-head';
       head.textContent = COUNTED;
-      reading.prepend(head);
+      const labels = document.createElement('pre');
+      labels.className = 'counts-head';
+      labels.innerHTML = '<span class="line"><span class="number"></span><span class="count"><span>requests</span>' +
+        '<span>each</span><span>conflicts</span></span></span>';
+      reading.prepend(head, labels);
       button.addEventListener('click', () => {
         const on = button.getAttribute('aria-pressed') !== 'true';
         button.setAttribute('aria-pressed', String(on));

@@ -26,7 +26,7 @@
     const parts = [...article.querySelectorAll('section > section')].filter(
       (part) => part.parentElement.parentElement === article);
     const idea = parts.findIndex((part) => part.id === 'the-idea');
-    return parts.slice(idea + 1);
+    return idea < 0 ? [] : parts.slice(idea + 1); // chapter zero has no such part, and hides nothing
   }
 
   /** Behind each part but the last a button that shows the next. */
@@ -49,13 +49,13 @@
       return;
     }
     const buttons = addButtons(parts);
+    let hides = false;
     const control = document.createElement('button');
     control.type = 'button';
-    control.textContent = 'Try first';
-    control.title = 'Hide what comes after the idea, and show it part by part';
+    const tells = document.createElement('span');
     const line = document.createElement('p');
     line.className = 'try-first';
-    line.append(control);
+    line.append(control, tells);
     title.after(line);
 
     /** Shows the first `count` parts, and the button of the next one. */
@@ -65,7 +65,9 @@
     }
 
     function set(hiding) {
-      control.setAttribute('aria-pressed', String(hiding));
+      hides = hiding;
+      control.textContent = hiding ? 'Show all' : 'Try first';
+      tells.textContent = hiding ? ' What comes after the idea is hidden.' : ' Hide what comes after the idea.';
       showParts(hiding ? 0 : parts.length);
     }
 
@@ -76,9 +78,8 @@
       heading.focus();
     }));
     control.addEventListener('click', () => {
-      const hiding = control.getAttribute('aria-pressed') !== 'true';
-      remember(hiding);
-      set(hiding);
+      remember(!hides);
+      set(!hides);
     });
 
     /** A link into a hidden part shows all up to it. */

@@ -27,12 +27,23 @@ def test_the_bar_has_a_chapter_s_pages_and_says_which_is_shown(open_page):
 
 
 def test_next_follows_the_main_line_and_previous_goes_back(open_page):
-    page = open_page("chapters/copy00_machine/notes.html")
-    for expected in ("fwd01", "fwd02", "fwd03", "fwd05", "fwd06", "fwd08", "bwd01", "bwd02", "bwd04", "bwd05"):
+    page = open_page("README.html")
+    for expected in ("copy00", "fwd01", "fwd02", "fwd03", "fwd05", "fwd06", "fwd08", "bwd01", "bwd02", "bwd04", "bwd05"):
         page.click(".next-page")
         assert page.one("h1").text.startswith(expected)
     page.click(".prev-page")
     assert page.one("h1").text.startswith("bwd04")
+
+
+def test_from_a_source_the_way_goes_over_the_questions_to_the_next_lesson(open_page):
+    page = open_page(KERNEL)
+    page.click(".next-page")
+    assert page.one("h1").text == "fwd02 · One warp per row: questions"
+    page.click(".next-page")
+    assert page.one("h1").text == "fwd03 · One block per row"
+    page = open_page("chapters/fwd02_warp_per_row/lab.html")
+    page.click(".next-page")
+    assert page.one("h1").text == "fwd03 · One block per row"
 
 
 def test_a_lesson_leads_to_its_player(open_page):
@@ -161,6 +172,18 @@ def test_the_margin_shows_counts_on_demand(open_page):
     assert shown(load) == [None, None, None]
     page.one(".counts-switch").send_keys(Keys.ENTER)
     assert shown(load) == ["65 536", "4", ""]
+    assert shown(page.script("return [...document.querySelectorAll('.line')].find("
+                             "l => l.textContent.includes('= warp_sum(sum)')).id.slice(5)")) == ["5 120 shuffles"]
+
+
+def test_long_remarks_leave_the_player_free(open_page):
+    page = open_page("chapters/copy00_machine/kernel.html")
+    for y in (0, 300, 600, 900, 1200):
+        page.script("scrollTo({top: arguments[0], behavior: 'instant'})", y)
+        page.settle()
+        assert page.script("""
+            const last = [...document.querySelectorAll('.remark')].at(-1).getBoundingClientRect().bottom;
+            return document.querySelector('.reading').getBoundingClientRect().bottom - last""") >= -1
 
 
 def test_what_changed_against_the_parent_is_a_diff(open_page):
@@ -177,7 +200,7 @@ def test_a_word_of_the_glossary_says_what_it_means(open_page):
     word = page.one("a.word[href$='#register']")
     page.script("arguments[0].focus()", word)
     meaning = page.one("[role=tooltip]")
-    assert meaning.text.startswith("register") and word.get_attribute("aria-describedby") == meaning.get_attribute("id")
+    assert meaning.text.startswith("register: ") and word.get_attribute("aria-describedby") == meaning.get_attribute("id")
     word.send_keys(Keys.ESCAPE)
     assert page.all("[role=tooltip]") == []
     ActionChains(page.driver).move_to_element(word).perform()

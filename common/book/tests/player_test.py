@@ -236,7 +236,7 @@ def test_lanes_that_are_apart_take_32_sectors_and_neighbours_four(show):
     page = show(apart())
     assert "column 0 of rows 0 to 31: 32 sectors, 12.5 % of their bytes used" in page.says()
     assert len(page.all(".player-now .player-edge")) == 32
-    assert "32 sectors × 32 bytes = 1024 bytes moved, 128 used: 12.5 %" in page.text(".player-now")
+    assert "32 sectors × 32 bytes = 1024 bytes asked for, 128 used: 12.5 %" in page.text(".player-now")
     page = show(side_by_side())
     assert "columns 0 to 31 of row 0: 4 sectors, all bytes used" in page.says()
     assert len(page.all(".player-now .player-edge")) == 4
