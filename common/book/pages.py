@@ -199,7 +199,8 @@ def on_page(app, document, template, context, doctree):
     context["furo_navigation_tree"] = tree.replace('role="heading"', 'role="heading" aria-level="2"')
     if document == "README":
         first = in_reading_order()[0][1][0]
-        context["next"] = {"link": context["pathto"](document_of(first, "notes")), "title": f"{first.id} · {first.title}"}
+        link = context["pathto"](document_of(first, "notes"))
+        context["next"] = {"link": link, "title": f"{first.id} · {first.title}"}
     key = page if chapter else document
     if page == "kernel" and has_trace(chapter.id):
         app.add_js_file(f"traces/{chapter.id}.js", defer="defer")

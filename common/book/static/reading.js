@@ -1,8 +1,9 @@
 // The reading view: the source in one piece, and beside the line in view the remark that belongs to it.
 //
-// Where is the reader? At the line a third of the window down. Between two lines with remarks the column of remarks moves
-// evenly, so that at each such line its remark stands beside it. Whoever wants less motion keeps the page as it is
-// without a script: every remark beside its lines, and gaps in the source.
+// A remark stands beside its line; where the one before it is too long for that, it is pushed down. Where is the reader?
+// At the line a third of the window down. There the column of remarks moves up by as much as its remark was pushed down,
+// and evenly between two lines, so that the remark of the line in view is always beside it. Whoever wants less motion
+// keeps the page as it is without a script: every remark beside its lines, and gaps in the source.
 'use strict';
 
 (() => {
@@ -12,14 +13,14 @@
   const COUNTED = 'Counted on 1024 × 2048 floats, all warps together: requests to device and shared memory; ' +
     'sectors of device memory that each takes; passes of shared memory lost to bank conflicts.';
 
-  /** Where each group of remarks stands: the y of its line, and its own y in a column without gaps, both in the view. */
+  /** Where each group of remarks stands: the y of its line, and its own y in the column, both in the view. */
   function measure(reading) {
     const top = reading.getBoundingClientRect().top;
     let end = 0;
     return [...reading.querySelectorAll('.remarks')].map((remarks) => {
       const line = remarks.previousElementSibling.getBoundingClientRect().top - top;
-      const place = { remarks, line, column: end };
-      end += remarks.offsetHeight + 8;
+      const place = { remarks, line, column: Math.max(line, end) };
+      end = place.column + remarks.offsetHeight + 8;
       return place;
     });
   }
@@ -68,8 +69,8 @@
       for (const place of places) {
         place.remarks.style.setProperty('--top', `${place.column}px`);
       }
-      const last = places.at(-1); // the remarks may be longer than the source
-      reading.style.minHeight = last && reading.matches('.following') ? `${last.column + last.remarks.offsetHeight}px` : '';
+      const lowest = Math.max(0, ...places.map((place) => place.line + place.remarks.offsetHeight));
+      reading.style.minHeight = reading.matches('.following') ? `${lowest}px` : '';
       follow();
     }
 
@@ -78,8 +79,7 @@
         return;
       }
       const y = window.innerHeight * READ_AT - reading.getBoundingClientRect().top;
-      const end = reading.offsetHeight - places.at(-1).remarks.offsetHeight - places.at(-1).column;
-      reading.style.setProperty('--shift', `${Math.min(shiftAt(places, y), Math.max(end, 0))}px`);
+      reading.style.setProperty('--shift', `${shiftAt(places, y)}px`);
       mark(WIDE.matches ? placeAt(places, y) : null);
     }
 

@@ -178,12 +178,27 @@ def test_the_margin_shows_counts_on_demand(open_page):
 
 def test_long_remarks_leave_the_player_free(open_page):
     page = open_page("chapters/copy00_machine/kernel.html")
-    for y in (0, 300, 600, 900, 1200):
+    button = page.one(".player button")
+    page.script("arguments[0].scrollIntoView({behavior: 'instant', block: 'center'})", button)
+    page.settle()
+    assert page.script("""
+        const box = arguments[0].getBoundingClientRect();
+        return document.elementFromPoint(box.x + box.width / 2, box.y + box.height / 2).closest('.player') !== null""",
+                       next(one for one in reversed(page.all(".player button")) if one.is_displayed()))
+    assert page.script("""
+        const last = [...document.querySelectorAll('.remark')].at(-1).getBoundingClientRect().bottom;
+        return document.querySelector('.reading').getBoundingClientRect().bottom - last""") >= -1
+
+
+def test_where_there_is_room_a_remark_stays_beside_its_line(open_page):
+    page = open_page("chapters/fwd03_block_per_row/kernel.html")
+    for y in (0, 200, 400, 600):
         page.script("scrollTo({top: arguments[0], behavior: 'instant'})", y)
         page.settle()
-        assert page.script("""
-            const last = [...document.querySelectorAll('.remark')].at(-1).getBoundingClientRect().bottom;
-            return document.querySelector('.reading').getBoundingClientRect().bottom - last""") >= -1
+        apart = page.script("""
+            return [...document.querySelectorAll('.remark')].map(r => Math.abs(r.getBoundingClientRect().top -
+              document.getElementById('line-' + r.dataset.line).getBoundingClientRect().top));""")
+        assert max(apart) < NEAR
 
 
 def test_what_changed_against_the_parent_is_a_diff(open_page):
