@@ -30,7 +30,6 @@ constexpr Choice kChoices[] = {
      .because =
          "21.0 us for fwd06's 22.3 at f16 4096 x 2560, where a block of fwd06 is a third idle",
      .direction = Direction::Forward,
-     .needs_aligned = true,
      .dtype = DType::F16,
      .min_cols = 2305,
      .max_cols = 2815,

@@ -56,10 +56,10 @@ FAULTS = [
           "arrived[turn].wait_at_cluster_scope(", "arrived[turn].wait(",
           "a wait at cluster scope", ("remote_store_async(&of_block", "of_block[turn][peer]")),
     Fault("fwd08 asks for a slot too early", "fwd08",
-          "    float mean = 0.0f;\n    float x[kElements];\n    if (a.kind == Kind::Layer) {",
-          "    if (thread == 0) request(row + stages * stride, ring.stage);\n    float mean = 0.0f, x[kElements];\n"
-          "    if (a.kind == Kind::Layer) {",
-          "before the copy is asked for", ("bulk_load(", "return *slot")),
+          "    float mean = 0.0f;\n",
+          "    if (threadIdx.x == 0) request_row(a, row + stages * stride, slot, full[ring.stage]);\n"
+          "    float mean = 0.0f;\n",
+          "before the copy is asked for", ("bulk_load(", "slot[number]")),
     Fault("bwd13 asks for a slot too early", "bwd13",
           "    __syncthreads();  // [16]", "",
           "before the copy is asked for", ("bulk_load(", "reinterpret_cast<const Packed<T, kElements>*>(from)")),
