@@ -23,7 +23,6 @@ constexpr Choice kChoices[] = {
      .because = "past 16384 columns one block cannot hold a row: 404 us for fwd06's 642 at bf16 "
                 "4096 x 65536, 394 for 685 at f32 2048 x 65536, 374 for 881 at bf16 1024 x 262144",
      .direction = Direction::Forward,
-     .needs_aligned = true,
      .min_cols = kBlockColumns + 1,
      .max_architecture = kLastWith227KB},
     {.chapter = "fwd08",

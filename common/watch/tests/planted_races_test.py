@@ -51,7 +51,7 @@ FAULTS = [
           missing_at="atomicExch(lock, kFreeAndFull)"),
     Fault("fwd09 waits for other blocks as if they were its own", "fwd09",
           "met[turn].wait_at_cluster_scope(", "met[turn].wait(",
-          "a wait at cluster scope", ("remote_store_async(place", "of_row[i].x")),
+          "a wait at cluster scope", ("remote_store_async(place", "moments[i].mean")),
     Fault("bwd13 waits for other blocks as if they were its own", "bwd13",
           "arrived[turn].wait_at_cluster_scope(", "arrived[turn].wait(",
           "a wait at cluster scope", ("remote_store_async(&of_block", "of_block[turn][peer]")),
