@@ -55,6 +55,14 @@ Refusal refusal(const Chapter& chapter, const Problem& problem, const Gpu& gpu) 
     return refuse("cuts its work in one way only, whatever number is asked for");
   if (problem.recompute_output && !chapter.recomputes_output)
     return refuse("does not write y again", "recompute_output");
+  if (chapter.needs_aligned && !problem.aligned()) {
+    const std::string rule = "takes rows that start at 16-byte boundaries only: ";
+    const std::int64_t multiple = 16 / problem.element_bytes();
+    if (problem.cols % multiple == 0) return refuse(rule + "a tensor starts elsewhere", "misalign");
+    return refuse(rule + "columns of " + std::string(name(problem.dtype)) + " in multiples of " +
+                      std::to_string(multiple) + ", not " + std::to_string(problem.cols),
+                  "cols");
+  }
   const auto most = [](std::int64_t number, const char* what) {
     return "takes " + std::to_string(number) + " " + what + " at most, not ";
   };
@@ -66,7 +74,7 @@ Refusal refusal(const Chapter& chapter, const Problem& problem, const Gpu& gpu) 
   const std::int64_t widest = chapter.max_row_bytes / problem.element_bytes();
   if (problem.cols > widest)
     return refuse(most(widest, ("columns of " + type).c_str()) + std::to_string(problem.cols) +
-                      ": a block holds a whole row",
+                      ": " + std::string(chapter.max_row_bytes_because),
                   "cols");
   if (problem.rows > chapter.max_rows)
     return refuse(most(chapter.max_rows, "rows") + std::to_string(problem.rows), "rows");

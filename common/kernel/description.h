@@ -54,6 +54,7 @@ struct Chapter {
   Road road = Road::Main;
   std::vector<Kind> kinds = {Kind::Layer, Kind::Rms};
   bool needs_affine = false;       ///< refuses null weight and bias
+  bool needs_aligned = false;      ///< refuses a problem that is not Problem::aligned
   bool fused = false;              ///< takes a Problem::fusion
   bool recomputes_output = false;  ///< takes Problem::recompute_output
   bool from_y = false;             ///< a backward pass that is given y in place of x and mean
@@ -63,8 +64,9 @@ struct Chapter {
   int min_architecture = 0;   ///< the first that has what it uses: 90 for Hopper
   bool deterministic = true;  ///< the same bits from run to run
   std::int64_t max_cols = std::numeric_limits<std::int64_t>::max();
-  std::string_view max_cols_because = "its sums would lose digits";       ///< no more than max_cols
-  std::int64_t max_row_bytes = std::numeric_limits<std::int64_t>::max();  ///< that fit in a block
+  std::string_view max_cols_because = "its sums would lose digits";  ///< no more than max_cols
+  std::int64_t max_row_bytes = std::numeric_limits<std::int64_t>::max();
+  std::string_view max_row_bytes_because = "a block holds a whole row";  ///< no more than these
   std::int64_t max_rows = kMaxGridX;  ///< where a grid of one block or warp a row ends
   /// Elements of x that its launch can count: a copy's grid of one thread an element ends there.
   std::int64_t max_elements = std::numeric_limits<std::int64_t>::max();
