@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "bench")]
+sys.path[:0] = [str(HERE), str(HERE.parent / "bench"), str(HERE.parent / "watch")]
 
 from seen import COUNTS, ROOT, TRACES  # noqa: E402  (beside this file)
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path[:0] = [str(HERE), str(HERE.parent / "bench"), str(HERE.parent / "tools")]
+sys.path[:0] = [str(HERE), *(str(HERE.parent / room) for room in ("bench", "tools", "watch"))]
 
 import chart  # noqa: E402
 import run_notebooks  # noqa: E402

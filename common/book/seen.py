@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from book import find_chapters
 from chapter_map import ChapterMap
+from count import each, number
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "build/book-data"
@@ -51,7 +52,7 @@ def records():
             for line in launch["lines"]:
                 if line["file"] == record["source"]:
                     lines.setdefault(line["line"], []).append(line)
-        found[record["chapter"]] = {number: count_of(parts) for number, parts in lines.items()}
+        found[record["chapter"]] = {line: count_of(parts) for line, parts in lines.items()}
     return found
 
 
@@ -61,21 +62,16 @@ def count_of(parts):
     A line that asks no memory but makes lanes meet has the number of its shuffles or barriers in words.
     """
     asks = [part for part in parts if part["sectors"] or part["passes"] or part["bytes"]]
-    words = "; ".join(f"{part['what']} {part.get('tensor', part['space'])}: {grouped(part['times'])}" for part in parts)
+    words = "; ".join(f"{part['what']} {part.get('tensor', part['space'])}: {number(part['times'])}" for part in parts)
     if not asks:
         meetings = {}
         for part in parts:
             meetings[part["what"]] = meetings.get(part["what"], 0) + part["times"]
-        return Count("", "", "", ", ".join(f"{grouped(times)} {what}s" for what, times in meetings.items()), words)
+        return Count("", "", "", ", ".join(f"{number(times)} {what}s" for what, times in meetings.items()), words)
     to_device = [part for part in asks if part["sectors"]]
     device_requests = sum(part["times"] for part in to_device)
     sectors = sum(part["sectors"] for part in to_device) / device_requests if device_requests else None
     conflicts = sum(part["passes"] - part["passes_needed"] for part in asks if part["passes"])
-    return Count(grouped(sum(part["times"] for part in asks)),
-                 "" if sectors is None else f"{sectors:.1f}".removesuffix(".0"),
-                 grouped(conflicts) if conflicts else "", "", words)
-
-
-def grouped(number):
-    """12345678 -> '12 345 678'"""
-    return f"{round(number):,}".replace(",", " ")
+    return Count(number(sum(part["times"] for part in asks)),
+                 "" if sectors is None else each(sectors),
+                 number(conflicts) if conflicts else "", "", words)
