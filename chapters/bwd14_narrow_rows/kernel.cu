@@ -1,8 +1,8 @@
 // bwd14 · Several rows a warp, their sums in registers
 //
-// bwd12 gives a row 32 threads with 16 columns each. For a row of 64 halves four of these lanes
+// bwd12 gives a row 32 threads at least. Of a row of 64 halves, eight vectors, eight of these lanes
 // have work, and all rows of a block share a barrier. Here a row has a team of as many lanes as it
-// has vectors, as in fwd10, and needs nobody else: c1 and c2 are sums within a warp. Warps stay, a
+// has vectors, as in fwd10, and needs nobody else: c1 and c2 are sums within a warp. Blocks stay; a
 // lane keeps dweight and dbias of its columns in registers over all rows of its team, and
 // asynchronous copies of its own, as in bwd11, bring it the vectors of the next rows.
 //
@@ -29,7 +29,8 @@ struct Team {
   static constexpr int kElements = kElements_;
   static constexpr int kLanes = kLanes_;
   static constexpr int kVectors = kVectors_;
-  static constexpr int kBlocks = std::min(kBlocks_, kSmThreads / kThreads);
+  static constexpr int kBlocks = kBlocks_;
+  static_assert(kBlocks <= kMostBlocks);
   static constexpr int kWarpRows = kWarpSize / kLanes;
   static constexpr int kBlockRows = kThreads / kLanes;
   static constexpr int kColumns = kLanes * kVectors * kElements;  // of a row, at most
@@ -45,16 +46,6 @@ template <typename Team>
 __device__ int column(int i) {
   const int in_team = threadIdx.x % Team::kLanes;
   return (i * Team::kLanes + in_team) * Team::kElements;
-}
-
-/// Begins to bring a vector to shared memory.
-template <typename T, int kElements>
-__device__ void begin_copy(Packed<T, kElements>& to, const T* from) {
-  if constexpr (sizeof(to) < 4) {  // [3]
-    to = *reinterpret_cast<const Packed<T, kElements>*>(from);
-  } else {
-    __pipeline_memcpy_async(&to, from, sizeof(to));
-  }
 }
 
 /// Adds up the sums of the block's teams, and stores those of `cols` columns.
@@ -86,23 +77,45 @@ __global__ void __launch_bounds__(kThreads, Team::kBlocks)
   constexpr int kLanes = Team::kLanes;
   constexpr int kVectors = Team::kVectors;
   constexpr int kAhead = Team::kAhead;
-  __shared__ Packed<T, kElements> ring[kAhead][2][kVectors][kThreads];  // [4] of x, of dy
+  __shared__ Packed<T, kElements> ring[kAhead][2][kVectors][kThreads];  // [3] of x, of dy
   const int team = threadIdx.x % kWarpSize / kLanes;
   const int warp = threadIdx.x / kWarpSize;
   const int cols = static_cast<int>(a.cols);
   const int64_t first_row = int64_t{blockIdx.x} * Team::kBlockRows + warp * Team::kWarpRows;
   const int64_t stride = int64_t{gridDim.x} * Team::kBlockRows;
-  const auto given = [=](int64_t row, int i) {  // [5]
+  const auto given = [=](int64_t row, int i) {  // [4]
     return row < a.rows && column<Team>(i) < cols;
   };
   const auto index = [=](int64_t row, int i) { return row * cols + column<Team>(i); };
 
-  const auto request = [&](int64_t row, int stage) {  // [6]
+  const auto begin_copies = [&](int64_t row, int stage) {  // [5]
+    constexpr std::size_t kBytes = sizeof(ring[0][0][0][0]);
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       if (!given(row, i)) continue;
-      begin_copy(ring[stage][0][i][threadIdx.x], a.x + index(row, i));
-      begin_copy(ring[stage][1][i][threadIdx.x], a.dy + index(row, i));
+      __pipeline_memcpy_async(&ring[stage][0][i][threadIdx.x], a.x + index(row, i), kBytes);
+      __pipeline_memcpy_async(&ring[stage][1][i][threadIdx.x], a.dy + index(row, i), kBytes);
+    }
+  };
+  const auto copy = [&](int64_t row, int stage) {  // [6]
+    Packed<T, kElements> x[kVectors];
+    Packed<T, kElements> dy[kVectors];
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      x[i] = load_if<kElements>(given(row, i), a.x, index(row, i));
+      dy[i] = load_if<kElements>(given(row, i), a.dy, index(row, i));
+    }
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      ring[stage][0][i][threadIdx.x] = x[i];
+      ring[stage][1][i][threadIdx.x] = dy[i];
+    }
+  };
+  const auto request = [&](int64_t row, int stage) {
+    if constexpr (sizeof(T) * kElements >= 4) {
+      begin_copies(row, stage);
+    } else {
+      copy(row, stage);
     }
     __pipeline_commit();
   };
@@ -153,7 +166,7 @@ __global__ void __launch_bounds__(kThreads, Team::kBlocks)
     const float c1 = warp_sum<kLanes>(sums.x) * inverse_cols;  // [12]
     const float c2 = kLayer ? warp_sum<kLanes>(sums.y) * inverse_cols : 0.0f;
     const float scaled_c1 = rstd * c1;
-    const float scaled_c2 = rstd * c2;
+    const float scaled_c2 = kLayer ? rstd * c2 : 0.0f;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       float dx[kElements];
