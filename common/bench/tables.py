@@ -45,8 +45,8 @@ import peers
 import plots
 from book import DIRECTIONS, KINDS, is_right, open_book, provenance
 from chapter_map import MAIN
-from measurements import (GROUPS, LARGE, MISSING, PROGRESSION, ROOT, SWEEP, WIDE, DataError, Problem, count, number,
-                          problem_of, roof_gbps)
+from measurements import (GROUPS, LARGE, MISSING, NARROW, PROGRESSION, ROOT, SWEEP, WIDE, DataError, Problem, count,
+                          number, problem_of, roof_gbps)
 from profile_chapter import profile_rows
 
 FIGURES = Path("notebooks/figures")
@@ -58,6 +58,8 @@ ROOFS = {"copy": "a copy (one read, one write)", "fwd": "a copy (one read, one w
          "bwd": "a triad (two reads, one write)"}
 MACHINE = Path("notebooks/data/machine_h100.jsonl")
 STEPS = (PROGRESSION, Problem.of("bf16", 131072, 4096))  # of a lesson's small table: short rows of data, and long ones
+NARROW_ROAD = "narrow rows"  # its chapters take no others
+NARROW_STEPS = tuple(Problem.of("bf16", rows, cols, "rms") for rows, cols in ((1048576, 64), (524288, 128)))
 RESULTS = (PROGRESSION, Problem.of("f16", 4096, 1024), Problem.of("bf16", 131072, 4096),
            Problem.of("bf16", 16384, 16384))  # of `make peers`: the least work, few columns, many rows, wide rows
 
@@ -205,8 +207,9 @@ def progression(book, file):
 def steps(book, file, chapter):
     """A lesson's one small table: its parent's times and its own on two problems, what that gains, the roof."""
     parent = rival(book, chapter)
-    own, before = ([book.find(one, problem) if one else None for problem in STEPS] for one in (chapter, parent))
-    headers = ["", *(head for problem in STEPS for head in (f"{problem}: µs", "% of the roof"))]
+    problems = NARROW_STEPS if chapter.road == NARROW_ROAD else STEPS
+    own, before = ([book.find(one, problem) if one else None for problem in problems] for one in (chapter, parent))
+    headers = ["", *(head for problem in problems for head in (f"{with_kind(problem)}: µs", "% of the roof"))]
 
     def row(name, records):
         return [name, *(cell for record in records for cell in (median(record), of_roof(record)))]
@@ -221,6 +224,11 @@ def steps(book, file, chapter):
     shown = [record for record in (*before, *own) if record]
     return [*markdown(headers, rows), "",
             f"Median of launches with a cold L2. {provenance(shown)}." if shown else "Not measured yet."]
+
+
+def with_kind(problem):
+    """'bf16, 8 × 64, RMS norm'; of layer norm, the usual kind, only the shape."""
+    return f"{problem}, RMS norm" if problem.kind == "rms" else str(problem)
 
 
 def roof_cells(record):
@@ -256,9 +264,11 @@ def machine(book):
 def measured(book, chapter):
     problems = [PROGRESSION, *(p for p in SWEEP if p.cols in SHOWN_WIDTHS), *LARGE]
     problems += [p for p in WIDE if book.find(chapter, p)]  # the first chapters are not measured there
+    if chapter.road == NARROW_ROAD:
+        problems = list(NARROW)
     records = {problem: book.find(chapter, problem) for problem in problems}
     headers = ["problem, M × N", "median µs", "p10–p90", "GB/s", "% of roof", "predicted MB", "samples"]
-    rows = [[str(problem), median(record), spread(record), gbps(record), of_roof(record),
+    rows = [[with_kind(problem), median(record), spread(record), gbps(record), of_roof(record),
              predicted_mb(book, chapter, problem), samples(record)] for problem, record in records.items()]
     shown = [record for record in records.values() if record]
     lines = [*markdown(headers, rows), "", caption(shown)]

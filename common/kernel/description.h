@@ -26,7 +26,7 @@ inline constexpr std::int64_t kMaxGridX = std::numeric_limits<std::int32_t>::max
 
 /// Where a chapter stands on the map: on the main line, which a learner walks first, or on a side
 /// road.
-enum class Road { Main, Numerics, Fusion, Sums, WideRows };
+enum class Road { Main, Numerics, Fusion, Sums, WideRows, NarrowRows };
 
 constexpr std::string_view name(Road road) {
   switch (road) {
@@ -40,6 +40,8 @@ constexpr std::string_view name(Road road) {
       return "sums";
     case Road::WideRows:
       return "wide rows";
+    case Road::NarrowRows:
+      return "narrow rows";
   }
   return {};
 }
@@ -52,6 +54,7 @@ struct Chapter {
   std::string_view source;   ///< the public system that it follows
   std::string_view parent;   ///< id of the chapter that it improves on; empty for the first
   Road road = Road::Main;
+  std::int64_t usual_cols = 2048;  ///< of its program's problem, where no width is asked for
   std::vector<Kind> kinds = {Kind::Layer, Kind::Rms};
   bool needs_affine = false;       ///< refuses null weight and bias
   bool needs_aligned = false;      ///< refuses a problem that is not Problem::aligned

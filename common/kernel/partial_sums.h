@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 
 #include "common/kernel/contract.h"
 #include "common/kernel/reduce.h"
@@ -74,7 +75,9 @@ __global__ void __launch_bounds__(kWarpSize* kWarpSize)
 /// Adds up the parts, and rounds the sums to W, into dweight and dbias. No parts give 0.
 /// @tparam Start EarlyStart (common/kernel/hopper.h) where the kernel before calls
 /// launch_dependents()
-template <typename Start = OrdinaryStart, typename T, typename W>
+/// @tparam kMaxCols columns that the caller takes at most
+template <typename Start = OrdinaryStart,
+          std::int64_t kMaxCols = std::numeric_limits<std::int64_t>::max(), typename T, typename W>
 void add_partial_sums(const BackwardArgs<T, W>& a, const PartialSums& sums, std::int64_t parts) {
   constexpr std::int64_t kPartsPerWarp = 8;  // as many loads are on their way at once
   const std::int64_t wanted = (parts + kPartsPerWarp - 1) / kPartsPerWarp;
@@ -86,10 +89,11 @@ void add_partial_sums(const BackwardArgs<T, W>& a, const PartialSums& sums, std:
            a.dbias, a.cols);
   };
   constexpr std::int64_t kWide = 16384;  // columns: blocks of vectors for a whole GPU
-  if (a.cols >= kWide && a.cols % 4 == 0 && at_16_bytes(a.dweight, a.dbias))
-    launch_vectors(add_partial_sums_kernel<Start, 4, W>, 4);
-  else
-    launch_vectors(add_partial_sums_kernel<Start, 1, W>, 1);
+  if constexpr (kMaxCols >= kWide) {
+    if (a.cols >= kWide && a.cols % 4 == 0 && at_16_bytes(a.dweight, a.dbias))
+      return launch_vectors(add_partial_sums_kernel<Start, 4, W>, 4);
+  }
+  launch_vectors(add_partial_sums_kernel<Start, 1, W>, 1);
 }
 
 }  // namespace lnc

@@ -190,11 +190,21 @@ std::vector<ProblemSet> choose_sets(const std::vector<std::string>& asked,
   return chosen;
 }
 
+/// The problem of a program where no option says otherwise: as many elements for each chapter.
+Problem usual_problem() {
+  Problem problem;
+  if (chapters().size() > 1) return problem;
+  const std::int64_t elements = problem.rows * problem.cols;
+  problem.cols = chapters().front().usual_cols;
+  problem.rows = elements / problem.cols;
+  return problem;
+}
+
 }  // namespace
 
 CommandLine parse_command_line(int argc, char** argv) {
   CommandLine line;
-  Problem problem;
+  Problem problem = usual_problem();
   std::vector<std::string> sets;
   std::optional<std::string> set_file;
   bool warm = false;

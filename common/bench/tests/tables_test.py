@@ -316,6 +316,19 @@ class Tables(InDirectory):
         self.assert_row({"f32, 1024 × 2048: µs": "–", "% of the roof": "–"}, "a triad")
         self.assertIn("Not measured yet.", self.text(self.NOTES))
 
+    def test_a_chapter_of_narrow_rows_is_shown_on_these(self):
+        self.list_chapters(bwd02=("bwd01", tables.NARROW_ROAD))
+        self.write(self.NOTES, "<!-- table: steps bwd02 -->\n<!-- end table -->\n")
+        narrow = {"dtype": "bf16", "rows": 1048576, "cols": 64, "kind": "rms"}
+        self.data.write_text(jsonl(record("bwd01", 400.0, problem=narrow), record("bwd02", 200.0, problem=narrow)))
+        self.run_tables()
+        self.assert_row({"bf16, 1048576 × 64, RMS norm: µs": "200.0", "bf16, 524288 × 128, RMS norm: µs": "–"},
+                        "**bwd02**")
+        self.write(self.NOTES, "<!-- table: measured bwd02 -->\n<!-- end table -->\n")
+        self.run_tables()
+        self.assert_row({"median µs": "200.0"}, "bf16, 1048576 × 64, RMS norm")
+        self.assertEqual(self.text(self.NOTES).count("\n|"), 2 + len(measurements.NARROW))
+
     def test_the_map_is_a_drawing_the_main_line_and_the_side_roads(self):
         self.list_chapters(bwd02=("bwd01", "sums"))
         self.write("chapters/README.md", "<!-- table: map -->\n<!-- end table -->\n")
@@ -451,6 +464,7 @@ class Tables(InDirectory):
         self.assertLessEqual(2 * len(tables.RESULTS), 8)
         self.assertLessEqual(set(tables.RESULTS), set(peers.SHAPES))
         self.assertLessEqual(set(tables.STEPS), {measurements.PROGRESSION, *measurements.LARGE})
+        self.assertLessEqual(set(tables.NARROW_STEPS), set(measurements.NARROW))
 
     def test_peers_stand_beside_ours_and_the_fastest_is_bold(self):
         text = self.peers(peer("torch", "forward", 30.0), peer("liger", "forward", 20.0), peer("fwd01", "forward", 15.0),

@@ -26,6 +26,8 @@ LIMITS = {
     "chapters/bwd03_shared_staging/notes.md": (1200, ""),
     "chapters/bwd04_block_per_row/notes.md": (1200, ""),
     "chapters/bwd05_row_groups/notes.md": (1200, ""),
+    "chapters/fwd10_narrow_rows/notes.md": (1800, ""),
+    "chapters/bwd14_narrow_rows/notes.md": (1800, ""),
 }
 
 # What GitHub takes away is the backslash before ASCII punctuation; what to write in its place.
