@@ -55,6 +55,14 @@ Refusal refusal(const Chapter& chapter, const Problem& problem, const Gpu& gpu) 
     return refuse("cuts its work in one way only, whatever number is asked for");
   if (problem.recompute_output && !chapter.recomputes_output)
     return refuse("does not write y again", "recompute_output");
+  if (chapter.needs_aligned && !problem.aligned()) {
+    const std::string rule = "takes rows that start at 16-byte boundaries only: ";
+    const std::int64_t multiple = 16 / problem.element_bytes();
+    if (problem.cols % multiple == 0) return refuse(rule + "a tensor starts elsewhere", "misalign");
+    return refuse(rule + "columns of " + std::string(name(problem.dtype)) + " in multiples of " +
+                      std::to_string(multiple) + ", not " + std::to_string(problem.cols),
+                  "cols");
+  }
   const auto most = [](std::int64_t number, const char* what) {
     return "takes " + std::to_string(number) + " " + what + " at most, not ";
   };

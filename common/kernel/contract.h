@@ -63,6 +63,10 @@ struct Problem {
   std::int64_t parameter_element_bytes() const { return element_type(parameter_dtype()).bytes; }
   std::int64_t residual_element_bytes() const { return element_type(residual_dtype()).bytes; }
   std::int64_t tensor_bytes() const { return rows * cols * element_bytes(); }
+  /// Whether every row of every tensor starts and ends at a 16-byte boundary.
+  bool aligned() const {
+    return misalign * element_bytes() % 16 == 0 && cols * element_bytes() % 16 == 0;
+  }
 
   /// Whether a fused backward pass writes dx1, dresidual. Where nothing scales or drops x and the
   /// types are the same, each would be dx bit for bit, and dx stands for it.

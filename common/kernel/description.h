@@ -54,6 +54,7 @@ struct Chapter {
   Road road = Road::Main;
   std::vector<Kind> kinds = {Kind::Layer, Kind::Rms};
   bool needs_affine = false;       ///< refuses null weight and bias
+  bool needs_aligned = false;      ///< refuses a problem that is not Problem::aligned
   bool fused = false;              ///< takes a Problem::fusion
   bool recomputes_output = false;  ///< takes Problem::recompute_output
   bool from_y = false;             ///< a backward pass that is given y in place of x and mean

@@ -87,7 +87,7 @@ bool takes(const Choice& choice, const Request& request) {
   };
   const Problem& problem = request.problem;
   return choice.direction == request.direction && choice.from_y == request.from_y &&
-         (request.aligned || !choice.needs_aligned) &&
+         (problem.aligned() || !choice.needs_aligned) &&
          choice.kind.value_or(problem.kind) == problem.kind &&
          choice.dtype.value_or(problem.dtype) == problem.dtype &&
          within(choice.min_cols, problem.cols, choice.max_cols) &&

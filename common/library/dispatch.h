@@ -15,8 +15,7 @@ namespace lnc {
 struct Request {
   Direction direction;
   Problem problem = {};
-  bool from_y = false;   ///< a backward pass that has y in place of x and mean
-  bool aligned = false;  ///< every row of every tensor starts at a 16-byte boundary
+  bool from_y = false;  ///< a backward pass that has y in place of x and mean
   Gpu gpu = kH100;
 };
 
@@ -27,7 +26,7 @@ struct Choice {
   std::string_view because;  ///< the measurement that chose it, and its limits
   Direction direction;
   bool from_y = false;
-  bool needs_aligned = false;
+  bool needs_aligned = false;  ///< takes what is Problem::aligned only
   std::optional<Kind> kind = {};
   std::optional<DType> dtype = {};
   std::int64_t min_cols = 1, max_cols = std::numeric_limits<std::int64_t>::max();

@@ -94,17 +94,18 @@ void check_pointer(const char* name, const void* pointer, std::int64_t element_b
   });
 }
 
-bool rows_at_16_bytes(const Problem& problem, std::initializer_list<const void*> pointers) {
-  return problem.cols * problem.element_bytes() % 16 == 0 &&
-         std::all_of(pointers.begin(), pointers.end(), [](const void* pointer) {
-           return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
-         });
+/// Problem::misalign of tensors at these places: 0 where all start at 16-byte boundaries, and else
+/// 1, for they need not start alike.
+int misalign_of(std::initializer_list<const void*> pointers) {
+  const bool aligned = std::all_of(pointers.begin(), pointers.end(), [](const void* pointer) {
+    return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
+  });
+  return aligned ? 0 : 1;
 }
 
 Problem check(const lnc_forward_args& a) {
   const bool layer = a.problem.kind == LNC_LAYER;
-  const Problem problem =
-      problem_of(a.problem, a.weight != nullptr && (!layer || a.bias != nullptr));
+  Problem problem = problem_of(a.problem, a.weight != nullptr && (!layer || a.bias != nullptr));
   const bool empty = problem.rows == 0;
   const std::int64_t element = problem.element_bytes();
   const std::int64_t parameter = problem.parameter_element_bytes();
@@ -115,12 +116,13 @@ Problem check(const lnc_forward_args& a) {
   if (layer) check_pointer("mean", a.mean, sizeof(float), empty);
   check_pointer("rstd", a.rstd, sizeof(float), empty);
   require(layer || a.bias == nullptr, "RMS norm has no bias: it must be null");
+  problem.misalign = misalign_of({a.x, a.weight, a.bias, a.y});
   return problem;
 }
 
 Problem check(const lnc_backward_args& a) {
   const bool layer = a.problem.kind == LNC_LAYER;
-  const Problem problem = problem_of(a.problem, a.weight != nullptr);
+  Problem problem = problem_of(a.problem, a.weight != nullptr);
   const bool empty = problem.rows == 0;
   const std::int64_t element = problem.element_bytes();
   const std::int64_t parameter = problem.parameter_element_bytes();
@@ -137,6 +139,7 @@ Problem check(const lnc_backward_args& a) {
   check_pointer("dbias", a.dbias, parameter, true);
   require(layer || (a.bias == nullptr && a.dbias == nullptr),
           "RMS norm has no bias: bias and dbias must be null");
+  problem.misalign = misalign_of({a.dy, a.x, a.y, a.weight, a.bias, a.dx});
   return problem;
 }
 
@@ -174,19 +177,15 @@ Plan plan_for(const char* asked, const Request& request) {
 
 Plan plan_for(const lnc_forward_args& a) {
   const Problem problem = check(a);
-  return plan_for(a.chapter, {.direction = Direction::Forward,
-                              .problem = problem,
-                              .aligned = rows_at_16_bytes(problem, {a.x, a.weight, a.bias, a.y}),
-                              .gpu = current_gpu()});
+  return plan_for(a.chapter,
+                  {.direction = Direction::Forward, .problem = problem, .gpu = current_gpu()});
 }
 
 Plan plan_for(const lnc_backward_args& a) {
   const Problem problem = check(a);
-  const auto pointers = {a.dy, a.x, a.y, a.weight, a.bias, static_cast<const void*>(a.dx)};
   return plan_for(a.chapter, {.direction = Direction::Backward,
                               .problem = problem,
                               .from_y = a.y != nullptr,
-                              .aligned = rows_at_16_bytes(problem, pointers),
                               .gpu = current_gpu()});
 }
 

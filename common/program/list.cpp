@@ -39,6 +39,7 @@ Json of(const Chapter& chapter) {
           {"recomputes_output", chapter.recomputes_output},
           {"deterministic", chapter.deterministic},
           {"needs_affine", chapter.needs_affine},
+          {"needs_aligned", chapter.needs_aligned},
           {"min_architecture", chapter.min_architecture}};
 }
 

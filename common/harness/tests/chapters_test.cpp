@@ -110,6 +110,33 @@ TEST_CASE("rows wider than a chapter's blocks hold are refused, with the width t
   }
 }
 
+TEST_CASE("a chapter that needs aligned rows refuses others, and says what is wrong with them") {
+  Chapter chapter = chapters().front();
+  Problem problem;
+  problem.dtype = DType::F16;
+  problem.cols = 1001;
+  problem.misalign = 1;
+  CHECK(refusal(chapter, problem).empty());  // this one does not need them
+  chapter.needs_aligned = true;
+  const std::string rule =
+      std::string(chapter.id) + " takes rows that start at 16-byte boundaries only: ";
+  CHECK(refusal(chapter, problem).sentence == rule + "columns of f16 in multiples of 8, not 1001");
+  CHECK(refusal(chapter, problem).option == "cols");
+  problem.cols = 1000;
+  CHECK(refusal(chapter, problem).sentence == rule + "a tensor starts elsewhere");
+  CHECK(refusal(chapter, problem).option == "misalign");
+  problem.misalign = 8;  // the next boundary
+  CHECK(refusal(chapter, problem).empty());
+  problem.misalign = 0;
+  CHECK(refusal(chapter, problem).empty());
+  problem.cols = 1004;
+  CHECK_FALSE(refusal(chapter, problem).empty());
+  problem.dtype = DType::F32;
+  CHECK(refusal(chapter, problem).empty());
+  problem.misalign = 2;
+  CHECK(refusal(chapter, problem).option == "misalign");
+}
+
 TEST_CASE("more elements than a chapter's launch can count are refused, without an overflow") {
   Chapter chapter = chapters().front();
   chapter.max_elements = 1000;

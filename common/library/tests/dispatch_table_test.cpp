@@ -32,7 +32,7 @@ void for_each_request(const std::vector<std::int64_t>& rows, const std::vector<s
                   request.problem.mixed = mixed && dtype != DType::F32;
                   request.problem.rows = m;
                   request.problem.cols = n;
-                  request.aligned = aligned;
+                  request.problem.misalign = aligned ? 0 : 1;
                   request.gpu.architecture = architecture;
                   body(request);
                 }
@@ -41,8 +41,8 @@ void for_each_request(const std::vector<std::int64_t>& rows, const std::vector<s
 }  // namespace
 
 TEST_CASE("the dispatch has a chapter for every problem on every GPU, with or without parameters") {
-  for_each_request({0, 1, 65536, 1 << 24}, {1, 33, 1024, 50257, 1 << 22}, {75, 80, 86, 89, 90, 120},
-                   [](Request request) {
+  for_each_request({0, 1, 65536, 1 << 24}, {1, 33, 1024, 50257, 50264, 1 << 22},
+                   {75, 80, 86, 89, 90, 120}, [](Request request) {
                      for (const bool affine : {true, false}) {
                        request.problem.affine = affine;
                        const Chapter* chapter = choose(request);
@@ -63,6 +63,9 @@ TEST_CASE("each line of the dispatch's table names a chapter, says why, and is n
     rows.insert(rows.end(), {line.min_rows, std::min<std::int64_t>(line.max_rows, 1 << 20)});
     cols.insert(cols.end(), {line.min_cols, std::min<std::int64_t>(line.max_cols, 1 << 20)});
   }
+  std::vector<std::int64_t> aligned;  // the first such width from there on, in every type
+  for (const std::int64_t n : cols) aligned.push_back((n + 7) / 8 * 8);
+  cols.insert(cols.end(), aligned.begin(), aligned.end());
   for (auto* sizes : {&rows, &cols}) {
     std::sort(sizes->begin(), sizes->end());
     sizes->erase(std::unique(sizes->begin(), sizes->end()), sizes->end());
@@ -99,7 +102,7 @@ TEST_CASE("the first line that takes a request wins, unless its chapter refuses"
        .min_architecture = 90},
       {.chapter = "fwd04", .because = "", .direction = Direction::Forward, .kind = Kind::Layer},
   };
-  Request request{.direction = Direction::Forward, .aligned = true};
+  Request request{.direction = Direction::Forward};
   const auto chosen = [&] {
     const Chapter* chapter = choose(request, table);
     return chapter == nullptr ? std::string_view("none") : chapter->id;
@@ -109,14 +112,19 @@ TEST_CASE("the first line that takes a request wins, unless its chapter refuses"
   request.problem.kind = Kind::Rms;  // fwd01 refuses
   CHECK(chosen() == "none");
   request.problem.kind = Kind::Layer;
-  request.problem.cols = 101;
+  request.problem.cols = 104;
   CHECK(chosen() == "fwd04");
   request.problem.dtype = DType::BF16;
   request.problem.rows = 1000;
   CHECK(chosen() == "fwd06");
-  request.aligned = false;
+  request.problem.misalign = 1;
   CHECK(chosen() == "fwd04");
-  request.aligned = true;
+  request.problem.misalign = 8;
+  CHECK(chosen() == "fwd06");
+  request.problem.misalign = 0;
+  request.problem.cols = 103;
+  CHECK(chosen() == "fwd04");
+  request.problem.cols = 104;
   request.gpu.architecture = 89;
   CHECK(chosen() == "fwd04");
   request.gpu.architecture = 90;
