@@ -10,6 +10,7 @@ import pytest
 import race
 
 REDUCE = "common/kernel/reduce.h"
+HOPPER = "common/kernel/hopper.h"
 
 
 class Fault(NamedTuple):
@@ -64,8 +65,8 @@ FAULTS = [
           "    __syncthreads();  // [16]", "",
           "before the copy is asked for", ("bulk_load(", "reinterpret_cast<const Packed<T, kElements>*>(from)")),
     Fault("bwd12's last sum does not wait", "bwd12",
-          "  grid_dependency_wait();  // [13]", "",
-          "a grid_dependency_wait()", ("reinterpret_cast<Vector<float,", "from[block * width]")),
+          "wait() { grid_dependency_wait(); }", "wait() {}",
+          "a grid_dependency_wait()", ("reinterpret_cast<Four*>(to + col)", "from + further * cols"), file=HOPPER),
 ]
 
 
