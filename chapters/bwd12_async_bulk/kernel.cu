@@ -11,6 +11,7 @@
 #include "common/kernel/gradient_terms.h"
 #include "common/kernel/partial_sums.h"
 #include "common/kernel/reduce.h"
+#include "common/kernel/thread_columns.h"
 #include "common/kernel/vector.h"
 
 namespace bwd12 {
@@ -28,27 +29,6 @@ constexpr int kSpareBytes = 10 << 10;      // of a multiprocessor's shared memor
 constexpr int64_t kSmallBytes = 12 << 20;  // [3] of a tensor
 constexpr int64_t kMostCols = 8192;        // 1024 threads with 8 columns each
 
-/// The thread's columns of a row: kVectors vectors, kRowThreads vectors apart.
-template <int kRowThreads, int kElements>
-struct OwnColumns {
-  int thread;  ///< of its row
-  int cols;
-
-  __device__ int vector(int i) const { return i * kRowThreads + thread; }
-  __device__ int first(int i) const { return vector(i) * kElements; }
-  __device__ bool any(int i) const { return first(i) < cols; }
-};
-
-/// A thread's sums, one row of floats, each in its column.
-template <int kVectors, typename Own, int kElements>
-__device__ void store_sums(const Own& own, const Vector<float, kElements> (&sums)[kVectors],
-                           float* row) {
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    if (own.any(i)) *reinterpret_cast<Vector<float, kElements>*>(row + own.first(i)) = sums[i];
-  }
-}
-
 /// A block takes a step of kRows neighbouring rows at a time, then those gridDim.x · kRows further
 /// on. A stage of the ring holds these of x, then these of dy.
 template <typename T, typename W, Kind kKind, int kRowThreads, int kVectors>
@@ -61,10 +41,10 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>, kBlocks<kRowThread
   constexpr bool kLayer = kKind == Kind::Layer;
   __shared__ Barrier full[kMaxStages];
   const auto cols = static_cast<int>(a.cols);
-  const int row_vectors = cols / kElements;
-  const int dy_at = kRows * row_vectors;
+  const int dy_at = kRows * cols / kElements;     // of a stage's vectors
   const int in_step = threadIdx.x / kRowThreads;  // the thread's row
-  const OwnColumns<kRowThreads, kElements> own{static_cast<int>(threadIdx.x) % kRowThreads, cols};
+  const int thread = threadIdx.x % kRowThreads;
+  const ThreadColumns own{thread * kElements, kRowThreads * kElements, cols};
   const int64_t first_step = int64_t{blockIdx.x} * kRows;
   const int64_t stride = int64_t{gridDim.x} * kRows;
 
@@ -95,8 +75,8 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>, kBlocks<kRowThread
   Vector<float, kElements> dbias[kVectors] = {};
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
-    const bool given = a.weight != nullptr && own.any(i);
-    weight[i] = load_if<kElements>(given, a.weight, own.first(i), 1.0f);
+    const bool given = a.weight != nullptr && own.has(i);
+    weight[i] = load_if<kElements>(given, a.weight, own.of(i), 1.0f);
   }
   __syncthreads();
 
@@ -113,9 +93,9 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>, kBlocks<kRowThread
     float2 c = make_float2(0.0f, 0.0f);
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      const bool given = there && own.any(i);
-      const auto x = load_if<kElements>(given, x_row, own.first(i));
-      const auto dy = load_if<kElements>(given, dy_row, own.first(i));
+      const bool given = there && own.has(i);
+      const auto x = load_if<kElements>(given, x_row, own.of(i));
+      const auto dy = load_if<kElements>(given, dy_row, own.of(i));
       stay_packed(weight[i]);
       terms[i] = GradientTerms<kElements>(x, dy, weight[i], mean, rstd);
       terms[i].add_to(c);
@@ -135,14 +115,14 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>, kBlocks<kRowThread
 
     const float c1 = c.x * inverse_cols * rstd;
     const float c2 = kLayer ? c.y * inverse_cols * rstd : 0.0f;
-    auto* const dx_row = reinterpret_cast<Packed<T, kElements>*>(a.dx + row * a.cols);
+    T* const dx_row = a.dx + row * a.cols;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       float dx[kElements];
       for (int k = 0; k < kElements; ++k) {
         dx[k] = rstd * terms[i].wdy[k] - (terms[i].xhat[k] * c1 + c2);
       }
-      if (there && own.any(i)) dx_row[own.vector(i)] = from_floats<T>(dx);
+      if (there && own.has(i)) store_vector(dx_row + own.of(i), dx);
     }
   }
 

@@ -38,6 +38,9 @@ class Known(NamedTuple):
 
 
 KNOWN = [
+    Known(r"bwd11::layer_norm_backward<.*, 32>$", 8,
+          "64 of a thread's 128 registers hold dweight and dbias; one number goes to memory and back in "
+          "a row of more than 8192 columns"),
     Known(r"fwd08::layer_norm_forward<float, float, 512, 8, true>$", 8,
           "the table picks fwd08 for half rows of some 2560 columns, not for this"),
     Known(r"bwd09::layer_norm_backward<.*, 512, 4, 8, false>$", 24,

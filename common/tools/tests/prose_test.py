@@ -24,6 +24,7 @@ LIMITS = {
     "chapters/bwd03_shared_staging/notes.md": (1200, ""),
     "chapters/bwd04_block_per_row/notes.md": (1200, ""),
     "chapters/bwd05_row_groups/notes.md": (1200, ""),
+    "chapters/bwd11_vectorized/notes.md": (1200, ""),
     "chapters/bwd12_async_bulk/notes.md": (1200, ""),
 }
 
