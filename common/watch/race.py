@@ -32,6 +32,7 @@ PROBLEMS = (
     "--rows 7 --cols 3000 --dtype f16 --kind rms",
     "--rows 9 --cols 9000 --dtype bf16",
     "--rows 5 --cols 33333",
+    "--rows 5 --cols 33336 --dtype bf16",
 )
 FUSED = "--residual same --prenorm --parallel --rowscale --dropout 0.1"
 # How many a chapter shall take of what its group counts, so that a block or a buffer has several rows.
