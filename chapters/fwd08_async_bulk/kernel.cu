@@ -8,249 +8,194 @@
 // It should run at the speed of a copy: 2·M·N elements, each moved once.
 #include "common/kernel/bulk_rows.h"
 #include "common/kernel/chapter.h"
-#include "common/kernel/columns.h"
 #include "common/kernel/reduce.h"
 #include "common/kernel/vector.h"
 
 namespace fwd08 {
 using namespace lnc;
 
-constexpr int kMaxStages = 4;        // [1] rows on their way for each row at work
-constexpr int kWarpTeams = 4;        // [2] rows at a time in a block, where a row has one warp
-constexpr int kFewVectors = 4;       // [3] of a thread, before a row gets more threads
-constexpr int kStayingColumns = 32;  // [4] of weight and bias in a thread's registers
-constexpr int kMaxTeam = 512;        // threads
-constexpr int kMaxVectors = 8;       // of a thread of the largest team
-constexpr int kWideThreads = 512;
-constexpr int kWideStages = 8;
-constexpr int kPiece = 3 * kWideThreads;  // [5] in vectors
+constexpr int kMostStages = 4;      // [1] rows that a ring holds
+constexpr int kThreadColumns = 32;  // [2] of a thread, at most
+constexpr int kMostThreads = 512;   // of a block
 
-/// Teams of kTeam threads that a block has.
-template <int kTeam>
-constexpr int kTeamsPerBlock = kTeam == kWarpSize ? kWarpTeams : 1;
-template <int kTeam>
-constexpr int kBlockThreads = kTeam* kTeamsPerBlock<kTeam>;
+/// The number in its row of a thread's i-th vector.
+template <int kThreads>
+__device__ int vector_number(int i) {
+  return i * kThreads + static_cast<int>(threadIdx.x);
+}
 
-/// Makes y of a vector of x.
-template <typename W, int kElements>
-__device__ void normalise(float (&x)[kElements], float mean, float rstd,
-                          const Packed<W, kElements>& weight, const Packed<W, kElements>& bias) {
-  float of_weight[kElements];
-  float of_bias[kElements];
-  to_floats(weight, of_weight);
-  to_floats(bias, of_bias);
-  for (int k = 0; k < kElements; ++k) {
-    const float xhat = (x[k] - mean) * rstd;
-    x[k] = xhat * of_weight[k] + of_bias[k];
+/// Loads this thread's vectors of the weight or the bias; `otherwise` where that is null.
+template <int kThreads, typename W, int kElements, int kVectors>
+__device__ void load_parameter(Packed<W, kElements> (&values)[kVectors], const W* parameter,
+                               int row_vectors, float otherwise) {
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    const int number = vector_number<kThreads>(i);
+    const bool there = parameter != nullptr && number < row_vectors;
+    values[i] = load_if<kElements>(there, parameter, int64_t{number} * kElements, otherwise);
   }
 }
 
-/// A team of kTeam threads has a ring of its own, and every gridDim.x · kTeams-th row.
-template <typename T, typename W, int kTeam, int kVectors, bool kAligned>
-__global__ void __launch_bounds__(kBlockThreads<kTeam>)
-    layer_norm_forward(ForwardArgs<T, W> a, int stages, int vectors) {
-  constexpr int kThreads = kBlockThreads<kTeam>;
-  constexpr int kTeams = kTeamsPerBlock<kTeam>;
-  constexpr int kElements = kVectorElements<T>;
-  constexpr bool kStay = kAligned && kVectors * kElements <= kStayingColumns;
-  __shared__ Barrier full[kTeams][kMaxStages];
-  const int team = threadIdx.x / kTeam;
-  const int thread = threadIdx.x % kTeam;
-  const BulkRows<T, kAligned> x_rows{a.x, a.rows, a.cols};
-  auto* const slots = dynamic_shared<Packed<T, kElements>>() + int64_t{team} * stages * vectors;
-  Ring<T> ring{slots, vectors, stages, full[team]};
-  const int64_t first_row = int64_t{blockIdx.x} * kTeams + team;
-  const int64_t stride = int64_t{gridDim.x} * kTeams;
-  const auto request = [&](int64_t row, int stage) {
-    if (row < a.rows) x_rows.load(row, 0, vectors, ring.slot(stage), full[team][stage]);
-  };
-  const auto columns = [&](const T* x_row, int i) {
-    return Columns<T, kAligned>(x_row, i * kTeam + thread, a.cols);
-  };
+/// Asks the copy engine for a row, where there is one. One thread calls this.
+template <typename T, typename W, typename Slot>
+__device__ void request_row(const ForwardArgs<T, W>& a, int64_t row, Slot* slot, Barrier& full) {
+  if (row >= a.rows) return;
+  const auto bytes = static_cast<unsigned>(a.cols * sizeof(T));
+  full.arrive_and_expect(bytes);
+  bulk_load(slot, a.x + row * a.cols, bytes, full);
+}
 
-  if (thread == 0) {  // [6]
-    ring.fill([&](int stage) { request(first_row + stage * stride, stage); });
-  }
-  Packed<W, kElements> weight[kVectors], bias[kVectors];
-  if constexpr (kStay) {
+/// Takes this thread's vectors of a row out of a slot. Past the row's end stands 0.
+template <int kThreads, typename Slot, int kVectors>
+__device__ void take_vectors(Slot (&x)[kVectors], const Slot* slot, int row_vectors) {
 #pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      weight[i] = columns(a.x, i).load_or(1.0f, a.weight);
-      bias[i] = columns(a.x, i).load_or(0.0f, a.bias);
+  for (int i = 0; i < kVectors; ++i) {
+    const int number = vector_number<kThreads>(i);
+    x[i] = number < row_vectors ? slot[number] : Slot{};
+  }
+}
+
+/// The sum of this thread's elements.
+template <typename T, int kElements, int kVectors>
+__device__ float sum_of(const Packed<T, kElements> (&x)[kVectors]) {
+  float sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    float values[kElements];
+    to_floats(x[i], values);
+    for (int k = 0; k < kElements; ++k) {
+      sum += values[k];
     }
   }
-  __syncthreads();  // [7]
+  return sum;
+}
+
+/// The sum of the squares of this thread's elements, about the mean.
+template <int kThreads, typename T, int kElements, int kVectors>
+__device__ float squares_about(float mean, const Packed<T, kElements> (&x)[kVectors],
+                               int row_vectors) {
+  float squares = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    if (vector_number<kThreads>(i) >= row_vectors) continue;
+    float values[kElements];
+    to_floats(x[i], values);
+    for (int k = 0; k < kElements; ++k) {
+      const float centred = values[k] - mean;
+      squares += centred * centred;
+    }
+  }
+  return squares;
+}
+
+/// A block has a ring, and every gridDim.x-th row.
+template <typename T, typename W, int kThreads, int kVectors>
+__global__ void __launch_bounds__(kThreads) layer_norm_forward(ForwardArgs<T, W> a, int stages) {
+  constexpr int kElements = kVectorElements<T>;
+  using Slot = Packed<T, kElements>;
+  __shared__ Barrier full[kMostStages];
+  const int row_vectors = static_cast<int>(a.cols / kElements);
+  Ring<T> ring{dynamic_shared<Slot>(), row_vectors, stages, full};
+  const int64_t stride = gridDim.x;
+
+  if (threadIdx.x == 0) {  // [3]
+    ring.init();
+#pragma unroll 1
+    for (int stage = 0; stage < stages; ++stage) {
+      request_row(a, blockIdx.x + stage * stride, ring.slot(stage), full[stage]);
+    }
+  }
+  Packed<W, kElements> weight[kVectors];  // [4]
+  Packed<W, kElements> bias[kVectors];
+  load_parameter<kThreads>(weight, a.weight, row_vectors, 1.0f);
+  load_parameter<kThreads>(bias, a.bias, row_vectors, 0.0f);
+  __syncthreads();  // [5]
 
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
-  int turn = 0;  // of row_sums
-  for (int64_t row = first_row; row < a.rows; row += stride) {
-    const T* x_row = a.x + row * a.cols;
-    const auto* slot = ring.wait();
-    Packed<T, kElements> arrived[kVectors];
-#pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      arrived[i] = x_rows.take(x_row, columns(x_row, i), slot + i * kTeam + thread);
-    }
+  int turn = 0;
+  for (int64_t row = blockIdx.x; row < a.rows; row += stride) {
+    Slot* slot = ring.wait();
+    Slot x[kVectors];
+    take_vectors<kThreads>(x, slot, row_vectors);
+
     float mean = 0.0f;
-    float x[kElements];
     if (a.kind == Kind::Layer) {
-      float sum = 0.0f;
-#pragma unroll
-      for (int i = 0; i < kVectors; ++i) {
-        to_floats(arrived[i], x);
-        for (int k = 0; k < kElements; ++k) {
-          sum += x[k];
-        }
-      }
-      turn ^= 1;  // [8]
-      mean = row_sums<kThreads, kTeam>(sum, turn) * inverse_cols;
-    }
-    float squares = 0.0f;
-#pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      to_floats(arrived[i], x);
-      for (int k = 0; k < kElements; ++k) {
-        if (!columns(x_row, i).any() || !columns(x_row, i).has(k)) continue;
-        const float centred = x[k] - mean;
-        squares += centred * centred;
-      }
+      turn ^= 1;  // [6]
+      mean = row_sums<kThreads, kThreads>(sum_of(x), turn) * inverse_cols;
     }
     turn ^= 1;
-    squares = row_sums<kThreads, kTeam>(squares, turn);
-    if (kTeam == kWarpSize) __syncwarp();
-    if (thread == 0) request(row + stages * stride, ring.stage);  // [9]
-    ring.advance();
+    const float squares =
+        row_sums<kThreads, kThreads>(squares_about<kThreads>(mean, x, row_vectors), turn);
     const float rstd = rsqrtf(squares * inverse_cols + a.eps);
+
+    if (threadIdx.x == 0) {  // [7]
+      request_row(a, row + stages * stride, slot, full[ring.stage]);
+    }
+    ring.advance();
+
+    auto* y = reinterpret_cast<Slot*>(a.y + row * a.cols);
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      to_floats(arrived[i], x);
-      if constexpr (kStay) {
-        stay_packed(weight[i]);  // [10]
-        stay_packed(bias[i]);
-      } else {
-        weight[i] = columns(x_row, i).load_or(1.0f, a.weight);
-        bias[i] = columns(x_row, i).load_or(0.0f, a.bias);
+      stay_packed(weight[i]);  // [8]
+      stay_packed(bias[i]);
+      float values[kElements];
+      float of_weight[kElements];
+      float of_bias[kElements];
+      to_floats(x[i], values);
+      to_floats(weight[i], of_weight);
+      to_floats(bias[i], of_bias);
+      for (int k = 0; k < kElements; ++k) {
+        const float xhat = (values[k] - mean) * rstd;
+        values[k] = xhat * of_weight[k] + of_bias[k];
       }
-      normalise(x, mean, rstd, weight[i], bias[i]);
-      columns(x_row, i).store(a.y + row * a.cols, x);  // [11]
+      const int number = vector_number<kThreads>(i);
+      if (number < row_vectors) y[number] = from_floats<T>(values);  // [9]
     }
-    if (thread == 0 && a.kind == Kind::Layer) a.mean[row] = mean;
-    if (thread == 0) a.rstd[row] = rstd;
+    if (threadIdx.x == 0) {
+      if (a.kind == Kind::Layer) a.mean[row] = mean;
+      a.rstd[row] = rstd;
+    }
   }
 }
 
-/// A row of any width, in pieces. Where all of them fit in the ring they stay there for the three
-/// walks over a row; else each walk fetches them again.
-template <typename T, typename W, bool kAligned>
-__global__ void __launch_bounds__(kWideThreads)
-    layer_norm_forward_wide(ForwardArgs<T, W> a, int stages, int64_t pieces) {
-  constexpr int kElements = kVectorElements<T>;
-  __shared__ Barrier full[kWideStages];
-  const BulkRows<T, kAligned> x_rows{a.x, a.rows, a.cols};
-  Ring<T> ring{dynamic_shared<Packed<T, kElements>>(), kPiece, stages, full};
-  const bool stay = pieces <= stages;  // [12]
-  const int64_t requests = stay ? pieces : 3 * pieces;
-  const auto request = [&](int64_t number, int stage) {
-    const int64_t row = blockIdx.x + number / requests * gridDim.x;
-    if (row >= a.rows) return;
-    const int64_t first = number % pieces * kPiece;  // vector of the row
-    x_rows.load(row, first, kPiece, ring.slot(stage), full[stage]);
-  };
-  if (threadIdx.x == 0) {
-    ring.fill([&](int stage) { request(stage, stage); });
-  }
-  __syncthreads();
-  int64_t next_request = stages;
-  for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
-    const T* x_row = a.x + row * a.cols;
-    const Ring<T> at_start = ring;
-    const auto walk = [&](bool last, auto&& body) {
-      if (stay) ring = at_start;
-      for (int64_t piece = 0; piece < pieces; ++piece) {
-        const auto* slot = ring.wait();
-#pragma unroll
-        for (int i = threadIdx.x; i < kPiece; i += kWideThreads) {
-          const Columns<T, kAligned> columns(x_row, piece * kPiece + i, a.cols);
-          float x[kElements];
-          to_floats(x_rows.take(x_row, columns, slot + i), x);
-          if (columns.any()) body(columns, x);
-        }
-        if (last || !stay) {  // [13]
-          __syncthreads();
-          if (threadIdx.x == 0) request(next_request, ring.stage);
-          ++next_request;
-        }
-        ring.advance();
-      }
-    };
-    float sum = 0.0f;
-    walk(false, [&](const auto&, const auto& x) {
-      for (int k = 0; k < kElements; ++k) {
-        sum += x[k];
-      }
-    });
-    sum = row_sums<kWideThreads, kWideThreads>(sum, 0);
-    const float mean = a.kind == Kind::Layer ? sum / a.cols : 0.0f;
-    float squares = 0.0f;
-    walk(false, [&](const auto& columns, const auto& x) {
-      for (int k = 0; k < kElements; ++k) {
-        if (columns.has(k)) squares += (x[k] - mean) * (x[k] - mean);
-      }
-    });
-    squares = row_sums<kWideThreads, kWideThreads>(squares, 1);
-    const float rstd = rsqrtf(squares / a.cols + a.eps);
-    walk(true, [&](const auto& columns, auto& x) {
-      const auto weight = columns.load_or(1.0f, a.weight);
-      const auto bias = columns.load_or(0.0f, a.bias);
-      normalise(x, mean, rstd, weight, bias);
-      columns.store(a.y + row * a.cols, x);
-    });
-    if (threadIdx.x == 0 && a.kind == Kind::Layer) a.mean[row] = mean;
-    if (threadIdx.x == 0) a.rstd[row] = rstd;
-  }
-}
+/// As many blocks as the GPU holds at once, each with as many stages as fit, up to kMostStages.
+template <int kThreads, int kVectors, typename T, typename W>
+void run_blocks(const ForwardArgs<T, W>& a) {
+  constexpr int kStaticShared = 1 << 10;  // bytes: the barriers, and what CUDA takes
+  const auto kernel = layer_norm_forward<T, W, kThreads, kVectors>;
+  const int64_t row_bytes = a.cols * sizeof(T);
+  const int64_t room = (max_shared_bytes() - kStaticShared) / row_bytes;
+  const auto stages = static_cast<int>(std::min<int64_t>(room, kMostStages));
+  const auto shared = static_cast<std::size_t>(stages * row_bytes);
 
-/// As many blocks as the GPU holds, each with up to `most_stages` stages.
-template <int kThreads, typename T, typename W, typename Size>
-void run_blocks(void (*kernel)(ForwardArgs<T, W>, int, Size), const ForwardArgs<T, W>& a,
-                int rows_at_a_time, int64_t stage_bytes, int most_stages, Size size) {
-  constexpr int kStaticShared = 1 << 10;  // bytes for it
-  const int64_t room = (max_shared_bytes() - kStaticShared) / stage_bytes;
-  const auto stages = static_cast<int>(std::clamp<int64_t>(room, 1, most_stages));
-  const auto shared = static_cast<std::size_t>(stages * stage_bytes);
-  unsigned blocks = a.group;
+  int64_t blocks = a.group;
   if (blocks == 0) blocks = multiprocessors() * resident_blocks(kernel, kThreads, shared);
-  blocks = std::min(blocks, blocks_for(a.rows, rows_at_a_time));
-  launch(kernel, {blocks, kThreads, shared, a.stream}, a, stages, size);
-}
-
-/// Looks for the smallest team that holds a row of so many vectors, and launches it.
-template <bool kAligned, int kTeam, int kVectors, typename T, typename W>
-void run_team(const ForwardArgs<T, W>& a, int64_t vectors) {
-  constexpr bool kLargest = kTeam == kMaxTeam;
-  if (vectors <= kTeam * kVectors) {
-    constexpr int kTeams = kTeamsPerBlock<kTeam>;
-    const int64_t stage_bytes = kTeams * vectors * 16;
-    run_blocks<kBlockThreads<kTeam>>(layer_norm_forward<T, W, kTeam, kVectors, kAligned>, a, kTeams,
-                                     stage_bytes, kMaxStages, static_cast<int>(vectors));
-  } else if constexpr (kVectors < (kLargest ? kMaxVectors : kFewVectors)) {
-    run_team<kAligned, kTeam, kVectors * 2>(a, vectors);
-  } else if constexpr (!kLargest) {
-    run_team<kAligned, kTeam * 2, kVectors>(a, vectors);
-  } else {
-    const int64_t pieces = (vectors + kPiece - 1) / kPiece;
-    run_blocks<kWideThreads>(layer_norm_forward_wide<T, W, kAligned>, a, 1, kPiece * 16,
-                             kWideStages, pieces);
-  }
+  const auto grid = static_cast<unsigned>(std::min(blocks, a.rows));
+  launch(kernel, {grid, kThreads, shared, a.stream}, a, stages);
 }
 
 template <typename T, typename W>
 void run(const ForwardArgs<T, W>& a) {
   constexpr int kElements = kVectorElements<T>;
-  if (a.cols % kElements == 0 && at_16_bytes(a.x, a.y, a.weight, a.bias))
-    run_team<true, kWarpSize, 1>(a, a.cols / kElements);
-  else  // a row that starts inside of a vector may touch one more
-    run_team<false, kWarpSize, 1>(a, (a.cols + 2 * kElements - 2) / kElements);
+  constexpr int kMostVectors = kThreadColumns / kElements;  // of a thread: 8 of float, else 4
+  const int64_t vectors = a.cols / kElements;               // [10] of a row
+  if (vectors <= 64 * 1) {
+    run_blocks<64, 1>(a);
+  } else if (vectors <= 64 * 2) {
+    run_blocks<64, 2>(a);
+  } else if (vectors <= 64 * 4) {
+    run_blocks<64, 4>(a);
+  } else if (vectors <= 128 * 4) {
+    run_blocks<128, 4>(a);
+  } else if (vectors <= 256 * 4) {
+    run_blocks<256, 4>(a);
+  } else if (vectors <= 512 * 4) {
+    run_blocks<512, 4>(a);
+  } else if (vectors <= kMostThreads * kMostVectors) {
+    run_blocks<kMostThreads, kMostVectors>(a);
+  } else {
+    throw std::logic_error("fwd08 is given a row that it refuses");
+  }
 }
 
 const Registration registration{{
@@ -260,17 +205,18 @@ const Registration registration{{
     .source = "this repository",
     .parent = "fwd06",
     .road = Road::Main,
+    .needs_aligned = true,
     .group = "blocks",
     .min_architecture = 90,
+    .max_cols = kMostThreads * kThreadColumns,
+    .max_cols_because = "a thread keeps 32 columns of x, weight and bias in registers",
     .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
                             run<__nv_bfloat16, float>},
-    .predicted_bytes = [](const Problem& p, const Gpu& gpu) -> std::int64_t {
-      const bool stays = p.cols * p.element_bytes() <= kWideStages * kPiece * 16;
-      return predict_bytes(p, gpu,
-                           {.inputs = 1,
-                            .walks = stays ? 1 : 3,  // [14]
-                            .threads_per_row = gpu.threads_per_multiprocessor});
-    },
+    .predicted_bytes =
+        [](const Problem& p, const Gpu& gpu) {
+          return predict_bytes(
+              p, gpu, {.inputs = 1, .walks = 1, .threads_per_row = gpu.threads_per_multiprocessor});
+        },
 }};
 
 }  // namespace fwd08

@@ -1,267 +1,338 @@
 // fwd09 · A row over a cluster
 //
-// fwd08 fetches a row over 192 KB three times: one multiprocessor cannot hold it, and its weight
-// and bias neither. Hopper lets up to 16 blocks, on as many multiprocessors, reach into each
-// other's shared memory. Here such a cluster has a row. Each of its warps holds a piece, and all
-// their means and squares meet in one exchange, with no barrier of a block anywhere.
+// fwd08 keeps a row in the registers of one block, and refuses one of more than 16384 columns.
+// Hopper lets up to 16 blocks, on as many multiprocessors, reach into each other's shared memory.
+// Here such a cluster has a row. Each of its warps holds a piece, and all their means and squares
+// meet in one exchange, with no barrier of a block anywhere.
 //
 // It should run at the speed of a copy for rows of up to 1.7 MB: 2·M·N elements, each moved once.
 #include "common/kernel/bulk_rows.h"
 #include "common/kernel/chapter.h"
-#include "common/kernel/columns.h"
 #include "common/kernel/reduce.h"
 #include "common/kernel/vector.h"
 
 namespace fwd09 {
 using namespace lnc;
 
-constexpr int kMaxBlocks = 16;          // [1] of a cluster
-constexpr int kMaxWarps = 16;           // of a block
+constexpr int kMostBlocks = 16;         // [1] of a cluster
+constexpr int kMostWarps = 16;          // of a block
 constexpr int kLaneVectors = 4;         // [2] of a lane, before a row gets another warp
 constexpr int kFewestStages = 3;        // [3] rows in a ring
-constexpr int kMaxStages = 8;           // likewise, where there is room
+constexpr int kMostStages = 8;          // likewise, where there is room
 constexpr int kTurns = 4;               // [4] exchanges that may be under way
-constexpr int kStaticShared = 2 << 10;  // the barriers, and what CUDA takes
+constexpr int kStaticShared = 2 << 10;  // bytes: the barriers, and what CUDA takes
 
 /// How a row is cut into pieces, one for each warp of a cluster.
 struct Cut {
   int blocks;                ///< of a cluster
   int warps;                 ///< of a block
-  int vectors;               ///< of a piece
-  int stages;                ///< of a warp's ring; 0: none fits, and each walk reads x again
+  int pieces;                ///< of a row: blocks · warps
+  int vectors;               ///< of a piece; the row's last ones may have fewer, or none
+  int stages;                ///< of a warp's ring
   bool keeps;                ///< weight and bias stay in shared memory
   std::size_t shared_bytes;  ///< of a block
 };
 
-/// A warp has a piece of every row of its cluster, and a ring for these pieces. kAligned: rows
-/// start and end at 16-byte boundaries, and come through the ring.
-template <typename T, typename W, bool kAligned>
-__global__ void __launch_bounds__(kMaxWarps* kWarpSize)
-    layer_norm_forward(ForwardArgs<T, W> a, Cut cut) {
-  constexpr int kElements = kVectorElements<T>;
-  constexpr int kBatch = sizeof(W) == sizeof(T) ? 4 : 2;  // vectors on their way to y
-  __shared__ Barrier full[kMaxWarps][kMaxStages];
-  __shared__ Barrier met[kTurns];
-  const int warp = threadIdx.x / kWarpSize;
+/// What a piece, or a whole row, is known by.
+struct alignas(8) Moments {
+  float mean;
+  float squares;  ///< the sum of the squares about that mean
+};
+
+/// The vectors that a piece of the row has.
+__device__ inline int vectors_of(int piece, const Cut& cut, int row_vectors) {
+  return max(min(row_vectors - piece * cut.vectors, cut.vectors), 0);
+}
+
+/// Asks the copy engine for a piece, which may be empty. One lane calls this.
+template <typename T, int kElements>
+__device__ void request_piece(const T* from, int vectors, Packed<T, kElements>* slot,
+                              Barrier& full) {
+  const auto bytes = static_cast<unsigned>(vectors * sizeof *slot);
+  full.arrive_and_expect(bytes);
+  if (bytes > 0) bulk_load(slot, from, bytes, full);
+}
+
+/// The moments of a warp's piece.
+template <typename T, int kElements>
+__device__ Moments piece_moments(const Packed<T, kElements>* slot, int vectors, Kind kind) {
   const int lane = threadIdx.x % kWarpSize;
-  const int piece = cluster_rank() * cut.warps + warp;
-  const int pieces = cut.blocks * cut.warps;
-  const int64_t stride = gridDim.x / cut.blocks;  // clusters
-  const BulkRows<T, kAligned> x_rows{a.x, a.rows, a.cols};
-
-  // Dynamic shared memory: the moments, [kTurns][pieces]; each warp's ring; each warp's piece of
-  // the weight and of the bias.
-  auto* const moments = dynamic_shared<float2>();
-  auto* const slots = reinterpret_cast<Packed<T, kElements>*>(moments + kTurns * pieces);
-  const int64_t ring_vectors = int64_t{cut.stages} * cut.vectors;
-  Ring<T> ring{slots + warp * ring_vectors, cut.vectors, cut.stages, full[warp]};
-  auto* const parameters =
-      reinterpret_cast<Packed<W, kElements>*>(slots + cut.warps * ring_vectors);
-  auto* const weight = parameters + int64_t{warp} * 2 * cut.vectors;
-  auto* const bias = weight + cut.vectors;
-
-  const int64_t start = int64_t{piece} * cut.vectors;  // of the piece, in vectors
-  const auto request = [&](int64_t row, int stage) {
-    if (row < a.rows) x_rows.load(row, start, cut.vectors, ring.slot(stage), full[warp][stage]);
-  };
-  const auto columns = [&](const T* x_row, int i, int of_piece) {
-    return Columns<T, kAligned>(x_row, int64_t{of_piece} * cut.vectors + i, a.cols);
-  };
-  const auto count = [&](const T* x_row, int of_piece) {  // [5] its columns
-    const int64_t first = columns(x_row, 0, of_piece).first;
-    const int64_t end = first + cut.vectors * kElements;
-    const int64_t columns_there = min(end, a.cols) - max(first, int64_t{0});
-    return static_cast<int>(max(columns_there, int64_t{0}));
-  };
-  const auto x_vector = [&](const T* x_row, const Packed<T, kElements>* slot, int i) {
-    if constexpr (kAligned) return slot[i];
-    if (slot != nullptr) return x_rows.take(x_row, columns(x_row, i, piece), slot + i);
-    return columns(x_row, i, piece).load(x_row);
-  };
-
-  const int64_t first_row = blockIdx.x / cut.blocks;
-  if (threadIdx.x == 0) {
-    for (Barrier& barrier : met) barrier.init(1);
-    fence_barrier_init();
-  }
-  if (lane == 0) {
-    ring.fill([&](int i) { request(first_row + i * stride, i); });
-  }
-  cluster_arrive();                                                         // [6]
-  const int mine = kAligned ? count(a.x, piece) / kElements : cut.vectors;  // vectors
-  if (cut.keeps) {
-    for (int i = lane; i < mine; i += kWarpSize) {  // [7]
-      weight[i] = columns(a.x, i, piece).load_or(1.0f, a.weight);
-      bias[i] = columns(a.x, i, piece).load_or(0.0f, a.bias);
-    }
-  }
-  __syncwarp();
-  cluster_wait();
-
-  // The mean and the squares of this warp's piece of a row, to every block of the cluster.
-  const auto send_moments = [&](int64_t row, int turn) {
-    const T* x_row = a.x + row * a.cols;
-    const auto* slot = kAligned || cut.stages > 0 ? ring.wait() : nullptr;
-    float x[kElements];
-    float mean = 0.0f;
-    if (a.kind == Kind::Layer) {
+  float x[kElements];
+  float mean = 0.0f;
+  if (kind == Kind::Layer) {
 #pragma unroll 4
-      for (int i = lane; i < mine; i += kWarpSize) {
-        to_floats(x_vector(x_row, slot, i), x);
-        for (int k = 0; k < kElements; ++k) {
-          mean += x[k];
-        }
-      }
-      mean = warp_sum(mean) / max(count(x_row, piece), 1);
-    }
-    float squares = 0.0f;
-#pragma unroll 4
-    for (int i = lane; i < mine; i += kWarpSize) {
-      to_floats(x_vector(x_row, slot, i), x);
+    for (int i = lane; i < vectors; i += kWarpSize) {
+      to_floats(slot[i], x);
       for (int k = 0; k < kElements; ++k) {
-        if (!columns(x_row, i, piece).has(k)) continue;
-        const float centred = x[k] - mean;
-        squares += centred * centred;
+        mean += x[k];
       }
     }
-    squares = warp_sum(squares);
-    if (threadIdx.x == 0) met[turn].arrive_and_expect(pieces * sizeof(float2));  // [8]
-    if (lane < cut.blocks) {
-      float2* const place = &moments[turn * pieces + piece];
-      remote_store_async(place, lane, make_float2(mean, squares), met[turn]);
+    mean = warp_sum(mean) / max(vectors * kElements, 1);
+  }
+  float squares = 0.0f;
+#pragma unroll 4
+  for (int i = lane; i < vectors; i += kWarpSize) {
+    to_floats(slot[i], x);
+    for (int k = 0; k < kElements; ++k) {
+      const float centred = x[k] - mean;
+      squares += centred * centred;
     }
-    ring.advance();
-  };
+  }
+  return {mean, warp_sum(squares)};
+}
 
-  const float inverse_cols = 1.0f / static_cast<float>(a.cols);
-  if (first_row < a.rows) send_moments(first_row, 0);
-  int stage = 0;
-  int exchange = 0;
-  for (int64_t row = first_row; row < a.rows; row += stride) {
-    if (row + stride < a.rows) send_moments(row + stride, (exchange + 1) % kTurns);  // [9]
+/// Sends a piece's moments to `place` of every block of the cluster, where `met` counts them.
+__device__ inline void send_to_cluster(Moments moments, Moments* place, Barrier& met,
+                                       const Cut& cut) {
+  const int lane = threadIdx.x % kWarpSize;
+  if (threadIdx.x == 0) met.arrive_and_expect(cut.pieces * sizeof(Moments));  // [5]
+  if (lane < cut.blocks) remote_store_async(place, lane, moments, met);
+}
 
-    // The moments of all pieces: the row's mean and rstd.
-    const int turn = exchange % kTurns;
-    met[turn].wait_at_cluster_scope(exchange / kTurns % 2);
-    const T* x_row = a.x + row * a.cols;
-    const float2* const of_row = moments + turn * pieces;
-    float mean = 0.0f;
+/// The moments of a row, of those of its pieces.
+template <int kElements>
+__device__ Moments merge_moments(const Moments* moments, const Cut& cut, int row_vectors,
+                                 float inverse_cols) {
+  const int lane = threadIdx.x % kWarpSize;
+  float mean = 0.0f;
 #pragma unroll
-    for (int i = lane; i < kMaxBlocks * kMaxWarps; i += kWarpSize) {  // [10]
-      if (i < pieces) mean += count(x_row, i) * of_row[i].x;
-    }
-    mean = warp_sum(mean) * inverse_cols;
-    float squares = 0.0f;
+  for (int i = lane; i < kMostBlocks * kMostWarps; i += kWarpSize) {  // [6]
+    if (i >= cut.pieces) continue;
+    const int columns = vectors_of(i, cut, row_vectors) * kElements;
+    mean += columns * moments[i].mean;
+  }
+  mean = warp_sum(mean) * inverse_cols;
+  float squares = 0.0f;
 #pragma unroll
-    for (int i = lane; i < kMaxBlocks * kMaxWarps; i += kWarpSize) {
-      if (i < pieces) {
-        const float distance = of_row[i].x - mean;
-        squares += of_row[i].y + count(x_row, i) * distance * distance;
+  for (int i = lane; i < kMostBlocks * kMostWarps; i += kWarpSize) {
+    if (i >= cut.pieces) continue;
+    const int columns = vectors_of(i, cut, row_vectors) * kElements;
+    const float distance = moments[i].mean - mean;
+    squares += moments[i].squares + columns * distance * distance;
+  }
+  return {mean, warp_sum(squares)};
+}
+
+/// A warp's piece of weight or bias: in shared memory where kKeeps, else in global memory. Where
+/// the parameter is null each element is `otherwise`.
+template <typename W, int kElements, bool kKeeps>
+struct Parameter {
+  Packed<W, kElements>* kept;
+  const W* parameter;
+  int64_t first;  ///< column of the piece
+  float otherwise;
+
+  __device__ Packed<W, kElements> load(int vector) const {
+    const int64_t col = first + int64_t{vector} * kElements;
+    return load_if<kElements>(parameter != nullptr, parameter, col, otherwise);
+  }
+  __device__ void keep(int vectors) const {  // [7]
+    if constexpr (kKeeps) {
+#pragma unroll 4
+      for (int i = threadIdx.x % kWarpSize; i < vectors; i += kWarpSize) {
+        kept[i] = load(i);
       }
     }
-    const float rstd = rsqrtf(warp_sum(squares) * inverse_cols + a.eps);
+  }
+  __device__ Packed<W, kElements> operator[](int vector) const {
+    if constexpr (kKeeps) return kept[vector];
+    return load(vector);
+  }
+};
 
-    // This warp's piece of y, kBatch vectors of a lane at a time.
-    const auto* slot = kAligned || cut.stages > 0 ? ring.slot(stage) : nullptr;
-    auto* y = reinterpret_cast<Packed<T, kElements>*>(a.y) + (row * a.cols / kElements + start);
-    const auto normalise = [&](const auto& weight_of, const auto& bias_of) {
-      for (int begin = lane; begin < mine; begin += kBatch * kWarpSize) {
-        Packed<T, kElements> arrived[kBatch];
-        Packed<W, kElements> weight_arrived[kBatch];
-        Packed<W, kElements> bias_arrived[kBatch];
+/// Stores a warp's piece of y.
+template <typename T, typename W, int kElements, bool kKeeps>
+__device__ void store_piece(Packed<T, kElements>* y, const Packed<T, kElements>* slot,
+                            const Parameter<W, kElements, kKeeps>& weight,
+                            const Parameter<W, kElements, kKeeps>& bias, int vectors, float mean,
+                            float rstd) {
+  constexpr int kBatch = sizeof(W) == sizeof(T) ? 4 : 2;  // [8] vectors of a lane
+  const int lane = threadIdx.x % kWarpSize;
+  for (int begin = lane; begin < vectors; begin += kBatch * kWarpSize) {
+    Packed<T, kElements> x_batch[kBatch];
+    Packed<W, kElements> weight_batch[kBatch];
+    Packed<W, kElements> bias_batch[kBatch];
 #pragma unroll
-        for (int j = 0; j < kBatch; ++j) {
-          const int i = min(begin + j * kWarpSize, mine - 1);
-          arrived[j] = x_vector(x_row, slot, i);
-          weight_arrived[j] = weight_of(i);
-          bias_arrived[j] = bias_of(i);
-        }
-#pragma unroll
-        for (int j = 0; j < kBatch; ++j) {
-          const int i = begin + j * kWarpSize;
-          if (i >= mine) continue;
-          float x[kElements];
-          float of_weight[kElements];
-          float of_bias[kElements];
-          to_floats(arrived[j], x);
-          to_floats(weight_arrived[j], of_weight);
-          to_floats(bias_arrived[j], of_bias);
-          for (int k = 0; k < kElements; ++k) {
-            const float xhat = (x[k] - mean) * rstd;
-            x[k] = xhat * of_weight[k] + of_bias[k];
-          }
-          if constexpr (kAligned)
-            y[i] = from_floats<T>(x);
-          else
-            columns(x_row, i, piece).store(a.y + row * a.cols, x);
-        }
-      }
-    };
-    if (cut.keeps) {
-      const auto kept_weight = [&](int i) { return weight[i]; };
-      const auto kept_bias = [&](int i) { return bias[i]; };
-      normalise(kept_weight, kept_bias);
-    } else {
-      const auto load_weight = [&](int i) {
-        return columns(x_row, i, piece).load_or(1.0f, a.weight);
-      };
-      const auto load_bias = [&](int i) { return columns(x_row, i, piece).load_or(0.0f, a.bias); };
-      normalise(load_weight, load_bias);
+    for (int j = 0; j < kBatch; ++j) {
+      const int i = min(begin + j * kWarpSize, vectors - 1);
+      x_batch[j] = slot[i];
+      weight_batch[j] = weight[i];
+      bias_batch[j] = bias[i];
     }
-
-    __syncwarp();  // [11]
-    if (lane == 0 && cut.stages > 0) request(row + cut.stages * stride, stage);
-    stage = stage + 1 < cut.stages ? stage + 1 : 0;
-    ++exchange;
-    if (piece == 0 && lane == 0 && a.kind == Kind::Layer) a.mean[row] = mean;
-    if (piece == 0 && lane == 0) a.rstd[row] = rstd;
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      const int i = begin + j * kWarpSize;
+      if (i >= vectors) continue;
+      float x[kElements];
+      float of_weight[kElements];
+      float of_bias[kElements];
+      to_floats(x_batch[j], x);
+      to_floats(weight_batch[j], of_weight);
+      to_floats(bias_batch[j], of_bias);
+      for (int k = 0; k < kElements; ++k) {
+        const float xhat = (x[k] - mean) * rstd;
+        x[k] = xhat * of_weight[k] + of_bias[k];
+      }
+      y[i] = from_floats<T>(x);
+    }
   }
 }
 
-/// [12] The fewest blocks, two or more, that hold some rows and the parameters, if so many do.
-template <typename T, typename W>
-Cut cut_row(int64_t vectors, bool aligned, int most_blocks) {
-  Cut cut;
-  for (cut.blocks = 2;; cut.blocks *= 2) {
-    const unsigned warps = blocks_for(vectors, cut.blocks * kLaneVectors * kWarpSize);
-    cut.warps = std::clamp<int>(warps, 1, kMaxWarps);
-    const int pieces = cut.blocks * cut.warps;
-    cut.vectors = static_cast<int>(blocks_for(vectors, pieces));
-    const int64_t moments = kTurns * pieces * sizeof(float2);
-    const int64_t room = max_shared_bytes() - kStaticShared - moments;
-    const int64_t share = (room + kStaticShared) / (kMaxWarps / cut.warps) - kStaticShared;
-    const int64_t x_bytes = int64_t{cut.warps} * cut.vectors * 16;
-    const int64_t parameter_bytes = 2 * x_bytes * sizeof(W) / sizeof(T);
-    cut.keeps = aligned && room - parameter_bytes >= kFewestStages * x_bytes;
-    const int64_t kept_bytes = cut.keeps ? parameter_bytes : 0;
-    const int64_t fit = (room - kept_bytes) / x_bytes;
-    const int64_t wanted = std::max<int64_t>((share - kept_bytes) / x_bytes, kFewestStages);
-    cut.stages = static_cast<int>(std::min<int64_t>({wanted, fit, kMaxStages}));
-    if (cut.stages < 2) cut.stages = 0;  // [9] holds two rows
-    cut.shared_bytes = moments + cut.stages * x_bytes + kept_bytes;
-    const bool enough = aligned ? cut.keeps : fit >= kFewestStages;
-    if (enough || cut.blocks == most_blocks) return cut;
+/// A warp has a piece of every row of its cluster, and a ring for these pieces.
+template <typename T, typename W, bool kKeeps>
+__global__ void __launch_bounds__(kMostWarps* kWarpSize)
+    layer_norm_forward(ForwardArgs<T, W> a, Cut cut) {
+  constexpr int kElements = kVectorElements<T>;
+  using Slot = Packed<T, kElements>;
+  __shared__ Barrier full[kMostWarps][kMostStages];
+  __shared__ Barrier met[kTurns];
+  const int warp = threadIdx.x / kWarpSize;
+  const int lane = threadIdx.x % kWarpSize;
+  const int64_t first_row = blockIdx.x / cut.blocks;
+  const int64_t stride = gridDim.x / cut.blocks;  // clusters
+  const auto row_vectors = static_cast<int>(a.cols / kElements);
+  const int piece = cluster_rank() * cut.warps + warp;
+  const int vectors = vectors_of(piece, cut, row_vectors);
+  const int64_t first_col = int64_t{piece} * cut.vectors * kElements;
+  const auto request = [&](int64_t row, Slot* slot, Barrier& barrier) {
+    if (row < a.rows) request_piece(a.x + row * a.cols + first_col, vectors, slot, barrier);
+  };
+
+  // Dynamic shared memory: the moments, [kTurns][pieces]; each warp's ring; each warp's piece of
+  // the weight and of the bias.
+  auto* const moments = dynamic_shared<Moments>();
+  auto* const slots = reinterpret_cast<Slot*>(moments + kTurns * cut.pieces);
+  const int ring_vectors = cut.stages * cut.vectors;
+  Ring<T> ring{slots + warp * ring_vectors, cut.vectors, cut.stages, full[warp]};
+  auto* const parameters =
+      reinterpret_cast<Packed<W, kElements>*>(slots + cut.warps * ring_vectors);
+  auto* const kept = parameters + warp * 2 * cut.vectors;
+  const Parameter<W, kElements, kKeeps> weight{kept, a.weight, first_col, 1.0f};
+  const Parameter<W, kElements, kKeeps> bias{kept + cut.vectors, a.bias, first_col, 0.0f};
+
+  if (threadIdx.x == 0) {
+    for (Barrier& barrier : met) barrier.init(1);
   }
+  if (lane == 0) {
+    ring.init();  // its fence is behind both
+#pragma unroll 1
+    for (int stage = 0; stage < cut.stages; ++stage) {
+      request(first_row + stage * stride, ring.slot(stage), full[warp][stage]);
+    }
+  }
+  cluster_arrive_relaxed();  // [9]
+  weight.keep(vectors);
+  bias.keep(vectors);
+  __syncwarp();
+  cluster_wait();
+
+  if (first_row < a.rows) {
+    const Moments first = piece_moments(ring.wait(), vectors, a.kind);
+    send_to_cluster(first, &moments[piece], met[0], cut);
+    ring.advance();
+  }
+  const float inverse_cols = 1.0f / static_cast<float>(a.cols);
+  int stage = 0;
+  int exchange = 0;
+  for (int64_t row = first_row; row < a.rows; row += stride) {
+    if (row + stride < a.rows) {  // [10]
+      const Moments next = piece_moments(ring.wait(), vectors, a.kind);
+      const int turn = (exchange + 1) % kTurns;
+      send_to_cluster(next, &moments[turn * cut.pieces + piece], met[turn], cut);
+      ring.advance();
+    }
+
+    const int turn = exchange % kTurns;
+    met[turn].wait_at_cluster_scope(exchange / kTurns % 2);  // [11]
+    const Moments of_row =
+        merge_moments<kElements>(moments + turn * cut.pieces, cut, row_vectors, inverse_cols);
+    const float rstd = rsqrtf(of_row.squares * inverse_cols + a.eps);
+
+    Slot* const slot = ring.slot(stage);
+    auto* const y = reinterpret_cast<Slot*>(a.y + row * a.cols + first_col);
+    store_piece(y, slot, weight, bias, vectors, of_row.mean, rstd);
+
+    __syncwarp();  // [12]
+    if (lane == 0) request(row + cut.stages * stride, slot, full[warp][stage]);
+    stage = stage + 1 < cut.stages ? stage + 1 : 0;
+    ++exchange;
+    if (piece == 0 && lane == 0) {
+      if (a.kind == Kind::Layer) a.mean[row] = of_row.mean;
+      a.rstd[row] = rstd;
+    }
+  }
+}
+
+/// A row of so many vectors over so many blocks.
+template <typename T, typename W>
+Cut cut_over(int blocks, int64_t vectors) {
+  Cut cut;
+  cut.blocks = blocks;
+  const unsigned warps = blocks_for(vectors, blocks * kLaneVectors * kWarpSize);
+  cut.warps = static_cast<int>(std::clamp<unsigned>(warps, 1, kMostWarps));
+  cut.pieces = blocks * cut.warps;
+  cut.vectors = static_cast<int>(blocks_for(vectors, cut.pieces));
+
+  const int64_t x_bytes = int64_t{cut.warps} * cut.vectors * 16;
+  const int64_t parameter_bytes = 2 * x_bytes * sizeof(W) / sizeof(T);
+  const int64_t moments_bytes = kTurns * cut.pieces * sizeof(Moments);
+  const int64_t reserved = kStaticShared + moments_bytes;
+  const int64_t room = max_shared_bytes() - reserved;
+  cut.keeps = room - parameter_bytes >= kFewestStages * x_bytes;
+  const int64_t kept_bytes = cut.keeps ? parameter_bytes : 0;
+  const int64_t stages_there = (room - kept_bytes) / x_bytes;
+  const int64_t share = max_shared_bytes() / (kMostWarps / cut.warps) - reserved;  // [13]
+  const int64_t stages_of_share = (share - kept_bytes) / x_bytes;
+  const int64_t wanted = std::clamp<int64_t>(stages_of_share, kFewestStages, kMostStages);
+  cut.stages = static_cast<int>(std::min(stages_there, wanted));
+  cut.shared_bytes = moments_bytes + cut.stages * x_bytes + kept_bytes;
+  return cut;
+}
+
+/// [14] The fewest blocks, two or more, that hold three rows and the parameters, if so many do.
+template <typename T, typename W>
+Cut cut_row(int64_t vectors, int most_blocks) {
+  for (int blocks = 2; blocks < most_blocks; blocks *= 2) {
+    const Cut cut = cut_over<T, W>(blocks, vectors);
+    if (cut.keeps) return cut;
+  }
+  return cut_over<T, W>(most_blocks, vectors);
+}
+
+/// As many clusters as the GPU holds at once; returns false where it holds none of this size.
+template <bool kKeeps, typename T, typename W>
+bool run_clusters(const ForwardArgs<T, W>& a, const Cut& cut) {
+  const auto kernel = layer_norm_forward<T, W, kKeeps>;
+  const auto blocks = static_cast<unsigned>(cut.blocks);
+  LaunchConfig config{blocks, cut.warps * kWarpSize, cut.shared_bytes, a.stream, blocks};
+  const int64_t fit = resident_clusters(kernel, config);
+  if (fit == 0) return false;
+  const int64_t clusters = std::min(a.group > 0 ? a.group : fit, a.rows);
+  config.grid = static_cast<unsigned>(clusters) * blocks;
+  launch(kernel, config, a, cut);
+  return true;
 }
 
 template <typename T, typename W>
 void run(const ForwardArgs<T, W>& a) {
-  constexpr int kElements = kVectorElements<T>;
-  const bool aligned = a.cols % kElements == 0 && at_16_bytes(a.x, a.y, a.weight, a.bias);
-  const int64_t vectors = (a.cols + (aligned ? 0 : 2 * kElements - 2)) / kElements;  // [13]
-  for (int most_blocks = kMaxBlocks;; most_blocks /= 2) {
-    const Cut cut = cut_row<T, W>(vectors, aligned, most_blocks);
-    const auto kernel = aligned && cut.stages > 0 ? layer_norm_forward<T, W, true>
-                                                  : layer_norm_forward<T, W, false>;
-    const auto blocks = static_cast<unsigned>(cut.blocks);
-    LaunchConfig config{blocks, cut.warps * kWarpSize, cut.shared_bytes, a.stream, blocks};
-    const int64_t fit = resident_clusters(kernel, config);
-    if (fit == 0 && most_blocks > 2) continue;  // [1]
-    const int64_t clusters = std::min(a.group > 0 ? a.group : fit, a.rows);
-    config.grid = static_cast<unsigned>(clusters) * blocks;
-    launch(kernel, config, a, cut);
-    return;
+  const int64_t vectors = a.cols / kVectorElements<T>;
+  for (int most_blocks = kMostBlocks; most_blocks >= 2; most_blocks /= 2) {  // [1]
+    const Cut cut = cut_row<T, W>(vectors, most_blocks);
+    if (cut.stages < 2) break;  // [10] holds two rows
+    const bool launched = cut.keeps ? run_clusters<true>(a, cut) : run_clusters<false>(a, cut);
+    if (launched) return;
   }
+  throw std::runtime_error("fwd09: no cluster of this GPU holds rows of " + std::to_string(a.cols) +
+                           " columns");
+}
+
+/// [15] The widest row: two stages of it fill the shared memory of the largest cluster.
+constexpr int64_t widest_row_bytes() {
+  constexpr int kSharedBytes = 227 << 10;  // of a block, on Hopper
+  constexpr int kPieces = kMostBlocks * kMostWarps;
+  constexpr int kMoments = kTurns * kPieces * sizeof(Moments);
+  constexpr int kVectors = (kSharedBytes - kStaticShared - kMoments) / (2 * kMostWarps * 16);
+  return int64_t{kPieces} * kVectors * 16;
 }
 
 const Registration registration{{
@@ -271,17 +342,18 @@ const Registration registration{{
     .source = "QuACK",
     .parent = "fwd08",
     .road = Road::WideRows,
+    .needs_aligned = true,
     .group = "clusters",
     .min_architecture = 90,
+    .max_row_bytes = widest_row_bytes(),
+    .max_row_bytes_because = "a cluster holds two whole rows",
     .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
                             run<__nv_bfloat16, float>},
-    .predicted_bytes = [](const Problem& p, const Gpu& gpu) -> std::int64_t {
-      const int walks = p.cols * p.element_bytes() <= kMaxBlocks * (108 << 10) ? 1 : 3;
-      return predict_bytes(p, gpu,
-                           {.inputs = 1,
-                            .walks = walks,
-                            .threads_per_row = gpu.threads_per_multiprocessor * kMaxBlocks});
-    },
+    .predicted_bytes =
+        [](const Problem& p, const Gpu& gpu) {
+          const int threads = gpu.threads_per_multiprocessor * kMostBlocks;
+          return predict_bytes(p, gpu, {.inputs = 1, .walks = 1, .threads_per_row = threads});
+        },
 }};
 
 }  // namespace fwd09

@@ -41,9 +41,12 @@ class Barrier {
     while (!try_wait<false>(parity)) {
     }
   }
+  /// An acquire at the cluster's scope would empty L1; one that is restricted to shared memory need
+  /// not.
   __device__ void wait_at_cluster_scope(unsigned parity) {
     while (!try_wait<true>(parity)) {
     }
+    LNC_HOPPER_ASM("fence.acquire.sync_restrict::shared::cluster.cluster;" ::: "memory");
   }
 
  private:
@@ -52,21 +55,21 @@ class Barrier {
   template <bool kClusterScope>
   __device__ bool try_wait(unsigned parity) {
     unsigned completed = 1;
-#define LNC_TRY_WAIT(scope)                     \
-  LNC_HOPPER_ASM(                               \
-      "{\n"                                     \
-      ".reg .pred completed;\n"                 \
-      "mbarrier.try_wait.parity.acquire." scope \
-      ".shared::cta.b64 completed, [%1], %2;\n" \
-      "selp.u32 %0, 1, 0, completed;\n"         \
-      "}"                                       \
-      : "=r"(completed)                         \
-      : "r"(address()), "r"(parity)             \
+#define LNC_TRY_WAIT(order_and_scope)             \
+  LNC_HOPPER_ASM(                                 \
+      "{\n"                                       \
+      ".reg .pred completed;\n"                   \
+      "mbarrier.try_wait.parity." order_and_scope \
+      ".shared::cta.b64 completed, [%1], %2;\n"   \
+      "selp.u32 %0, 1, 0, completed;\n"           \
+      "}"                                         \
+      : "=r"(completed)                           \
+      : "r"(address()), "r"(parity)               \
       : "memory")
     if constexpr (kClusterScope)
-      LNC_TRY_WAIT("cluster");
+      LNC_TRY_WAIT("relaxed.cluster");
     else
-      LNC_TRY_WAIT("cta");
+      LNC_TRY_WAIT("acquire.cta");
 #undef LNC_TRY_WAIT
     return completed != 0;
   }
@@ -148,6 +151,9 @@ __device__ inline unsigned cluster_size() {
 
 __device__ inline void cluster_arrive() {
   LNC_HOPPER_ASM("barrier.cluster.arrive.release;" ::: "memory");
+}
+__device__ inline void cluster_arrive_relaxed() {
+  LNC_HOPPER_ASM("barrier.cluster.arrive.relaxed;" ::: "memory");
 }
 __device__ inline void cluster_wait() {
   LNC_HOPPER_ASM("barrier.cluster.wait.acquire;" ::: "memory");

@@ -74,7 +74,7 @@ Refusal refusal(const Chapter& chapter, const Problem& problem, const Gpu& gpu) 
   const std::int64_t widest = chapter.max_row_bytes / problem.element_bytes();
   if (problem.cols > widest)
     return refuse(most(widest, ("columns of " + type).c_str()) + std::to_string(problem.cols) +
-                      ": a block holds a whole row",
+                      ": " + std::string(chapter.max_row_bytes_because),
                   "cols");
   if (problem.rows > chapter.max_rows)
     return refuse(most(chapter.max_rows, "rows") + std::to_string(problem.rows), "rows");

@@ -114,13 +114,16 @@ struct Ring {
   unsigned parity = 0;  ///< of its barrier's phase
 
   __device__ auto* slot(int i) const { return slots + std::int64_t{i} * slot_vectors; }
-  /// One thread calls this; `request(i)` asks for what comes to slot i first. A __syncthreads()
-  /// must follow.
-  template <typename Request>
-  __device__ void fill(const Request& request) const {
+  /// One thread calls this before it asks for anything. A __syncthreads() must follow.
+  __device__ void init() const {
 #pragma unroll 1
     for (int i = 0; i < stages; ++i) full[i].init(1);
     fence_barrier_init();
+  }
+  /// Likewise, and `request(i)` asks for what comes to slot i first.
+  template <typename Request>
+  __device__ void fill(const Request& request) const {
+    init();
 #pragma unroll 1
     for (int i = 0; i < stages; ++i) request(i);
   }

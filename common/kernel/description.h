@@ -64,8 +64,9 @@ struct Chapter {
   int min_architecture = 0;   ///< the first that has what it uses: 90 for Hopper
   bool deterministic = true;  ///< the same bits from run to run
   std::int64_t max_cols = std::numeric_limits<std::int64_t>::max();
-  std::string_view max_cols_because = "its sums would lose digits";       ///< no more than max_cols
-  std::int64_t max_row_bytes = std::numeric_limits<std::int64_t>::max();  ///< that fit in a block
+  std::string_view max_cols_because = "its sums would lose digits";  ///< no more than max_cols
+  std::int64_t max_row_bytes = std::numeric_limits<std::int64_t>::max();
+  std::string_view max_row_bytes_because = "a block holds a whole row";  ///< no more than these
   std::int64_t max_rows = kMaxGridX;  ///< where a grid of one block or warp a row ends
   /// Elements of x that its launch can count: a copy's grid of one thread an element ends there.
   std::int64_t max_elements = std::numeric_limits<std::int64_t>::max();

@@ -27,7 +27,8 @@
 //   wait_at_cluster_scope(parity)  likewise, where remote_store_async brings the bytes
 //
 // Other blocks' asynchronous stores are released at the cluster's scope, so by the letter of PTX a
-// wait for them acquires there; nvcc 13 empties L1 behind it.
+// wait for them acquires there. It speaks of shared memory only: of device memory it orders
+// nothing, and L1 keeps what it has.
 //
 // Other threads know a Barrier only after a __syncthreads(). Of a new one the phase before the
 // first counts as complete: wait(1) returns. A thread that waits must be at most one phase behind:
@@ -47,7 +48,9 @@
 // Clusters. LaunchConfig::cluster blocks, neighbours in x, run at the same time. Before one reaches
 // for another's shared memory, and after the last time, they meet in a cluster_sync(); it orders
 // all memory, global too, and so waits for the stores before it and empties L1. It is made of
-// cluster_arrive() and cluster_wait(), between which a thread may do something else.
+// cluster_arrive() and cluster_wait(), between which a thread may do something else. Where others
+// need nothing but Barriers that are initialised, fence_barrier_init() and then
+// cluster_arrive_relaxed() are enough: that waits for no store.
 // remote_…(&x, rank, …) means x of block `rank`, for 4 or 8 bytes. remote_store_async needs no
 // meeting: its bytes count for that block's barrier, as a bulk_load's do. It wants a cluster of 2
 // or more: without one it is an illegal instruction, and compute-sanitizer rejects it in one of 1.

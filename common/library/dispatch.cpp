@@ -24,14 +24,12 @@ constexpr Choice kChoices[] = {
      .because = "past 16384 columns one block cannot hold a row: 404 us for fwd06's 642 at bf16 "
                 "4096 x 65536, 394 for 685 at f32 2048 x 65536, 374 for 881 at bf16 1024 x 262144",
      .direction = Direction::Forward,
-     .needs_aligned = true,
      .min_cols = kBlockColumns + 1,
      .max_architecture = kLastWith227KB},
     {.chapter = "fwd08",
      .because =
          "21.0 us for fwd06's 22.3 at f16 4096 x 2560, where a block of fwd06 is a third idle",
      .direction = Direction::Forward,
-     .needs_aligned = true,
      .dtype = DType::F16,
      .min_cols = 2305,
      .max_cols = 2815,

@@ -55,6 +55,9 @@ inline unsigned cluster_size() { return simt::cluster_size(); }
 inline void cluster_arrive(std::source_location where = std::source_location::current()) {
   simt::cluster_arrive(where);
 }
+inline void cluster_arrive_relaxed(std::source_location where = std::source_location::current()) {
+  simt::cluster_arrive(where, simt::Publishes::BarrierInits);
+}
 inline void cluster_wait(std::source_location where = std::source_location::current()) {
   simt::cluster_wait(where);
 }

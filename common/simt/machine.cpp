@@ -314,11 +314,11 @@ class Block {
     require(self.copies.wait(prior, arrives));
     witness_->waited(self.number, Copy::Kind::OfThread, prior);
   }
-  void cluster_arrive(std::source_location where) {
+  void cluster_arrive(std::source_location where, Publishes what) {
     Thread& self = at(Op::ClusterArrive, where);
     if (self.cluster_phase > cluster_.phase()) require("has arrived and did not wait");
     self.cluster_phase = cluster_.phase() + 1;
-    witness_->cluster_arrives(self.number);
+    witness_->cluster_arrives(self.number, what);
     cluster_.arrive();
   }
   void cluster_wait(std::source_location where) {
@@ -943,7 +943,9 @@ void wait_bulk_stores(unsigned groups, std::source_location where) {
 }
 unsigned cluster_rank() { return this_block().rank(); }
 unsigned cluster_size() { return this_block().cluster().size(); }
-void cluster_arrive(std::source_location where) { this_block().cluster_arrive(where); }
+void cluster_arrive(std::source_location where, Publishes what) {
+  this_block().cluster_arrive(where, what);
+}
 void cluster_wait(std::source_location where) { this_block().cluster_wait(where); }
 std::byte* remote(const void* local, unsigned rank, std::source_location where) {
   return this_block().remote(local, rank, where);

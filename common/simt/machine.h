@@ -83,6 +83,9 @@ void* dynamic_shared();
 
 // What the functions of cuda.h are made of.
 
+/// What an arrival at a cluster's barrier passes on.
+enum class Publishes : std::uint8_t { All, BarrierInits };
+
 /// How far an operation is seen.
 enum class Scope : std::uint8_t { Block, Cluster, Device };
 
@@ -142,7 +145,7 @@ void commit_bulk_stores();
 void wait_bulk_stores(unsigned groups, std::source_location where);
 unsigned cluster_rank();
 unsigned cluster_size();
-void cluster_arrive(std::source_location where);
+void cluster_arrive(std::source_location where, Publishes what = Publishes::All);
 void cluster_wait(std::source_location where);
 
 /// The place in block `rank` of the cluster that `local` is in this block's shared memory.

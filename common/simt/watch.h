@@ -113,7 +113,7 @@ class Witness {
   virtual void passes([[maybe_unused]] unsigned thread, [[maybe_unused]] const void* barrier,
                       [[maybe_unused]] Scope scope) {}
 
-  virtual void cluster_arrives([[maybe_unused]] unsigned thread) {}
+  virtual void cluster_arrives([[maybe_unused]] unsigned thread, [[maybe_unused]] Publishes what) {}
   virtual void cluster_passes([[maybe_unused]] unsigned thread) {}
 
   /// A thread begins a copy, which is given a `number` of its own in the program.

@@ -124,9 +124,19 @@ class BlockRaces final : public simt::Witness {
     }
   }
 
-  void cluster_arrives(unsigned thread) override {
+  void fence_barrier_init(unsigned thread) override {
     Thread& self = threads_[thread];
-    cluster_->gathered[self.cluster_phase++].bring(self.knows, serial_, thread, self.now);
+    self.initialised = self.knows;
+    self.initialised_until = self.now;
+    ++self.now;
+  }
+  void cluster_arrives(unsigned thread, simt::Publishes what) override {
+    Thread& self = threads_[thread];
+    Gathering& gathering = cluster_->gathered[self.cluster_phase++];
+    if (what == simt::Publishes::All)
+      gathering.bring(self.knows, serial_, thread, self.now);
+    else if (self.initialised != nullptr)  // what came before its fence
+      gathering.bring(self.initialised, serial_, thread, self.initialised_until);
     ++self.now;
   }
   void cluster_passes(unsigned thread) override {
@@ -201,6 +211,8 @@ class BlockRaces final : public simt::Witness {
     Tick now = 1;
     Knowledge released{}, released_in_block{};  // at its last fence: for atomics to pass on
     Knowledge seen{}, seen_in_block{};          // by atomics: for the next fence to learn
+    Knowledge initialised{};                    // at its last fence_barrier_init
+    Tick initialised_until = 0;
     unsigned cluster_phase = 0;
     unsigned groups = 0;  // of bulk stores
     std::vector<BulkStore> stores{};

@@ -267,7 +267,9 @@ class BlockTracer : public simt::Witness {
     go_on(thread, std::move(says));
   }
 
-  void cluster_arrives(unsigned thread) override { note(thread, {does("arrive at cluster")}); }
+  void cluster_arrives(unsigned thread, simt::Publishes) override {
+    note(thread, {does("arrive at cluster")});
+  }
   void cluster_passes(unsigned thread) override {
     if (!threads_[thread].waits_since) release(Op::ClusterWait, nullptr);
     go_on(thread, does("go on", "from", name(Op::ClusterWait)));

@@ -107,6 +107,10 @@ TEST_CASE("rows wider than a chapter's blocks hold are refused, with the width t
     const std::string why = refusal(chapter, problem).sentence;
     CHECK(why.starts_with(std::string(chapter.id) + " takes "));
     CHECK(why.find(std::to_string(problem.cols - 1) + " columns") != std::string::npos);
+    CHECK(why.ends_with(": a block holds a whole row"));
+    chapter.max_row_bytes_because = "two of them fill a cluster";
+    CHECK(refusal(chapter, problem).sentence.ends_with(": two of them fill a cluster"));
+    chapter.max_row_bytes_because = "a block holds a whole row";
   }
 }
 

@@ -118,6 +118,22 @@ TEST_CASE("a chapter that groups rows is right where a group has one row, severa
   }
 }
 
+TEST_CASE("rows beside which a cluster's shared memory has no place for the parameters are right") {
+  for (const Chapter& chapter : chapters()) {
+    if (chapter.min_architecture < 90) continue;  // it has no clusters
+    for (const auto [dtype, mixed] : kTypes) {
+      Problem problem;
+      problem.dtype = dtype;
+      problem.mixed = mixed;
+      problem.affine = dtype != DType::F16;
+      problem.rows = 3;
+      problem.cols = 400'000;
+      problem.group = 1;
+      if (refusal(chapter, problem).empty()) check_problem(chapter, problem, 1);
+    }
+  }
+}
+
 TEST_CASE("rows that no cluster's shared memory holds are right, several for a cluster") {
   for (const Chapter& chapter : chapters()) {
     Problem problem;

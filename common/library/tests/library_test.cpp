@@ -443,6 +443,14 @@ TEST_CASE("chapters that are unknown, or that refuse") {
   Case<float> rms(LNC_RMS, 4, 8);
   CHECK(failed_with(LNC_REFUSED, rms.run(rms.forward_args("fwd01")),
                     "takes layer norm only, not RMS norm"));
+  Case<float> uneven(LNC_LAYER, 4, 9);
+  CHECK(failed_with(LNC_REFUSED, uneven.run(uneven.forward_args("fwd08")),
+                    "columns of f32 in multiples of 4, not 9"));
+  lnc_forward_args elsewhere = c.forward_args("fwd08");
+  REQUIRE(c.run(elsewhere) == LNC_OK);
+  elsewhere.problem.rows = 2;  // of the four that are there
+  elsewhere.x = static_cast<const float*>(elsewhere.x) + 1;
+  CHECK(failed_with(LNC_REFUSED, c.run(elsewhere), "fwd08 takes rows that start at 16-byte"));
 }
 
 TEST_CASE("the last error is a thread's own, and a call that works clears it") {

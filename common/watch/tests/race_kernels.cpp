@@ -446,6 +446,30 @@ __global__ void between_the_halves(float* y) {
   if (threadIdx.x == 32) y[2 + blockIdx.x] = y[1 - blockIdx.x];  // second
 }
 
+// A relaxed arrival passes on that a Barrier is initialised, where a fence says so, and no value.
+__global__ void relaxed_meeting(float* y, Relaxed how) {
+  __shared__ Barrier arrived;
+  __shared__ float sent;
+  __shared__ float own;
+  if (threadIdx.x == 0) {
+    arrived.init(1);
+    if (how != Relaxed::NoFence) fence_barrier_init();
+    own = 1.0f;  // first
+  }
+  cluster_arrive_relaxed();
+  cluster_wait();
+  if (threadIdx.x == 0) {
+    arrived.arrive_and_expect(sizeof sent);
+    remote_store_async(&sent, 1 - cluster_rank(), 1.0f, arrived);
+  }
+  arrived.wait_at_cluster_scope(0);
+  y[blockIdx.x * 64 + threadIdx.x] = sent;
+  if (how == Relaxed::Value && threadIdx.x == 0) {
+    y[128 + blockIdx.x] = remote_load(&own, 1 - cluster_rank());  // second
+  }
+  cluster_sync();
+}
+
 __global__ void remote_written(float* y, bool right) {
   __shared__ float value;
   cluster_sync();

@@ -17,6 +17,7 @@ enum class Store { Right, NoFence, FenceFirst, FenceLate, FenceOfOne, NoBarrier 
 enum class Reuse { Right, NoWait, TooFew, NoBarrier };
 
 enum class Sent { Right, Near, None };
+enum class Relaxed { Right, NoFence, Value };
 
 void neighbours(float* y, bool right);
 void read_before_write(float* y, bool right);
@@ -57,6 +58,7 @@ void load_of_a_store(float* x);
 void remote_value(float* y, bool right);
 void cluster_orders_global(float* y, bool right);
 void between_the_halves(float* y);
+void relaxed_meeting(float* y, Relaxed how);
 void remote_written(float* y, bool right);
 void sent(float* y, Sent how);
 void answered(float* y, bool right);

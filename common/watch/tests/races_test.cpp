@@ -342,6 +342,18 @@ TEST_CASE("cluster_sync orders the blocks of a cluster, in shared and in device 
   });
 }
 
+TEST_CASE(
+    "a relaxed arrival at the cluster's barrier passes on initialised Barriers, and no more") {
+  using kernels::Relaxed;
+  const LaunchConfig two{2, 64, 0, nullptr, 2};
+  under_each_schedule([&] {
+    CHECK(races(kernels::relaxed_meeting, two, y(), Relaxed::Right).empty());
+    CHECK_FALSE(races(kernels::relaxed_meeting, two, y(), Relaxed::NoFence).empty());
+    CHECK(
+        has(missing(races(kernels::relaxed_meeting, two, y(), Relaxed::Value)), "cluster_sync()"));
+  });
+}
+
 TEST_CASE("what another block sends is there behind a wait at cluster scope") {
   using kernels::Sent;
   const LaunchConfig two{2, 64, 0, nullptr, 2};
