@@ -6,11 +6,11 @@
 // that adds up the blocks' sums is launched while this one still runs.
 //
 // It should run at the speed of a triad: 3·M·N elements, each moved once.
-#include "common/kernel/bulk_rows.h"
 #include "common/kernel/chapter.h"
 #include "common/kernel/gradient_terms.h"
 #include "common/kernel/partial_sums.h"
 #include "common/kernel/reduce.h"
+#include "common/kernel/ring.h"
 #include "common/kernel/thread_columns.h"
 #include "common/kernel/vector.h"
 

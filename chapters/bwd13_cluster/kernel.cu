@@ -6,11 +6,11 @@
 // device memory; while they are on their way, the blocks add up the next row.
 //
 // It should run at the speed of a triad up to 131 072 columns: 3·M·N elements, each moved once.
-#include "common/kernel/bulk_rows.h"
 #include "common/kernel/chapter.h"
 #include "common/kernel/gradient_terms.h"
 #include "common/kernel/partial_sums.h"
 #include "common/kernel/reduce.h"
+#include "common/kernel/ring.h"
 #include "common/kernel/thread_columns.h"
 #include "common/kernel/vector.h"
 
