@@ -1,10 +1,10 @@
 // bwd09 · Persistent blocks
 //
-// bwd08 starts a block for each row, and each brings its row of dweight and dbias to L2, one after
-// the other where they share a buffer. Here there are only as many blocks as the GPU runs at once.
-// Each takes its share of the rows, holds weight, dweight and dbias of its columns in registers all
-// the while, and writes one row of partial sums when it ends; a second kernel adds these up. While
-// a block works on one row, the loads of its next are on their way.
+// A block of bwd05 takes a few rows, waits for the loads of each, and ends in atomics that all
+// blocks send to the same columns. Here there are only as many blocks as the GPU runs at once. Each
+// takes its share of the rows, holds weight, dweight and dbias of its columns in registers all the
+// while, and writes one row of partial sums when it ends; a second kernel adds these up. While a
+// block works on one row, the loads of its next are on their way.
 //
 // It should run at the speed of a triad where there are many rows, without locks or atomics.
 #include "common/kernel/chapter.h"

@@ -4,13 +4,14 @@
 // multiprocessor: from 8193 columns on rows are read twice, and one row ahead is all there is. Here
 // the next rows wait in shared memory. Asynchronous copies bring them past the registers, and each
 // thread fetches what it will itself use: no barrier stands between a copy and its reader.
-// Registers are left for dweight, dbias and the weight.
+// Registers are left for dweight and dbias.
 //
 // It should move 3·M·N elements up to 16384 columns, at the speed of a triad.
 #include "common/kernel/chapter.h"
 #include "common/kernel/gradient_terms.h"
 #include "common/kernel/partial_sums.h"
 #include "common/kernel/reduce.h"
+#include "common/kernel/thread_columns.h"
 #include "common/kernel/vector.h"
 
 namespace bwd11 {
@@ -20,23 +21,20 @@ constexpr int kFewColumns = 16;  // [1] of a thread
 constexpr int kManyColumns = 32;
 constexpr int kMaxWarps = 16;   // of a row; a multiprocessor has 128 registers for each thread
 constexpr int kBlockWarps = 8;  // [2] of a block, where a row has fewer
-constexpr int kSliceWarps = 8;  // of a slice of the columns, where a row does not fit in a block
 constexpr int kAhead = 4;       // [3] vectors that a thread asks for ahead of time
 constexpr int kThreadBytes = 14 * 32;  // [4] of shared memory
 
-/// How the work is cut: blocks · slices blocks, each with `rows` rows at a time and `turns` times,
-/// `warps` warps a row, `columns` columns a thread, and one slice of the columns.
+/// How the work is cut: each block has `rows` rows at a time and `turns` times, with `warps` warps
+/// a row and `columns` columns a thread.
 struct Plan {
-  int columns, warps, rows, turns, blocks, slices;
+  int columns, warps, rows, turns, blocks;
   int64_t stride, step;  ///< rows of all blocks in a turn, and their elements
-  float inverse_cols;    ///< of the whole row
+  float inverse_cols;
 };
 
 /// The sums of both values over a row, in each of its threads: row_sums for rows of `row_warps`
-/// warps each, side by side in a block of at most kMaxWarps. `team` is the number of this warp's
-/// row in the block.
-template <int kMaxWarps>
-__device__ float2 team_sums(float2 values, int team, int row_warps, int parity) {
+/// warps each, side by side in a block. `row` is the number of this warp's row in the block.
+__device__ inline float2 sums_of_row(float2 values, int row, int row_warps, int parity) {
   values = warp_sum(values);
   if (row_warps == 1) return values;
   __shared__ float2 partial[2][kMaxWarps];
@@ -45,211 +43,193 @@ __device__ float2 team_sums(float2 values, int team, int row_warps, int parity) 
   if (lane == 0) partial[parity][warp] = values;
   __syncthreads();
   values = make_float2(0.0f, 0.0f);
-  if (lane < row_warps) values = partial[parity][team * row_warps + lane];
+  if (lane < row_warps) values = partial[parity][row * row_warps + lane];
   return warp_sum(values);
 }
 
-/// `means` are each row's c1 and c2, where a block has a slice of the columns.
-template <typename T, typename W, int kColumns, int kElements>
+/// A thread's places in shared memory, each for a vector of x and one of dy. Those of a warp's
+/// lanes lie side by side.
+template <typename T>
+struct OwnRing {
+  static constexpr int kWarpElements = kWarpSize * kVectorElements<T>;
+  T* first;
+
+  __device__ T* x(int place) const { return first + place * 2 * kWarpElements; }
+  __device__ T* dy(int place) const { return x(place) + kWarpElements; }
+};
+
+/// What comes behind it does not rely on what registers held before. Neither a wait for copies nor
+/// a wish to read again is anything that the compiler knows of.
+__device__ inline void forget() { asm volatile("" ::: "memory"); }
+
+template <typename T, typename W, int kColumns>
 __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 1)
-    layer_norm_backward(BackwardArgs<T, W> a, Plan plan, PartialSums sums, const float2* means) {
-  constexpr bool kFew = kColumns <= kFewColumns;
+    layer_norm_backward(BackwardArgs<T, W> a, Plan plan, PartialSums sums) {
+  constexpr int kElements = kVectorElements<T>;
   constexpr int kVectors = kColumns / kElements;
-  constexpr int kWarpColumns = kColumns * kWarpSize;
-  constexpr int kNext = kWarpSize * kElements;  // from a thread's vector to its next
-  constexpr int kWeightBytes = kFew ? 0 : kColumns * sizeof(W);
+  constexpr int kWarpElements = kWarpSize * kElements;
+  constexpr int kWeightBytes = kColumns * sizeof(W);
   constexpr int kMost = (kThreadBytes - kWeightBytes) / (2 * kElements * int{sizeof(T)});
-  constexpr int kWanted = kVectors + kAhead * kVectorElements<T> / kElements;
-  constexpr int kFit = kWanted < kMost ? kWanted : kMost;
-  constexpr int kWholeRows = kFit / kVectors * kVectors;
-  constexpr int kDepth = kWholeRows > kVectors ? kWholeRows : kFit;  // of the ring
+  constexpr int kWanted = kVectors + kAhead;
+  constexpr int kDepth = kWanted < kMost ? kWanted : kMost;  // of the ring
   const int lane = threadIdx.x % kWarpSize;
   const int warp = threadIdx.x / kWarpSize;
-  const int team = kFew ? warp / plan.warps : 0;
-  const int width = plan.warps * kWarpColumns;
-  const int block = kFew ? blockIdx.x / plan.slices : blockIdx.x;
-  const int64_t slice = kFew ? int64_t{blockIdx.x % plan.slices} * width : 0;
-  const auto cols = static_cast<int>(kFew ? min(a.cols - slice, int64_t{width}) : a.cols);
-  const int column = (warp - team * plan.warps) * kWarpColumns + lane * kElements;  // [5] the first
-  const auto there = [rest = cols - column](int i) { return i * kNext < rest; };
-  const int64_t first = kFew ? int64_t{block} * plan.rows + team : block;             // row
-  const int turns = plan.turns - (first + (plan.turns - 1) * plan.stride >= a.rows);  // [6]
+  constexpr bool kAlone = kColumns == kManyColumns;  // [5]
+  const int rows = kAlone ? 1 : plan.rows;
+  const int in_turn = kAlone ? 0 : warp / plan.warps;  // the thread's row
+  const int row_warp = warp - in_turn * plan.warps;
+  const auto cols = static_cast<int>(a.cols);
+  const int first_column = row_warp * kWarpSize * kColumns + lane * kElements;  // [6]
+  const ThreadColumns own{first_column, kWarpElements, cols};
+  const int64_t block_row = int64_t{blockIdx.x} * rows;
+  const auto turns_from = [&](int64_t row) {
+    const int64_t last = row + (plan.turns - 1) * plan.stride;
+    return last < a.rows ? plan.turns : plan.turns - 1;
+  };
+  int64_t row = block_row + in_turn;
+  int left = turns_from(row);  // turns of this row's threads
   const bool layer = a.kind == Kind::Layer;
-  const bool sliced = kFew && means != nullptr;
 
   auto* const shared = dynamic_shared<unsigned char>() + warp * kWarpSize * kThreadBytes;  // [7]
   W* const weights = reinterpret_cast<W*>(shared) + lane * kElements;
-  T* const ring = reinterpret_cast<T*>(shared + kWarpSize * kWeightBytes) + lane * kElements;
-  int64_t here = first * a.cols + slice + column;
-  const auto request = [&](int turn, int i, int place) {
-    const int64_t at = here + i / kVectors * plan.step + i % kVectors * kNext;
-    const bool given = turn + i / kVectors < turns && there(i % kVectors);
-    if (given) {
-#pragma unroll 1  // unrolled, unaligned rows of more than 8192 floats spill
-      for (int tensor = 0; tensor < 2; ++tensor) {
-        const T* const from = (tensor == 0 ? a.x : a.dy) + at;
-        T* const to = ring + (place * 2 + tensor) * kNext;
-        if constexpr (kElements * sizeof(T) < 4) {  // [8]
-          *to = *from;
-        } else {
-          __pipeline_memcpy_async(to, from, kElements * sizeof(T));
-        }
-      }
+  T* const places = reinterpret_cast<T*>(shared + kWarpSize * kWeightBytes) + lane * kElements;
+  const OwnRing<T> ring{places};
+  int64_t here = row * a.cols + own.first;  // the thread's element in its row
+  const auto request = [&](int i, int place) {
+    const int later = i / kVectors;  // turns
+    const int vector = i % kVectors;
+    if (left > later && own.has(vector)) {
+      const int64_t from = here + later * plan.step + vector * kWarpElements;
+      __pipeline_memcpy_async(ring.x(place), a.x + from, kElements * sizeof(T));
+      __pipeline_memcpy_async(ring.dy(place), a.dy + from, kElements * sizeof(T));
     }
     __pipeline_commit();
   };
 #pragma unroll
   for (int i = 0; i < kDepth; ++i) {
-    request(0, i, i);
+    request(i, i);
+  }
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {  // [8]
+    const bool given = a.weight != nullptr && own.has(i);
+    const auto weight = load_if<kElements>(given, a.weight, own.of(i), 1.0f);
+    *reinterpret_cast<Packed<W, kElements>*>(weights + i * kWarpElements) = weight;
   }
 
-  Packed<W, kElements> weight[kVectors];
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {  // [9]
-    const bool given = a.weight != nullptr && there(i);
-    weight[i] = load_if<kElements>(given, a.weight, slice + column + i * kNext, 1.0f);
-    if (!kFew) reinterpret_cast<Packed<W, kElements>*>(weights)[i * kWarpSize] = weight[i];
-  }
   Vector<float, kElements> dweight[kVectors] = {};
   Vector<float, kElements> dbias[kVectors] = {};
-  const auto statistics_of = [&](int turn) {  // mean, rstd, c1, c2
-    if (turn >= turns) return make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    const int64_t row = first + turn * plan.stride;
-    const float2 c = sliced ? means[row] : make_float2(0.0f, 0.0f);
+  const auto statistics_of = [&](int64_t row, bool there) {  // mean and rstd
+    if (!there) return make_float2(0.0f, 0.0f);
     const float mean = layer ? a.mean[row] : 0.0f;
-    return make_float4(mean, a.rstd[row], c.x, c.y);
+    return make_float2(mean, a.rstd[row]);
   };
-  float4 next = statistics_of(0);
-  const int steps = kFew ? plan.turns : turns;
-  int place = 0;
-  for (int turn = 0; turn < steps; ++turn) {
-    const float4 now = next;
-    const float rstd = now.y;
-    const bool mine = !kFew || turn < turns;
-    float2 c = make_float2(0.0f, 0.0f);
-    Packed<T, kElements> x[kVectors], dy[kVectors];
+  float2 next = statistics_of(row, left > 0);
+  int first_place = 0;
+  for (int turns = turns_from(block_row); turns > 0; --turns) {
+    const bool there = left > 0;
+    const float mean = next.x;
+    const float rstd = next.y;
     const auto place_of = [=](int i) {
-      const int sum = place + i;
-      return kDepth % kVectors == 0 || sum < kDepth ? sum : sum - kDepth;
+      const int place = first_place + i;
+      return kDepth % kVectors == 0 || place < kDepth ? place : place - kDepth;
     };
-    const auto terms = [&](int i, bool again) {  // [10]
-      const bool given = mine && there(i);
-      if (!kFew) asm volatile("" ::: "memory");
-      if (!kFew || !again) {
-        x[i] = load_if<kElements>(given, ring, place_of(i) * 2 * kNext);
-        dy[i] = load_if<kElements>(given, ring, place_of(i) * 2 * kNext + kNext);
-      }
-      const auto w = kFew ? weight[i] : load_if<kElements>(given, weights, i * kNext);
-      return GradientTerms<kElements>(x[i], dy[i], w, now.x, rstd);
+    const auto terms_of = [&](int i) {
+      const bool given = there && own.has(i);
+      forget();  // [9]
+      const auto x = load_if<kElements>(given, ring.x(place_of(i)), 0);
+      const auto dy = load_if<kElements>(given, ring.dy(place_of(i)), 0);
+      const auto weight = load_if<kElements>(given, weights, i * kWarpElements);
+      return GradientTerms<kElements>(x, dy, weight, mean, rstd);
     };
-    __pipeline_wait_prior(kDepth - kVectors);  // [11]
-    asm volatile("" ::: "memory");
+    __pipeline_wait_prior(kDepth - kVectors);  // [10]
+    forget();
+    float2 c = make_float2(0.0f, 0.0f);
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      if (kFew) stay_packed(weight[i]);
-      const auto t = terms(i, false);
-      t.add_to(c);
+      const auto terms = terms_of(i);
+      terms.add_to(c);
       for (int k = 0; k < kElements; ++k) {
-        dweight[i].at[k] += t.dy[k] * t.xhat[k];
-        dbias[i].at[k] += t.dy[k];
+        dweight[i].at[k] += terms.dy[k] * terms.xhat[k];
+        dbias[i].at[k] += terms.dy[k];
       }
-      if (kFew) request(turn, i + kDepth, place_of(i));  // [12]
     }
-    if (!sliced) c = team_sums<kMaxWarps>(c, team, plan.warps, turn % 2);
-    c.x *= plan.inverse_cols;
-    c.y = layer ? c.y * plan.inverse_cols : 0.0f;
-    const float c1 = sliced ? now.z : c.x;
-    const float c2 = sliced ? now.w : c.y;
-    next = statistics_of(turn + 1);
+    c = sums_of_row(c, in_turn, plan.warps, turns % 2);
+    const float c1 = c.x * plan.inverse_cols;
+    const float c2 = layer ? c.y * plan.inverse_cols : 0.0f;
     auto* const out = reinterpret_cast<Packed<T, kElements>*>(a.dx) + uint64_t(here) / kElements;
+    row += plan.stride;
+    next = statistics_of(row, left > 1);
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      const auto t = terms(i, true);
+      const auto terms = terms_of(i);
       float dx[kElements];
       for (int k = 0; k < kElements; ++k) {
-        dx[k] = rstd * (t.wdy[k] - c2 - t.xhat[k] * c1);
+        dx[k] = rstd * (terms.wdy[k] - c2 - terms.xhat[k] * c1);
       }
-      if (mine && there(i)) out[i * kWarpSize] = from_floats<T>(dx);
-      if (!kFew) request(turn, i + kDepth, place_of(i));
+      if (there && own.has(i)) out[i * kWarpSize] = from_floats<T>(dx);
+      request(i + kDepth, place_of(i));  // [11]
     }
-    place = place + kVectors < kDepth ? place + kVectors : place + kVectors - kDepth;
+    first_place += kVectors;
+    if (first_place >= kDepth) first_place -= kDepth;
     here += plan.step;
+    --left;
   }
-  auto* const all = dynamic_shared<float>();  // [13]
-  const auto add_teams = [&](const Vector<float, kElements>(&values)[kVectors], float* to) {
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      float* const to_row = all + team * width + column + i * kNext;
-      *reinterpret_cast<Vector<float, kElements>*>(to_row) = values[i];
-    }
-    __syncthreads();
-    for (int col = threadIdx.x; col < cols; col += blockDim.x) {
-      float sum = all[col];
-      for (int other = 1; other < plan.rows; ++other) {
-        sum += all[other * width + col];
-      }
-      to[int64_t{block} * a.cols + slice + col] = sum;
-    }
-  };
-  add_teams(dweight, sums.dweight);
-  if (layer) add_teams(dbias, sums.dbias);
+
+  auto* const of_rows = dynamic_shared<float>();  // [12]
+  auto* const dbias_of_rows = of_rows + rows * cols;
+  const int64_t part = blockIdx.x * a.cols;
+  __syncthreads();
+  store_sums(own, dweight, of_rows + in_turn * cols);
+  if (layer) store_sums(own, dbias, dbias_of_rows + in_turn * cols);
+  __syncthreads();
+  add_rows(of_rows, rows, cols, sums.dweight + part);
+  if (layer) add_rows(dbias_of_rows, rows, cols, sums.dbias + part);
 }
 
 Plan plan_for(int64_t rows, int64_t cols, int group) {
-  const auto ceil = [](int64_t a, int64_t b) { return static_cast<int>((a + b - 1) / b); };
-  const auto warps = [=](int columns) { return ceil(cols, columns * kWarpSize); };
   const int room = std::min(max_shared_bytes() / (kThreadBytes * kWarpSize), kMaxWarps);
   Plan plan;
-  const bool only_many_fit = warps(kFewColumns) > room && warps(kManyColumns) <= room;
-  plan.columns = only_many_fit ? kManyColumns : kFewColumns;
-  const int row_warps = warps(plan.columns);
-  plan.warps = row_warps <= room ? row_warps : std::min(kSliceWarps, room);
-  plan.slices = ceil(row_warps, plan.warps);
+  const auto warps_with = [&](int columns) {
+    return static_cast<int>(blocks_for(cols, columns * kWarpSize));
+  };
+  plan.columns = warps_with(kFewColumns) <= room ? kFewColumns : kManyColumns;
+  plan.warps = warps_with(plan.columns);
+  if (plan.warps > room) {
+    throw std::runtime_error("bwd11: the shared memory of this GPU has no room for rows of " +
+                             std::to_string(cols) + " columns");
+  }
   const int most_rows = std::max(std::min(kBlockWarps, room) / plan.warps, 1);
-  plan.rows = std::clamp(ceil(rows, multiprocessors()), 1, most_rows);
-  const int places = group > 0 ? group : room / (plan.warps * plan.rows);
-  const int64_t blocks = std::max(int64_t{multiprocessors()} * places / plan.slices, int64_t{1});
-  plan.turns = std::max(ceil(rows, blocks * plan.rows), 1);
-  plan.blocks = ceil(rows, int64_t{plan.turns} * plan.rows);  // [14]
+  const auto rows_each = static_cast<int>(blocks_for(rows, multiprocessors()));
+  plan.rows = std::clamp(rows_each, 1, most_rows);
+  const int blocks_each = group > 0 ? group : room / (plan.warps * plan.rows);
+  const int64_t places = int64_t{multiprocessors()} * blocks_each;
+  plan.turns = std::max(static_cast<int>(blocks_for(rows, places * plan.rows)), 1);
+  plan.blocks = static_cast<int>(blocks_for(rows, int64_t{plan.turns} * plan.rows));  // [13]
   plan.stride = int64_t{plan.blocks} * plan.rows;
   plan.step = plan.stride * cols;
   plan.inverse_cols = 1.0f / static_cast<float>(cols);
   return plan;
 }
 
-template <int kColumns, int kElements, typename T, typename W>
-void run_plan(const BackwardArgs<T, W>& a, const Plan& plan, const PartialSums& sums) {
-  const int threads = plan.rows * plan.warps * kWarpSize;
-  const std::size_t shared = threads * kThreadBytes;
-  float2* means = nullptr;
-  if (plan.slices > 1) {  // [15]
-    means = reinterpret_cast<float2*>(sums.dweight + int64_t{2} * plan.blocks * a.cols);
-    launch(row_means<T, W, kElements>, {blocks_for(a.rows, 1), kMeansThreads, 0, a.stream}, a,
-           means);
-  }
-  launch(layer_norm_backward<T, W, kColumns, kElements>,
-         {blocks_for(int64_t{plan.blocks} * plan.slices, 1), threads, shared, a.stream}, a, plan,
-         sums, means);
+template <int kColumns, typename T, typename W>
+void launch_plan(const BackwardArgs<T, W>& a, const Plan& plan) {
+  const auto blocks = static_cast<unsigned>(plan.blocks);
+  const auto threads = static_cast<unsigned>(plan.rows * plan.warps * kWarpSize);
+  const std::size_t shared_bytes = std::size_t{threads} * kThreadBytes;
+  const PartialSums sums = partial_sums(a, plan.blocks);
+  launch(layer_norm_backward<T, W, kColumns>, {blocks, threads, shared_bytes, a.stream}, a, plan,
+         sums);
+  add_partial_sums(a, sums, plan.blocks);
 }
 
 template <typename T, typename W>
 void run(const BackwardArgs<T, W>& a) {
   const Plan plan = plan_for(a.rows, a.cols, a.group);
-  const PartialSums sums = partial_sums(a, plan.blocks);
-  constexpr int kElements = kVectorElements<T>;
-  const bool aligned = a.cols % kElements == 0 && at_16_bytes(a.x, a.dy, a.dx, a.weight);
-  const bool many = plan.columns == kManyColumns;
-  if (aligned && many) {
-    run_plan<kManyColumns, kElements>(a, plan, sums);
-  } else if (aligned) {
-    run_plan<kFewColumns, kElements>(a, plan, sums);
-  } else if (many) {
-    run_plan<kManyColumns, 1>(a, plan, sums);
+  if (plan.columns == kFewColumns) {
+    launch_plan<kFewColumns>(a, plan);
   } else {
-    run_plan<kFewColumns, 1>(a, plan, sums);
+    launch_plan<kManyColumns>(a, plan);
   }
-  add_partial_sums(a, sums, plan.blocks);
 }
 
 const Registration registration{{
@@ -259,19 +239,18 @@ const Registration registration{{
     .source = "this repository",
     .parent = "bwd09",
     .road = Road::Main,
+    .needs_aligned = true,
     .group = "blocks a multiprocessor",
+    .max_cols = kMaxWarps * kWarpSize * kManyColumns,
+    .max_cols_because = "a block holds a whole row",
     .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
                              run<__nv_bfloat16, float>},
-    .predicted_bytes = [](const Problem& p, const Gpu& gpu) -> std::int64_t {
-      const Plan plan = plan_for(p.rows, p.cols, p.group);
-      const int walks = plan.slices > 1 ? 2 : 1;
-      const auto reads = 2 * device_reads(walks, 2 * p.tensor_bytes(), gpu);
-      return (reads + 1) * p.tensor_bytes() + parameter_bytes(p);
+    .predicted_bytes = [](const Problem& p, const Gpu&) -> std::int64_t {
+      return 3 * p.tensor_bytes() + parameter_bytes(p);
     },
     .workspace_bytes = [](const Problem& p) -> std::int64_t {
       const Plan plan = plan_for(p.rows, p.cols, p.group);
-      const std::int64_t means_bytes = plan.slices > 1 ? 8 * p.rows : 0;
-      return partial_sums_bytes(p, plan.blocks) + means_bytes;
+      return partial_sums_bytes(p, plan.blocks);
     },
 }};
 

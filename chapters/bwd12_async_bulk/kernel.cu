@@ -1,267 +1,191 @@
 // bwd12 · Bulk copies in a ring, an early last sum
 //
-// A thread of bwd09 fetches x and dy of its next row itself: registers wait for them, and one row
-// ahead is all that fits there. Here the copy engine brings rows to a ring in shared memory, as in
-// fwd08, several rows ahead; registers hold weight, dweight, dbias and the rows at work, as many as
-// a block has threads for. The kernel that adds up the blocks' sums is launched meanwhile.
+// In bwd11 each thread fetches its own part of the next row, vector by vector. Here one thread asks
+// the copy engine for whole rows of x and dy, as in fwd08, up to three steps ahead; the others only
+// wait until they are there. Registers hold weight, dweight, dbias and the row at work. The kernel
+// that adds up the blocks' sums is launched while this one still runs.
 //
 // It should run at the speed of a triad: 3·M·N elements, each moved once.
-#include "common/kernel/bulk_rows.h"
 #include "common/kernel/chapter.h"
-#include "common/kernel/columns.h"
 #include "common/kernel/gradient_terms.h"
 #include "common/kernel/partial_sums.h"
 #include "common/kernel/reduce.h"
+#include "common/kernel/ring.h"
+#include "common/kernel/thread_columns.h"
 #include "common/kernel/vector.h"
 
 namespace bwd12 {
 using namespace lnc;
 
-constexpr int kMinThreads = 256;  // [1] of a block
-constexpr int kMaxThreads = 1024;
-constexpr int kBlocks = 2;
-constexpr int kColumns = 16;  // [2] of a thread
-constexpr int kFewColumns = 8;
-constexpr int kFewFrom = 512;
-constexpr int kMaxStages = 3;  // [3] of a block's ring
-constexpr int kSpareBytes = 10 << 10;
-constexpr bool kEarlySum = true;  // [4]
-constexpr int kSumThreads = 512;  // [5]
-constexpr int kSumColumns = 16;
-constexpr int kSumBatch = 9;
-constexpr int64_t kSmallBytes = 12 << 20;  // [6] of a tensor
+// [1] A multiprocessor has two blocks of 256 threads, with 128 registers for each thread, or where
+// a row has more threads one of 1024, with 64.
 template <int kRowThreads>
-constexpr int kBlockThreads = kRowThreads < kMinThreads ? kMinThreads : kMaxThreads;
+constexpr int kBlockThreads = kRowThreads < 256 ? 256 : 1024;
 template <int kRowThreads>
-constexpr int kPlaces = kRowThreads < kMinThreads ? kBlocks : 1;  // of them on a multiprocessor
+constexpr int kBlocks = kRowThreads < 256 ? 2 : 1;
 
-/// A block takes kRows neighbouring rows at a time, then those gridDim.x · kRows further on. A slot
-/// holds these of x, then these of dy, each in slot_vectors vectors. `sums`: [blocks, 2, padded],
-/// or [blocks, 1, padded] for Kind::Rms, which has no dbias.
-template <typename T, typename W, int kRowThreads, int kVectors, bool kAligned>
-__global__ void __launch_bounds__(kBlockThreads<kRowThreads>, kPlaces<kRowThreads>)
-    layer_norm_backward(BackwardArgs<T, W> a, int stages, int slot_vectors, int padded,
-                        float inverse_cols, L2Policy policy, float* sums) {
+constexpr int kMaxStages = 3;              // [2] of a block's ring
+constexpr int kSpareBytes = 10 << 10;      // of a multiprocessor's shared memory
+constexpr int64_t kSmallBytes = 12 << 20;  // [3] of a tensor
+constexpr int64_t kMostCols = 8192;        // 1024 threads with 8 columns each
+
+/// A block takes a step of kRows neighbouring rows at a time, then those gridDim.x · kRows further
+/// on. A stage of the ring holds these of x, then these of dy.
+template <typename T, typename W, Kind kKind, int kRowThreads, int kVectors>
+__global__ void __launch_bounds__(kBlockThreads<kRowThreads>, kBlocks<kRowThreads>)
+    layer_norm_backward(BackwardArgs<T, W> a, int stages, float inverse_cols, L2Policy policy,
+                        PartialSums sums) {
   constexpr int kThreads = kBlockThreads<kRowThreads>;
   constexpr int kRows = kThreads / kRowThreads;
   constexpr int kElements = kVectorElements<T>;
-  constexpr bool kKept = kRows > 1 || kVectors * kElements <= kFewColumns;  // [7]
+  constexpr bool kLayer = kKind == Kind::Layer;
   __shared__ Barrier full[kMaxStages];
-  const int in_slot = threadIdx.x / kRowThreads;
+  const auto cols = static_cast<int>(a.cols);
+  const int dy_at = kRows * cols / kElements;     // of a stage's vectors
+  const int in_step = threadIdx.x / kRowThreads;  // the thread's row
   const int thread = threadIdx.x % kRowThreads;
-  const BulkRows<T, kAligned> x_rows{a.x, a.rows, a.cols};
-  const BulkRows<T, kAligned> dy_rows{a.dy, a.rows, a.cols};
-  const int dy_at = kRows * slot_vectors;
-  Ring<T> ring{dynamic_shared<Packed<T, kElements>>(), 2 * dy_at, stages, full};
-  const int ahead = kKept ? stages : stages - 1;
-  const int64_t first_row = int64_t{blockIdx.x} * kRows;
+  const ThreadColumns own{thread * kElements, kRowThreads * kElements, cols};
+  const int64_t first_step = int64_t{blockIdx.x} * kRows;
   const int64_t stride = int64_t{gridDim.x} * kRows;
-  const auto request = [&](int64_t row, int stage) {
-    if (row >= a.rows) return;
-    Barrier& arrived = full[stage];
-    auto* const x_slot = ring.slot(stage);
-    auto* const dy_slot = x_slot + dy_at;
-    const unsigned x_bytes = x_rows.load_rows(row, kRows, slot_vectors, x_slot, arrived, policy);
-    const unsigned dy_bytes = dy_rows.load_rows(row, kRows, slot_vectors, dy_slot, arrived, policy);
-    arrived.arrive_and_expect(x_bytes + dy_bytes);  // [8]
-  };
-  const auto columns = [&](int i) {
-    return Columns<T, kAligned>(nullptr, i * kRowThreads + thread, a.cols);
-  };
 
+  Ring<T> ring{dynamic_shared<Packed<T, kElements>>(), 2 * dy_at, stages, full};
+  const auto request = [&](int64_t step, int stage) {
+    if (step >= a.rows) return;
+    const int64_t rows = min(a.rows - step, int64_t{kRows});
+    const auto bytes = static_cast<unsigned>(rows * a.cols * sizeof(T));
+    auto* const x_rows = ring.slot(stage);
+    auto* const dy_rows = x_rows + dy_at;
+    full[stage].arrive_and_expect(2 * bytes);  // [4]
+    bulk_load(x_rows, a.x + step * a.cols, bytes, full[stage], policy);
+    bulk_load(dy_rows, a.dy + step * a.cols, bytes, full[stage], policy);
+  };
   if (threadIdx.x == 0) {
-    ring.fill([&](int i) {
-      if (i < ahead) request(first_row + i * stride, i);
-    });
+    ring.fill([&](int stage) { request(first_step + stage * stride, stage); });
   }
-  if (kEarlySum) launch_dependents();
-  const bool layer = a.kind == Kind::Layer;
-  const auto mean_of = [&](int64_t row) { return row < a.rows && layer ? a.mean[row] : 0.0f; };
-  const auto rstd_of = [&](int64_t row) { return row < a.rows ? a.rstd[row] : 0.0f; };
-  float next_mean = mean_of(first_row + in_slot);  // [9]
-  float next_rstd = rstd_of(first_row + in_slot);
+  launch_dependents();  // [5]
+
+  const auto statistics_of = [&](int64_t row) {  // mean and rstd
+    if (row >= a.rows) return make_float2(0.0f, 0.0f);
+    const float mean = kLayer ? a.mean[row] : 0.0f;
+    return make_float2(mean, a.rstd[row]);
+  };
+  float2 next = statistics_of(first_step + in_step);  // [6]
   Packed<W, kElements> weight[kVectors];
   Vector<float, kElements> dweight[kVectors] = {};
   Vector<float, kElements> dbias[kVectors] = {};
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
-    weight[i] = columns(i).load_or(1.0f, a.weight);
+    const bool given = a.weight != nullptr && own.has(i);
+    weight[i] = load_if<kElements>(given, a.weight, own.of(i), 1.0f);
   }
   __syncthreads();
 
-  int turn = 0;
-  for (int64_t first = first_row; first < a.rows; first += stride) {
-    const int64_t row = first + in_slot;
-    const bool there = kRows == 1 || row < a.rows;  // [10]
-    const float mean = next_mean;
-    const float rstd = next_rstd;
-    next_mean = mean_of(row + stride);
-    next_rstd = rstd_of(row + stride);
-    const auto* const x_slots = ring.wait() + in_slot * slot_vectors;
-    const auto* const dy_slots = x_slots + dy_at;
-    const auto make_terms = [&](int i) {
-      if (!kKept) weight[i] = columns(i).load_or(1.0f, a.weight);
-      stay_packed(weight[i]);
-      const int col = static_cast<int>(columns(i).first);
-      const auto x = x_rows.take_columns(there, row, col, x_slots);
-      const auto dy = dy_rows.take_columns(there, row, col, dy_slots);
-      return GradientTerms<kElements>(x, dy, weight[i], mean, rstd);
-    };
+  int parity = 0;
+  for (int64_t step = first_step; step < a.rows; step += stride) {
+    const int64_t row = step + in_step;
+    const bool there = kRows == 1 || row < a.rows;  // [7]
+    const float mean = next.x;
+    const float rstd = next.y;
+    next = statistics_of(row + stride);
+    const T* const x_row = reinterpret_cast<const T*>(ring.wait()) + in_step * cols;
+    const T* const dy_row = x_row + kRows * cols;
     GradientTerms<kElements> terms[kVectors];
     float2 c = make_float2(0.0f, 0.0f);
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      terms[i] = make_terms(i);
+      const bool given = there && own.has(i);
+      const auto x = load_if<kElements>(given, x_row, own.of(i));
+      const auto dy = load_if<kElements>(given, dy_row, own.of(i));
+      stay_packed(weight[i]);
+      terms[i] = GradientTerms<kElements>(x, dy, weight[i], mean, rstd);
       terms[i].add_to(c);
       for (int k = 0; k < kElements; ++k) {
         dweight[i].at[k] += terms[i].dy[k] * terms[i].xhat[k];
-        dbias[i].at[k] += terms[i].dy[k];
+        if (kLayer) dbias[i].at[k] += terms[i].dy[k];
       }
     }
-    c = row_sums<kThreads, kRowThreads>(c, turn);
-    if (kRowThreads == kWarpSize) __syncthreads();
+    c = row_sums<kThreads, kRowThreads>(c, parity);
+    parity ^= 1;
+    if (kRowThreads == kWarpSize) __syncthreads();  // [8]
     if (threadIdx.x == 0) {
-      const int free_stage = kKept ? ring.stage : ring.before();  // [11]
-      request(first + ahead * stride, free_stage);
+      const int64_t step_ahead = step + stages * stride;
+      request(step_ahead, ring.stage);
     }
     ring.advance();
+
     const float c1 = c.x * inverse_cols * rstd;
-    const float c2 = layer ? c.y * inverse_cols * rstd : 0.0f;
+    const float c2 = kLayer ? c.y * inverse_cols * rstd : 0.0f;
+    T* const dx_row = a.dx + row * a.cols;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      if constexpr (!kKept) terms[i] = make_terms(i);
       float dx[kElements];
       for (int k = 0; k < kElements; ++k) {
         dx[k] = rstd * terms[i].wdy[k] - (terms[i].xhat[k] * c1 + c2);
       }
-      if (there) columns(i).store(a.dx + row * a.cols, dx);
+      if (there && own.has(i)) store_vector(dx_row + own.of(i), dx);
     }
-    turn ^= 1;
   }
 
-  const int width = layer ? 2 * padded : padded;  // dweight, and dbias where there is one
-  float* const of_block = sums + blockIdx.x * int64_t{width};
-  float* const of_rows = kRows > 1 ? dynamic_shared<float>() : of_block;  // [12]
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    if (!columns(i).any()) continue;
-    float* const to = of_rows + in_slot * width + columns(i).first;
-    *reinterpret_cast<Vector<float, kElements>*>(to) = dweight[i];
-    if (layer) *reinterpret_cast<Vector<float, kElements>*>(to + padded) = dbias[i];
-  }
-  if (kRows == 1) return;
-  __syncthreads();
-  for (int at = threadIdx.x * 4; at < width; at += kThreads * 4) {
-    Vector<float, 4> sum = {};
-    for (int of_row = 0; of_row < kRows; ++of_row) {
-      const auto part = *reinterpret_cast<Vector<float, 4>*>(of_rows + of_row * width + at);
-      for (int k = 0; k < 4; ++k) {
-        sum.at[k] += part.at[k];
-      }
-    }
-    *reinterpret_cast<Vector<float, 4>*>(of_block + at) = sum;
+  const int64_t part = blockIdx.x * a.cols;
+  if constexpr (kRows == 1) {
+    store_sums(own, dweight, sums.dweight + part);
+    if (kLayer) store_sums(own, dbias, sums.dbias + part);
+  } else {  // [9]
+    auto* const of_rows = dynamic_shared<float>();
+    auto* const dbias_of_rows = of_rows + kRows * cols;
+    store_sums(own, dweight, of_rows + in_step * cols);
+    if (kLayer) store_sums(own, dbias, dbias_of_rows + in_step * cols);
+    __syncthreads();
+    add_rows(of_rows, kRows, cols, sums.dweight + part);
+    if (kLayer) add_rows(dbias_of_rows, kRows, cols, sums.dbias + part);
   }
 }
 
-/// Adds up the blocks' sums: a block has kSumColumns of `width` columns, a thread some blocks' one.
-/// A column from `padded` on is one of dbias.
-template <typename W>
-__global__ void __launch_bounds__(kSumThreads)
-    add_blocks(const float* sums, int blocks, int padded, int width, W* dweight, W* dbias,
-               int64_t cols) {
-  constexpr int kGroups = kSumThreads / kSumColumns;
-  __shared__ float of_group[kGroups][kSumColumns];
-  const int in_block = threadIdx.x % kSumColumns;
-  const int group = threadIdx.x / kSumColumns;
-  const int column = blockIdx.x * kSumColumns + in_block;
-  const float* from = sums + int64_t{group} * width + min(column, width - 1);
-  float sum = 0.0f;
-  grid_dependency_wait();  // [13]
-  for (int left = blocks - group; left > 0; left -= kGroups * kSumBatch) {
-    float part[kSumBatch];
-#pragma unroll
-    for (int i = 0; i < kSumBatch; ++i) {
-      const int block = min(i * kGroups, left - 1);  // [14]
-      part[i] = from[block * width];
-    }
-#pragma unroll
-    for (int i = 0; i < kSumBatch; ++i) {
-      sum += i * kGroups < left ? part[i] : 0.0f;
-    }
-    from += int64_t{kGroups * kSumBatch} * width;
-  }
-  of_group[group][in_block] = sum;
-  __syncthreads();
-  if (group > 0 || column >= width) return;
-  for (int other = 1; other < kGroups; ++other) {
-    sum += of_group[other][in_block];
-  }
-  W* const to = column < padded ? dweight : dbias;
-  const int col = column < padded ? column : column - padded;
-  if (col < cols) to[col] = from_float<W>(sum);
-}
-
-/// The columns of a row in whole vectors.
-int64_t padded_columns(int64_t cols, int64_t elements) {
-  return blocks_for(cols, elements) * elements;
-}
-
-template <bool kAligned, int kRowThreads, int kVectors, typename T, typename W>
+/// Rows of up to kRowThreads · kThreadCols columns.
+template <Kind kKind, int kRowThreads, int kThreadCols, typename T, typename W>
 void launch_rows(const BackwardArgs<T, W>& a) {
   constexpr int kThreads = kBlockThreads<kRowThreads>;
   constexpr int kRows = kThreads / kRowThreads;
-  constexpr int kElements = kVectorElements<T>;
-  const auto padded = static_cast<int>(padded_columns(a.cols, kElements));
-  // A row that starts anywhere may share its first vector with its neighbour, and its last.
-  const int slot_vectors = padded / kElements + (kAligned ? 0 : 1);
-  const int stage_bytes = 2 * kRows * slot_vectors * 16;
-  const int room = (max_shared_bytes() - kSpareBytes) / kPlaces<kRowThreads> / stage_bytes;
+  const auto stage_bytes = static_cast<int>(2 * kRows * a.cols * sizeof(T));
+  const int room = (max_shared_bytes() - kSpareBytes) / kBlocks<kRowThreads> / stage_bytes;
   const int stages = std::clamp(room, 2, kMaxStages);
-  const std::size_t shared_bytes = std::size_t(stages) * stage_bytes;
-  const unsigned most = a.group > 0 ? a.group : multiprocessors() * kPlaces<kRowThreads>;
+  const auto shared_bytes = static_cast<std::size_t>(stages) * stage_bytes;
+  const unsigned places = multiprocessors() * kBlocks<kRowThreads>;
+  const unsigned most = a.group > 0 ? a.group : places;
   const unsigned blocks = std::min(most, blocks_for(a.rows, kRows));
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
   const bool small = a.rows * a.cols * int64_t{sizeof(T)} <= kSmallBytes;
   const L2Policy policy = small ? L2Policy::EvictFirst : L2Policy::EvictNormal;
-  auto* const sums = static_cast<float*>(a.workspace);
-  launch(layer_norm_backward<T, W, kRowThreads, kVectors, kAligned>,
-         {blocks, kThreads, shared_bytes, a.stream}, a, stages, slot_vectors, padded, inverse_cols,
-         policy, sums);
-  const int width = a.kind == Kind::Layer ? 2 * padded : padded;
-  launch(add_blocks<W>, {blocks_for(width, kSumColumns), kSumThreads, 0, a.stream, 0, kEarlySum},
-         sums, blocks, padded, width, a.dweight, a.dbias, a.cols);
+  const PartialSums sums = partial_sums(a, blocks);
+  launch(layer_norm_backward<T, W, kKind, kRowThreads, kThreadCols / kVectorElements<T>>,
+         {blocks, kThreads, shared_bytes, a.stream}, a, stages, inverse_cols, policy, sums);
+  add_partial_sums<EarlyStart>(a, sums, blocks);  // [10]
 }
 
-/// Looks for the smallest team of threads that holds a row: of 32, 64 and 128 threads with kColumns
-/// columns each, of 512 and 1024 with kFewColumns, of 1024 with kColumns. Unaligned rows of up to
-/// 2048 columns have 32 or 128 threads.
-template <bool kAligned, int kRowThreads, int kVectors, typename T, typename W>
-void run_team(const BackwardArgs<T, W>& a) {
-  constexpr int kElements = kVectorElements<T>;
-  if (a.cols <= kRowThreads * kVectors * kElements) {
-    launch_rows<kAligned, kRowThreads, kVectors>(a);
-  } else if constexpr (kRowThreads * 2 < kMinThreads) {
-    run_team<kAligned, kAligned ? kRowThreads * 2 : kMinThreads / 2, kVectors>(a);
-  } else if constexpr (kRowThreads < kMaxThreads) {
-    constexpr int kWider = kRowThreads < kFewFrom ? kFewFrom : kMaxThreads;
-    run_team<kAligned, kWider, kFewColumns / kElements>(a);
-  } else if constexpr (kVectors * kElements < kColumns && sizeof(T) == 2) {
-    run_team<kAligned, kRowThreads, kColumns / kElements>(a);
+template <Kind kKind, typename T, typename W>
+void run_kind(const BackwardArgs<T, W>& a) {
+  if (a.cols <= 512) {  // [11]
+    launch_rows<kKind, 32, 16>(a);
+  } else if (a.cols <= 1024) {
+    launch_rows<kKind, 64, 16>(a);
+  } else if (a.cols <= 2048) {
+    launch_rows<kKind, 128, 16>(a);
+  } else if (a.cols <= 4096) {
+    launch_rows<kKind, 512, 8>(a);
+  } else if (a.cols <= kMostCols) {
+    launch_rows<kKind, 1024, 8>(a);
   } else {
     throw std::logic_error("bwd12 has no kernel for rows of " + std::to_string(a.cols) +
-                           " columns of " + std::to_string(sizeof(T)) +
-                           " bytes: they should have been refused");
+                           " columns: they should have been refused");
   }
 }
 
 template <typename T, typename W>
 void run(const BackwardArgs<T, W>& a) {
-  constexpr int kVectors = kColumns / kVectorElements<T>;
-  const bool aligned = a.cols % kVectorElements<T> == 0 && at_16_bytes(a.x, a.dy, a.dx, a.weight);
-  if (aligned) {
-    run_team<true, kWarpSize, kVectors>(a);
+  if (a.kind == Kind::Layer) {
+    run_kind<Kind::Layer>(a);
   } else {
-    run_team<false, kWarpSize, kVectors>(a);
+    run_kind<Kind::Rms>(a);
   }
 }
 
@@ -272,20 +196,20 @@ const Registration registration{{
     .source = "this repository",
     .parent = "bwd11",
     .road = Road::Main,
+    .needs_aligned = true,
     .group = "blocks",
     .min_architecture = 90,
-    .max_row_bytes = kMaxThreads * kColumns * 2,
+    .max_cols = kMostCols,
+    .max_cols_because = "a block holds a whole row",
     .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
                              run<__nv_bfloat16, float>},
     .predicted_bytes = [](const Problem& p, const Gpu&) -> std::int64_t {
       return 3 * p.tensor_bytes() + parameter_bytes(p);
     },
     .workspace_bytes = [](const Problem& p) -> std::int64_t {
-      const int64_t places = int64_t{multiprocessors()} * kBlocks;
-      const int64_t blocks = std::min<int64_t>(p.rows, p.group > 0 ? p.group : places);
-      const int64_t padded = padded_columns(p.cols, 16 / p.element_bytes());
-      const int64_t width = p.kind == Kind::Layer ? 2 * padded : padded;
-      return blocks * width * int64_t{sizeof(float)};
+      const int64_t places = int64_t{multiprocessors()} * kBlocks<1>;
+      const int64_t blocks = p.group > 0 ? p.group : places;
+      return partial_sums_bytes(p, std::min(p.rows, blocks));
     },
 }};
 

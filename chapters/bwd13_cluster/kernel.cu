@@ -1,16 +1,17 @@
 // bwd13 · Rows in clusters
 //
-// From 16 385 columns on no block of bwd09 sees a whole row, and x and dy are read twice. Here a
-// cluster of up to 16 blocks has a row, each a slice: weight and the next rows in shared memory,
-// dweight and dbias in registers. A row's two sums go from every block to every other, past device
-// memory; while they are on their way, the blocks add up the next row.
+// A block of bwd12 holds a whole row, and 8192 columns are the most that it has registers for.
+// Here a cluster of up to 16 blocks has a row, each a slice: weight and the next rows in shared
+// memory, dweight and dbias in registers. A row's two sums go from every block to every other, past
+// device memory; while they are on their way, the blocks add up the next row.
 //
 // It should run at the speed of a triad up to 131 072 columns: 3·M·N elements, each moved once.
-#include "common/kernel/bulk_rows.h"
 #include "common/kernel/chapter.h"
 #include "common/kernel/gradient_terms.h"
 #include "common/kernel/partial_sums.h"
 #include "common/kernel/reduce.h"
+#include "common/kernel/ring.h"
+#include "common/kernel/thread_columns.h"
 #include "common/kernel/vector.h"
 
 namespace bwd13 {
@@ -19,257 +20,253 @@ using namespace lnc;
 constexpr int kMaxStages = 4;  // [1] rows of a block in shared memory
 constexpr int kLeastStages = 3;
 constexpr int kSliceBytes = 32 << 10;  // [2] of a block, while clusters may grow
-constexpr int kPortable = 8;           // blocks of a cluster that every Hopper has room for
+constexpr int kLeastCluster = 2;       // blocks
+constexpr int kPortable = 8;           // that every Hopper has room for
 constexpr int kMaxCluster = 16;
 constexpr int kMaxThreads = 512;
+constexpr int kMaxWarps = kMaxThreads / kWarpSize;
 constexpr int kColumns = 32;   // [3] of a thread
 constexpr int kExchanges = 4;  // [4] rows whose sums may be on their way
 
-/// How a row is cut: `cluster` blocks of `slice` columns, `share` blocks a multiprocessor.
+/// How a row is cut: `cluster` blocks of `slice` columns.
 struct Plan {
-  int64_t element_bytes, weight_bytes;
-  int64_t slice = 0;
-  int cluster = 1;
-  int share = 1;
-  int threads = 0;
-  int stages = 0;
-
-  /// How many rows have room in a block beside the weight, 1 KB of static and 1 KB of the system's.
-  int room(int share) const {
-    const int64_t bytes = (max_shared_bytes() + (1 << 10)) / share - (2 << 10);
-    return static_cast<int>((bytes / slice - weight_bytes) / (2 * element_bytes));
-  }
-  /// Whether the threads of so many blocks a multiprocessor have registers for a slice.
-  bool threads_hold_slice(int share) const { return slice <= kMaxThreads / share * kColumns; }
-  bool fits(int share) const { return threads_hold_slice(share) && room(share) >= kLeastStages; }
-  int64_t places() const { return std::max(multiprocessors() * share / cluster, 1); }
+  int64_t slice;
+  int cluster, threads, stages;
 };
 
-/// Of clusters of up to `most_blocks`. The last may not hold the row: threads_hold_slice says so.
-Plan plan_for(int64_t cols, int64_t element_bytes, int64_t weight_bytes, int group,
-              int most_blocks) {
-  const int64_t elements = 16 / element_bytes;
-  Plan plan{element_bytes, weight_bytes};
-  while (true) {  // [5]
-    plan.slice = blocks_for(blocks_for(cols, elements), plan.cluster) * elements;
-    const bool wide = plan.cluster < kPortable && plan.slice * element_bytes > kSliceBytes;
-    const bool grow = group > 0 ? plan.cluster < group : wide;
-    if (plan.cluster == most_blocks || (!grow && plan.fits(1))) break;
-    plan.cluster *= 2;
+/// The sums of a block's warps, and those of all blocks that arrive from the cluster.
+struct Exchange {
+  float2 of_warp[kMaxWarps];
+  float2 of_block[kExchanges][kMaxCluster];
+};
+
+/// Adds up the threads' sums of a row and sends the block's to every block of the cluster.
+__device__ inline void send_sums(float2 c, Exchange& exchange, int turn, Barrier& arrived) {
+  const int warp = threadIdx.x / kWarpSize;
+  const int lane = threadIdx.x % kWarpSize;
+  const int warps = blockDim.x / kWarpSize;
+  const int blocks = cluster_size();
+  c = warp_sum(c);
+  if (lane == 0) exchange.of_warp[warp] = c;
+  __syncthreads();
+  if (warp > 0) return;
+  c = warp_sum(lane < warps ? exchange.of_warp[lane] : float2{});
+  if (lane == 0) arrived.arrive_and_expect(blocks * sizeof c);  // [5]
+  if (lane < blocks) {
+    float2* const place = &exchange.of_block[turn][cluster_rank()];
+    remote_store_async(place, lane, c, arrived);
   }
-  const int most_share = plan.cluster > 1 ? 2 : 16;
-  while (plan.share < most_share && plan.fits(2 * plan.share)) {
-    plan.share *= 2;
-  }
-  plan.stages = std::clamp(plan.room(plan.share), 1, kMaxStages);
-  const int slice_threads = blocks_for(plan.slice / elements, kWarpSize) * kWarpSize;
-  plan.threads = std::min(kMaxThreads / plan.share, slice_threads);
-  return plan;
 }
 
-/// A vector of the slice that begins at element `start` of a tensor, from the slot where it came.
-template <int kElements, typename T, bool kAligned>
-__device__ Packed<T, kElements> take(const BulkRows<T, kAligned>& tensor, int64_t start, int column,
-                                     const typename BulkRows<T, kAligned>::Slot* slot) {
-  const T* from = reinterpret_cast<const T*>(slot) + column;
-  if constexpr (!kAligned) {  // [6]
-    const auto address = [](const T* p) { return reinterpret_cast<std::uintptr_t>(p); };
-    const T* first = tensor.tensor + start;
-    const T* end = tensor.tensor + tensor.rows * tensor.cols;
-    const std::uintptr_t vector = address(first + column) / 16 * 16;
-    const bool came = vector >= address(tensor.tensor) && vector + 16 <= address(end);
-    from = came ? from + address(first) % 16 / sizeof(T) : first + column;
-  }
-  return *reinterpret_cast<const Packed<T, kElements>*>(from);
+/// A row's sums over the cluster, when those of all blocks have arrived.
+__device__ inline float2 receive_sums(const Exchange& exchange, int turn, Barrier& arrived,
+                                      int parity) {
+  const int lane = threadIdx.x % kWarpSize;
+  const int blocks = cluster_size();
+  arrived.wait_at_cluster_scope(parity);  // [6]
+  return warp_sum(lane < blocks ? exchange.of_block[turn][lane] : float2{});
 }
 
-template <typename T, typename W, int kElements>
+template <typename T, typename W>
 __global__ void __launch_bounds__(kMaxThreads)
     layer_norm_backward(BackwardArgs<T, W> a, Plan plan, PartialSums sums) {
-  constexpr bool kAligned = kElements > 1;
+  constexpr int kElements = kVectorElements<T>;
   constexpr int kVectors = kColumns / kElements;
-  __shared__ Barrier full[2 * kMaxStages], arrived[kExchanges];
-  __shared__ float2 of_warp[kMaxThreads / kWarpSize], of_block[kExchanges][kMaxCluster];
-  const int rank = cluster_rank();
+  __shared__ Barrier full[kMaxStages];
+  __shared__ Barrier arrived[kExchanges];
+  __shared__ Exchange exchange;
   const int blocks = cluster_size();
   const int threads = blockDim.x;
-  const int warp = threadIdx.x / kWarpSize;
-  const int peer = threadIdx.x % kWarpSize;     // the lane, where each lane sees to another block
   const int64_t cluster = blockIdx.x / blocks;  // [7]
-  const int64_t stride = gridDim.x / blocks;
-  const int64_t rows = (a.rows - cluster + stride - 1) / stride;  // of this cluster
-  const int64_t start = rank * plan.slice;
+  const int64_t clusters = gridDim.x / blocks;
+  const int64_t rows = (a.rows - cluster + clusters - 1) / clusters;  // of this cluster
+  const int64_t start = cluster_rank() * plan.slice;
   const auto cols = static_cast<int>(max(min(a.cols - start, plan.slice), int64_t{0}));
-  const auto column = [=](int i) -> int { return (i * threads + threadIdx.x) * kElements; };
-  const auto element = [=](int64_t number) { return (cluster + number * stride) * a.cols + start; };
+  const ThreadColumns own{static_cast<int>(threadIdx.x) * kElements, threads * kElements, cols};
+  const auto element = [=](int64_t number) {
+    return (cluster + number * clusters) * a.cols + start;
+  };
 
   const int stages = plan.stages;
-  const int lag = stages > 1;    // [8]
-  const int slots = 2 * stages;  // x: even, dy: odd
-  const auto slot_vectors = static_cast<int>(plan.slice / kVectorElements<T>) + (kAligned ? 0 : 1);
-  const BulkRows<T, kAligned> x{a.x, a.rows, a.cols};
-  const BulkRows<T, kAligned> dy{a.dy, a.rows, a.cols};
-  Ring<T> ring{dynamic_shared<Packed<T, kVectorElements<T>>>(), slot_vectors, slots, full};
-  const auto request = [&](int64_t number, int slot) {
-    const BulkRows<T, kAligned> tensor{slot % 2 == 0 ? a.x : a.dy, a.rows, a.cols};
+  const auto slice_vectors = static_cast<int>(plan.slice) / kElements;
+  Ring<T> ring{dynamic_shared<Packed<T, kElements>>(), 2 * slice_vectors, stages, full};
+  const auto request = [&](int64_t number, int stage) {
     if (number >= rows) return;
-    const int64_t row = cluster + number * stride;
-    const int64_t first_vector = start / kVectorElements<T>;
-    tensor.load(row, first_vector, slot_vectors, ring.slot(slot), full[slot]);
+    const auto bytes = static_cast<unsigned>(cols * sizeof(T));
+    full[stage].arrive_and_expect(2 * bytes);
+    if (bytes == 0) return;
+    auto* const x_slice = ring.slot(stage);
+    auto* const dy_slice = x_slice + slice_vectors;
+    bulk_load(x_slice, a.x + element(number), bytes, full[stage]);
+    bulk_load(dy_slice, a.dy + element(number), bytes, full[stage]);
   };
   if (threadIdx.x == 0) {
     for (Barrier& barrier : arrived) {
       barrier.init(1);
     }
-    ring.fill([&](int slot) { request(slot / 2, slot); });
+    ring.fill([&](int stage) { request(stage, stage); });
   }
-  auto* const weights = reinterpret_cast<Packed<W, kElements>*>(ring.slot(slots)) + threadIdx.x;
-  const auto load_weight = [&](int i) {
-    return load_if<kElements>(a.weight != nullptr, a.weight, start + column(i), 1.0f);
-  };
-  if constexpr (kAligned) {
-    for (int i = 0; column(i) < cols; ++i) {
-      weights[i * threads] = load_weight(i);  // [9]
-    }
+  W* const weights = reinterpret_cast<W*>(ring.slot(stages));
+#pragma unroll 1
+  for (int i = 0; own.has(i); ++i) {  // [8]
+    const auto weight = load_if<kElements>(a.weight != nullptr, a.weight, start + own.of(i), 1.0f);
+    *reinterpret_cast<Packed<W, kElements>*>(weights + own.of(i)) = weight;
   }
-  cluster_sync();       // [10]
-  launch_dependents();  // [11]
+  cluster_sync();       // [9]
+  launch_dependents();  // [10]
+
   const bool layer = a.kind == Kind::Layer;
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
-  const auto statistics = [&](int64_t number) {  // mean and rstd
-    const int64_t row = cluster + number * stride;
+  const auto statistics_of = [&](int64_t number) {  // mean and rstd
     if (number >= rows) return float2{};
+    const int64_t row = cluster + number * clusters;
     const float mean = layer ? a.mean[row] : 0.0f;
     return make_float2(mean, a.rstd[row]);
   };
-  const auto terms = [&](int64_t number, int slot, int i, float2 row) {
-    const auto* x_slot = ring.slot(slot);
-    const auto* dy_slot = x_slot + slot_vectors;
-    const auto packed_x = take<kElements>(x, element(number), column(i), x_slot);
-    const auto packed_dy = take<kElements>(dy, element(number), column(i), dy_slot);
-    const auto weight = kAligned ? weights[i * threads] : load_weight(i);
-    return GradientTerms<kElements>(packed_x, packed_dy, weight, row.x, row.y);
+  const auto terms_of = [&](int stage, int i, float2 statistics) {
+    const T* const x_slice = reinterpret_cast<const T*>(ring.slot(stage));
+    const T* const dy_slice = x_slice + plan.slice;
+    const auto x = load_if<kElements>(true, x_slice, own.of(i));
+    const auto dy = load_if<kElements>(true, dy_slice, own.of(i));
+    const auto weight = load_if<kElements>(true, weights, own.of(i));
+    return GradientTerms<kElements>(x, dy, weight, statistics.x, statistics.y);
   };
-  float dweight[kVectors][kElements] = {};
-  float dbias[kVectors][kElements] = {};
-  float2 before = {};  // the statistics of the row of the step before, of this one, of the next
-  float2 now = {};
-  float2 next = statistics(0);
-  int done = 0;  // x's slot of the row whose dx is next
-  for (int64_t step = 0; step < rows + lag; ++step) {
-    const int64_t number = step - lag;  // [12] of the row whose dx is next
-    before = lag == 0 ? next : now;
-    now = next;
-    next = statistics(step + 1);  // [13]
-    if (step < rows) {
-      const int slot = ring.stage;
-      for (int tensor = 0; tensor < 2; ++tensor) {
-        ring.wait();
-        ring.advance();
-      }
-      float2 c = make_float2(0.0f, 0.0f);
+  Vector<float, kElements> dweight[kVectors] = {};
+  Vector<float, kElements> dbias[kVectors] = {};
+  const auto add_up = [&](int stage, float2 statistics) {
+    float2 c = make_float2(0.0f, 0.0f);
 #pragma unroll
-      for (int i = 0; i < kVectors; ++i) {
-        if (column(i) >= cols) continue;
-        const auto t = terms(step, slot, i, now);
-        t.add_to(c);
-        for (int k = 0; k < kElements; ++k) {
-          dweight[i][k] += t.dy[k] * t.xhat[k];
-          dbias[i][k] += t.dy[k];
-        }
-      }
-      c = warp_sum(c);
-      if (peer == 0) of_warp[warp] = c;
-      __syncthreads();
-      if (warp == 0) {  // [14]
-        c = warp_sum(peer < threads / kWarpSize ? of_warp[peer] : float2{});
-        const int turn = step % kExchanges;
-        if (blocks == 1 && peer == 0) {
-          of_block[turn][0] = c;
-          arrived[turn].arrive();
-        }
-        if (blocks > 1 && peer == 0) arrived[turn].arrive_and_expect(blocks * sizeof c);
-        if (blocks > 1 && peer < blocks) {
-          remote_store_async(&of_block[turn][rank], peer, c, arrived[turn]);
-        }
+    for (int i = 0; i < kVectors; ++i) {
+      if (!own.has(i)) continue;
+      const auto terms = terms_of(stage, i, statistics);
+      terms.add_to(c);
+      for (int k = 0; k < kElements; ++k) {
+        dweight[i].at[k] += terms.dy[k] * terms.xhat[k];
+        dbias[i].at[k] += terms.dy[k];
       }
     }
-    if (step >= lag) {
+    return c;
+  };
+  const auto store_dx = [&](int64_t number, int stage, float2 statistics, float2 c) {
+    const float c1 = c.x * inverse_cols;
+    const float c2 = layer ? c.y * inverse_cols : 0.0f;
+    const float rstd = statistics.y;
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      if (!own.has(i)) continue;
+      const auto terms = terms_of(stage, i, statistics);
+      float dx[kElements];
+      for (int k = 0; k < kElements; ++k) {
+        dx[k] = rstd * (terms.wdy[k] - c2 - terms.xhat[k] * c1);
+      }
+      store(a.dx, element(number) + own.of(i), dx);
+    }
+  };
+
+  const int lag = stages > 1 ? 1 : 0;  // [11]
+  float2 of_done = {};                 // statistics of the row whose dx is next,
+  float2 of_row = {};                  // of the row that is added up,
+  float2 of_next = statistics_of(0);   // [12] and of the one behind it
+  int done_stage = 0;
+  for (int64_t number = 0; number < rows + lag; ++number) {
+    const int64_t done = number - lag;
+    of_done = lag == 0 ? of_next : of_row;
+    of_row = of_next;
+    of_next = statistics_of(number + 1);
+    if (number < rows) {
       const int turn = number % kExchanges;
-      arrived[turn].wait_at_cluster_scope(number / kExchanges % 2);  // [15]
-      const float2 c = warp_sum(peer < blocks ? of_block[turn][peer] : float2{});
-      const float c1 = c.x * inverse_cols;
-      const float c2 = layer ? c.y * inverse_cols : 0.0f;
-      const float rstd = before.y;
-#pragma unroll
-      for (int i = 0; i < kVectors; ++i) {
-        if (column(i) >= cols) continue;
-        const auto t = terms(number, done, i, before);
-        float dx[kElements];
-        for (int k = 0; k < kElements; ++k) {
-          dx[k] = rstd * (t.wdy[k] - c2 - t.xhat[k] * c1);
-        }
-        store(a.dx, element(number) + column(i), dx);
-      }
+      ring.wait();
+      const float2 c = add_up(ring.stage, of_row);
+      ring.advance();
+      send_sums(c, exchange, turn, arrived[turn]);
     }
-    __syncthreads();  // [16]
-    if (step < lag) continue;
-    if (threadIdx.x == 0) {
-      request(number + stages, done);
-      request(number + stages, done + 1);
+    if (done >= 0) {
+      const int turn = done % kExchanges;
+      const int parity = done / kExchanges % 2;
+      const float2 c = receive_sums(exchange, turn, arrived[turn], parity);
+      store_dx(done, done_stage, of_done, c);
     }
-    done = done + 2 < slots ? done + 2 : 0;
+    __syncthreads();  // [13]
+    if (done < 0) continue;
+    if (threadIdx.x == 0) request(done + stages, done_stage);
+    done_stage = done_stage + 1 < stages ? done_stage + 1 : 0;
   }
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {  // [17]
-    if (column(i) >= cols) continue;
-    store(sums.dweight, cluster * a.cols + start + column(i), dweight[i]);
-    if (layer) store(sums.dbias, cluster * a.cols + start + column(i), dbias[i]);
-  }
+
+  const int64_t part = cluster * a.cols + start;  // [14]
+  store_sums(own, dweight, sums.dweight + part);
+  if (layer) store_sums(own, dbias, sums.dbias + part);
 }
 
-template <int kElements, typename T, typename W>
-void run_elements(const BackwardArgs<T, W>& a) {
-  const auto kernel = layer_norm_backward<T, W, kElements>;
-  for (const int most_blocks : {kMaxCluster, kPortable}) {  // [18]
-    const Plan plan = plan_for(a.cols, sizeof(T), sizeof(W), a.group, most_blocks);
-    if (!plan.threads_hold_slice(1)) continue;
-    const std::size_t weight_bytes = plan.slice * sizeof(W);
-    const std::size_t slot_bytes = plan.slice * sizeof(T) + 16;
-    const std::size_t shared_bytes = 2 * plan.stages * slot_bytes + weight_bytes;
-    LaunchConfig config{0, unsigned(plan.threads), shared_bytes, a.stream, unsigned(plan.cluster)};
-    const int64_t fit = resident_clusters(kernel, config);
-    if (fit == 0) continue;
-    const int64_t clusters = std::min({fit, plan.places(), a.rows});
-    config.grid = static_cast<unsigned>(clusters * plan.cluster);
-    const PartialSums sums = partial_sums(a, clusters);
-    launch(kernel, config, a, plan, sums);
-    add_partial_sums<EarlyStart>(a, sums, clusters);
-    return;
+/// How many rows of x and dy have room in a block beside the weight, where 2 KB are left for what
+/// is static and for the system.
+int rows_with_room(int64_t slice, int64_t element_bytes, int64_t weight_bytes) {
+  const int64_t bytes = max_shared_bytes() - (1 << 10);
+  return static_cast<int>((bytes / slice - weight_bytes) / (2 * element_bytes));
+}
+
+/// Of clusters of up to `most_blocks`. The last may not hold the row: then its slice is too wide.
+Plan plan_for(int64_t cols, int64_t element_bytes, int64_t weight_bytes, int group,
+              int most_blocks) {
+  const int64_t elements = 16 / element_bytes;
+  Plan plan{};
+  plan.cluster = kLeastCluster;
+  while (true) {  // [15]
+    plan.slice = blocks_for(blocks_for(cols, elements), plan.cluster) * elements;
+    const int rows = rows_with_room(plan.slice, element_bytes, weight_bytes);
+    const bool fits = plan.slice <= kMaxThreads * kColumns && rows >= kLeastStages;
+    const bool wide = plan.cluster < kPortable && plan.slice * element_bytes > kSliceBytes;
+    const bool grow = group > 0 ? plan.cluster < group : wide;
+    plan.stages = std::clamp(rows, 1, kMaxStages);
+    if (plan.cluster == most_blocks || (!grow && fits)) break;
+    plan.cluster *= 2;
   }
-  throw std::runtime_error("bwd13: this GPU has no room for the cluster of blocks that a row of " +
-                           std::to_string(a.cols) + " columns takes");
+  const auto warps = static_cast<int>(blocks_for(plan.slice / elements, kWarpSize));
+  plan.threads = std::min(warps, kMaxWarps) * kWarpSize;
+  return plan;
+}
+
+/// The most clusters that a launch may have, with one block a multiprocessor or two small ones.
+/// More would make more partial sums.
+int64_t places(const Plan& plan) {
+  const int blocks_each = plan.threads <= kMaxThreads / 2 ? 2 : 1;
+  const int64_t blocks = int64_t{multiprocessors()} * blocks_each;
+  return std::max<int64_t>(blocks / plan.cluster, 1);
+}
+
+/// Whether there is room for clusters of up to `most_blocks`: then they are launched.
+template <typename T, typename W>
+bool launch_clusters(const BackwardArgs<T, W>& a, int most_blocks) {
+  const auto kernel = layer_norm_backward<T, W>;
+  const Plan plan = plan_for(a.cols, sizeof(T), sizeof(W), a.group, most_blocks);
+  if (plan.slice > kMaxThreads * kColumns) return false;
+  const std::size_t stage_bytes = 2 * plan.slice * sizeof(T);
+  const std::size_t shared_bytes = plan.stages * stage_bytes + plan.slice * sizeof(W);
+  LaunchConfig config{0, unsigned(plan.threads), shared_bytes, a.stream, unsigned(plan.cluster)};
+  const int64_t fit = resident_clusters(kernel, config);
+  if (fit == 0) return false;
+  const int64_t clusters = std::min({fit, places(plan), a.rows});
+  config.grid = static_cast<unsigned>(clusters * plan.cluster);
+  const PartialSums sums = partial_sums(a, clusters);
+  launch(kernel, config, a, plan, sums);
+  add_partial_sums<EarlyStart>(a, sums, clusters);
+  return true;
 }
 
 template <typename T, typename W>
 void run(const BackwardArgs<T, W>& a) {
-  const bool aligned = a.cols % kVectorElements<T> == 0 && at_16_bytes(a.x, a.dy, a.dx, a.weight);
-  if (aligned) {
-    run_elements<kVectorElements<T>>(a);
-  } else {
-    run_elements<1>(a);
-  }
+  if (launch_clusters(a, kMaxCluster)) return;
+  if (launch_clusters(a, kPortable)) return;  // [16]
+  throw std::runtime_error("bwd13: this GPU has no room for the cluster of blocks that a row of " +
+                           std::to_string(a.cols) + " columns takes");
 }
 
-/// The most clusters that a launch may have: smaller clusters, where [18] comes to them, are more.
+/// The most clusters that a launch may have: smaller clusters, where [16] comes to them, are more.
 int64_t most_clusters(const Problem& p) {
-  int64_t most = 0;
-  for (const int most_blocks : {kMaxCluster, kPortable}) {
-    const Plan plan =
-        plan_for(p.cols, p.element_bytes(), p.parameter_element_bytes(), p.group, most_blocks);
-    most = std::max(most, plan.places());
-  }
-  return std::min(most, p.rows);
+  const auto places_with = [&](int most_blocks) {
+    return places(
+        plan_for(p.cols, p.element_bytes(), p.parameter_element_bytes(), p.group, most_blocks));
+  };
+  return std::min(p.rows, std::max(places_with(kMaxCluster), places_with(kPortable)));
 }
 
 const Registration registration{{
@@ -279,6 +276,7 @@ const Registration registration{{
     .source = "this repository, QuACK",
     .parent = "bwd12",
     .road = Road::WideRows,
+    .needs_aligned = true,
     .group = "blocks a cluster",
     .min_architecture = 90,
     .max_cols = kMaxCluster * kMaxThreads * kColumns,

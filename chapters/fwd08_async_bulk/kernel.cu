@@ -6,9 +6,9 @@
 // Hopper's copy engine; no register waits for it, and weight and bias stay in registers.
 //
 // It should run at the speed of a copy: 2·M·N elements, each moved once.
-#include "common/kernel/bulk_rows.h"
 #include "common/kernel/chapter.h"
 #include "common/kernel/reduce.h"
+#include "common/kernel/ring.h"
 #include "common/kernel/vector.h"
 
 namespace fwd08 {

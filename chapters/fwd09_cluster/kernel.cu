@@ -6,9 +6,9 @@
 // meet in one exchange, with no barrier of a block anywhere.
 //
 // It should run at the speed of a copy for rows of up to 1.7 MB: 2·M·N elements, each moved once.
-#include "common/kernel/bulk_rows.h"
 #include "common/kernel/chapter.h"
 #include "common/kernel/reduce.h"
+#include "common/kernel/ring.h"
 #include "common/kernel/vector.h"
 
 namespace fwd09 {

@@ -81,6 +81,10 @@ inline cudaError_t allow_shared_bytes(const void* kernel, std::size_t bytes) {
   cudaFuncAttributes has{};
   const cudaError_t status = cudaFuncGetAttributes(&has, kernel);
   if (status != cudaSuccess) return status;
+  if (has.sharedSizeBytes > kMostStaticSharedBytes)
+    throw std::logic_error(kernel_name(kernel) + " has " + std::to_string(has.sharedSizeBytes) +
+                           " bytes of static shared memory; beside dynamic it may have " +
+                           std::to_string(kMostStaticSharedBytes));
   if (bytes <= static_cast<std::size_t>(has.maxDynamicSharedSizeBytes)) return cudaSuccess;
   return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                               max_shared_bytes() - static_cast<int>(has.sharedSizeBytes));

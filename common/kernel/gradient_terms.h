@@ -1,4 +1,4 @@
-// What dx, dweight and dbias are made of, vector by vector: explained by bwd08.
+// What dx, dweight and dbias are made of, vector by vector: the formulas are bwd01's.
 #pragma once
 
 #include "common/kernel/contract.h"

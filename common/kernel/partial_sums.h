@@ -1,4 +1,4 @@
-// dweight and dbias in parts, and the kernel that adds the parts up: explained by bwd08.
+// dweight and dbias in parts, and the kernel that adds the parts up: explained by bwd12.
 #pragma once
 
 #include <algorithm>
@@ -35,41 +35,81 @@ struct OrdinaryStart {
   static __device__ void wait() {}
 };
 
-/// A block adds up 32 vectors of dweight's columns (blockIdx.y = 0) or of dbias's (1): a lane has a
-/// vector, the warps share the parts. Always in the same order, so the bits are always the same.
-template <typename Start, int kElements, typename W>
-__global__ void __launch_bounds__(kWarpSize* kWarpSize)
-    add_partial_sums_kernel(PartialSums sums, std::int64_t parts, W* dweight, W* dbias,
-                            std::int64_t cols) {
-  __shared__ Vector<float, kElements> of_warp[kWarpSize][kWarpSize];
-  const float* partial = blockIdx.y == 0 ? sums.dweight : sums.dbias;
-  const int warps = blockDim.x / kWarpSize;
-  const int warp = threadIdx.x / kWarpSize;
-  const int lane = threadIdx.x % kWarpSize;
-  const std::int64_t col = (std::int64_t{blockIdx.x} * kWarpSize + lane) * kElements;
+/// How a block adds up parts: kLanes threads side by side have kElements columns each, and kGroups
+/// groups of so many threads share the parts. A thread asks for kAtOnce parts before it adds one.
+struct SumOfColumns {
+  static constexpr int kElements = 1, kLanes = 16, kGroups = 32;
+  static constexpr int kAtOnce = 9;  // 32 · 9 is more than the 2 · 132 parts of two blocks an SM
+};
+/// Where there are columns enough for a whole GPU.
+struct SumOfVectors {
+  static constexpr int kElements = 4, kLanes = 32, kGroups = 8;
+  static constexpr int kAtOnce = 3;
+};
 
-  Vector<float, kElements> sum = {};
-  const auto add = [&sum](const Vector<float, kElements>& part) {
-    for (int i = 0; i < kElements; ++i) {
-      sum.at[i] += part.at[i];
+/// Adds up `rows` rows of `cols` floats, which threads of this block have left in shared memory
+/// side by side, into `to`. All threads call it, behind a __syncthreads(). cols: a multiple of 4.
+__device__ inline void add_rows(const float* of_rows, int rows, int cols, float* to) {
+  using Four = Vector<float, 4>;
+  for (int col = threadIdx.x * 4; col < cols; col += blockDim.x * 4) {
+    Four sum = {};
+    for (int row = 0; row < rows; ++row) {
+      const Four part = *reinterpret_cast<const Four*>(of_rows + row * cols + col);
+      for (int k = 0; k < 4; ++k) {
+        sum.at[k] += part.at[k];
+      }
     }
-  };
+    *reinterpret_cast<Four*>(to + col) = sum;
+  }
+}
+
+/// Adds up columns of dweight (blockIdx.y = 0) or of dbias (1). Always in the same order, so the
+/// bits are always the same.
+template <typename Start, typename Cut, typename W>
+__global__ void __launch_bounds__(Cut::kLanes* Cut::kGroups)
+    add_partial_sums_kernel(PartialSums sums, int parts, W* dweight, W* dbias, std::int64_t cols) {
+  constexpr int kElements = Cut::kElements;
+  constexpr int kGroups = Cut::kGroups;
+  using Part = Vector<float, kElements>;
+  __shared__ Part of_group[kGroups][Cut::kLanes];
+  const int group = threadIdx.x / Cut::kLanes;
+  const int lane = threadIdx.x % Cut::kLanes;
+  const std::int64_t col = (std::int64_t{blockIdx.x} * Cut::kLanes + lane) * kElements;
+  const float* const partial = blockIdx.y == 0 ? sums.dweight : sums.dbias;
+  const float* from = partial + group * cols + min(col, cols - kElements);
+
+  float sum[kElements] = {};
   Start::wait();
-  if (col < cols) {
-#pragma unroll 8
-    for (std::int64_t part = warp; part < parts; part += warps) {
-      const float* from = partial + part * cols + col;
-      add(*reinterpret_cast<const Vector<float, kElements>*>(from));
+  for (int left = parts - group; left > 0; left -= kGroups * Cut::kAtOnce) {
+    Part part[Cut::kAtOnce];
+#pragma unroll
+    for (int i = 0; i < Cut::kAtOnce; ++i) {
+      // Past the last part that one comes again, and is not added. A condition on the load itself
+      // would make nvcc wait for each value before it asks for the next.
+      const int further = min(i * kGroups, left - 1);
+      part[i] = *reinterpret_cast<const Part*>(from + further * cols);
+    }
+#pragma unroll
+    for (int i = 0; i < Cut::kAtOnce; ++i) {
+      const bool there = i * kGroups < left;
+      for (int k = 0; k < kElements; ++k) {
+        sum[k] += there ? part[i].at[k] : 0.0f;
+      }
+    }
+    from += kGroups * Cut::kAtOnce * cols;
+  }
+  for (int k = 0; k < kElements; ++k) {
+    of_group[group][lane].at[k] = sum[k];
+  }
+  __syncthreads();
+  if (group > 0 || col >= cols) return;
+  for (int other = 1; other < kGroups; ++other) {
+    for (int k = 0; k < kElements; ++k) {
+      sum[k] += of_group[other][lane].at[k];
     }
   }
-  of_warp[warp][lane] = sum;
-  __syncthreads();
-  if (warp > 0 || col >= cols) return;
-  for (int other = 1; other < warps; ++other) {
-    add(of_warp[other][lane]);
-  }
-  W* to = blockIdx.y == 0 ? dweight : dbias;
-  store(to, col, sum.at);
+  W* const to = blockIdx.y == 0 ? dweight : dbias;
+  store(to, col, sum);
 }
 
 /// Adds up the parts, and rounds the sums to W, into dweight and dbias. No parts give 0.
@@ -79,21 +119,20 @@ __global__ void __launch_bounds__(kWarpSize* kWarpSize)
 template <typename Start = OrdinaryStart,
           std::int64_t kMaxCols = std::numeric_limits<std::int64_t>::max(), typename T, typename W>
 void add_partial_sums(const BackwardArgs<T, W>& a, const PartialSums& sums, std::int64_t parts) {
-  constexpr std::int64_t kPartsPerWarp = 8;  // as many loads are on their way at once
-  const std::int64_t wanted = (parts + kPartsPerWarp - 1) / kPartsPerWarp;
-  const auto warps = static_cast<unsigned>(std::clamp<std::int64_t>(wanted, 1, kWarpSize));
-  const auto launch_vectors = [&](auto kernel, int elements) {
+  const auto launch_sum = [&]<typename Cut>(Cut) {
     const unsigned tensors = a.kind == Kind::Layer ? 2 : 1;
-    const dim3 grid(blocks_for(a.cols, kWarpSize * elements), tensors);
-    launch(kernel, {grid, warps * kWarpSize, 0, a.stream, 0, Start::kEarly}, sums, parts, a.dweight,
-           a.dbias, a.cols);
+    const dim3 grid(blocks_for(a.cols, Cut::kLanes * Cut::kElements), tensors);
+    constexpr unsigned kThreads = Cut::kLanes * Cut::kGroups;
+    launch(add_partial_sums_kernel<Start, Cut, W>, {grid, kThreads, 0, a.stream, 0, Start::kEarly},
+           sums, static_cast<int>(parts), a.dweight, a.dbias, a.cols);
   };
   constexpr std::int64_t kWide = 16384;  // columns: blocks of vectors for a whole GPU
   if constexpr (kMaxCols >= kWide) {
-    if (a.cols >= kWide && a.cols % 4 == 0 && at_16_bytes(a.dweight, a.dbias))
-      return launch_vectors(add_partial_sums_kernel<Start, 4, W>, 4);
+    if (a.cols >= kWide && a.cols % 4 == 0 && at_16_bytes(a.dweight, a.dbias)) {
+      return launch_sum(SumOfVectors{});
+    }
   }
-  launch_vectors(add_partial_sums_kernel<Start, 1, W>, 1);
+  launch_sum(SumOfColumns{});
 }
 
 }  // namespace lnc

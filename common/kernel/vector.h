@@ -112,6 +112,12 @@ __device__ inline void store(T* tensor, std::int64_t index, const float (&values
   reinterpret_cast<Packed<T, kCount>*>(tensor)[vector] = from_floats<T>(values);
 }
 
+/// Likewise, to an address that is a multiple of the vector's alignment.
+template <typename T, int kCount>
+__device__ inline void store_vector(T* to, const float (&values)[kCount]) {
+  *reinterpret_cast<Packed<T, kCount>*>(to) = from_floats<T>(values);
+}
+
 /// The vector at element `at` of a tensor where it is there, and `otherwise` in each element where
 /// not. Its address must be a multiple of the vector's alignment.
 template <int kElements, typename T>

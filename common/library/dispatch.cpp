@@ -17,7 +17,8 @@ namespace {
 // fwd06 and bwd09. Each chapter finds its launch shape itself; those that need Hopper refuse older
 // GPUs, and the next line is asked.
 constexpr std::int64_t kBlockColumns = 16384;  // of the widest row that a block holds
-constexpr int kLastWith227KB = 119;            // of shared memory a block; from 12.0 on it has 99
+constexpr int kFirstWith227KB = 90;            // of shared memory a block
+constexpr int kLastWith227KB = 119;            // from 12.0 on it has 99
 constexpr Choice kChoices[] = {
     {.chapter = "fwd09",
      .because = "past 16384 columns one block cannot hold a row: 404 us for fwd06's 642 at bf16 "
@@ -44,7 +45,9 @@ constexpr Choice kChoices[] = {
      .dtype = DType::BF16,
      .min_cols = 3073,
      .max_cols = 5120,
-     .min_rows = 32768},
+     .min_rows = 32768,
+     .min_architecture = kFirstWith227KB,
+     .max_architecture = kLastWith227KB},
     {.chapter = "bwd12",
      .because = "the fastest, or within 2 % of it, at each other shape up to 8192 columns",
      .direction = Direction::Backward,
@@ -65,7 +68,9 @@ constexpr Choice kChoices[] = {
      .direction = Direction::Backward,
      .needs_aligned = true,
      .min_cols = 8193,
-     .max_cols = kBlockColumns},
+     .max_cols = kBlockColumns,
+     .min_architecture = kFirstWith227KB,
+     .max_architecture = kLastWith227KB},
     {.chapter = "bwd09",
      .because = "the fastest of those that take every width, alignment and GPU",
      .direction = Direction::Backward},

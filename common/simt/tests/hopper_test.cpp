@@ -1,5 +1,7 @@
 // What the SIMT machine promises of Hopper's barriers, bulk copies and clusters: right programs
 // work under every schedule, and what each wrong one does is seen.
+#include "common/kernel/hopper.h"
+
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -7,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "common/kernel/bulk_rows.h"
 #include "common/simt/tests/under.h"
 
 using namespace lnc;
@@ -76,40 +77,6 @@ enum class Mistake {
   NoSyncthreads,
   LeavesEarly,
 };
-
-constexpr int kRowsAtOnce = 3, kRowThreads = 32;
-
-/// Copies a tensor that bulk copies bring, some rows at a time; `beyond` is what was no 0 past its
-/// rows and columns.
-template <bool kAligned>
-__global__ void copy_rows(BulkRows<float, kAligned> in, float* out, int vectors, int* beyond) {
-  __shared__ Barrier full;
-  auto* const slots = dynamic_shared<Packed<float, 4>>();
-  if (threadIdx.x == 0) {
-    full.init(1);
-    fence_barrier_init();
-  }
-  __syncthreads();
-  unsigned parity = 0;
-  for (std::int64_t first = 0; first < in.rows; first += kRowsAtOnce, parity ^= 1) {
-    if (threadIdx.x == 0)
-      full.arrive_and_expect(in.load_rows(first, kRowsAtOnce, vectors, slots, full));
-    full.wait(parity);
-    for (int i = threadIdx.x; i < kRowsAtOnce * vectors; i += kRowThreads) {
-      const std::int64_t row = first + i / vectors;
-      const int col = i % vectors * 4;
-      float values[4];
-      to_floats(in.take_columns(row < in.rows, row, col, slots + i / vectors * vectors), values);
-      for (int k = 0; k < 4; ++k) {
-        if (row < in.rows && col + k < in.cols)
-          out[row * in.cols + col + k] = values[k];
-        else
-          *beyond += values[k] != 0.0f;
-      }
-    }
-    __syncthreads();
-  }
-}
 
 constexpr int kStages = 3, kThreads = 64, kStageFloats = 2 * kThreads;
 constexpr int kWaitLine = __LINE__ + 34;
@@ -342,31 +309,6 @@ TEST_CASE("a ring of bulk loads brings what it should") {
       CHECK(run_ring(Mistake::None, out, steps) == "");
       CHECK(doubled(out, steps));
     }
-  });
-}
-
-TEST_CASE("rows that start anywhere come by bulk copies, several at a time") {
-  under_each_schedule([] {
-    for (const int cols : {1, 3, 4, 8, 13, 100})
-      for (const int rows : {1, 3, 7})
-        for (const int offset : {0, 1, 3}) {
-          INFO(rows << " x " << cols << ", offset " << offset);
-          Memory in;
-          std::iota(in.at, in.at + 4096, 1.0f);
-          std::vector<float> out(rows * cols);
-          int beyond = 0;
-          const int vectors = (cols + 6) / 4;
-          const auto copy = [&]<bool kAligned>() {
-            const BulkRows<float, kAligned> tensor{in.at + offset, rows, cols};
-            return fault_of(kernels::copy_rows<kAligned>,
-                            {1, kernels::kRowThreads, kernels::kRowsAtOnce * vectors * 16ul},
-                            tensor, out.data(), kAligned ? cols / 4 : vectors, &beyond);
-          };
-          const bool aligned = cols % 4 == 0 && offset == 0;
-          CHECK((aligned ? copy.operator()<true>() : copy.operator()<false>()) == "");
-          CHECK(std::equal(out.begin(), out.end(), in.at + offset));
-          CHECK(beyond == 0);
-        }
   });
 }
 

@@ -229,7 +229,7 @@ def test_a_remark_is_its_first_sentence():
 def test_primitives_are_those_of_the_headers_that_a_kernel_reaches():
     found = primitives('#include "common/kernel/reduce.h"\n')
     assert found["warp_sum"] == found["block_sum"] == "reduce.h"
-    assert "Ring" not in found and "Ring" in primitives('#include "common/kernel/bulk_rows.h"\n')
+    assert "Ring" not in found and "Ring" in primitives('#include "common/kernel/ring.h"\n')
 
 
 # --- The repository's chapters ---

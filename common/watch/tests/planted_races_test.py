@@ -10,6 +10,7 @@ import pytest
 import race
 
 REDUCE = "common/kernel/reduce.h"
+HOPPER = "common/kernel/hopper.h"
 
 
 class Fault(NamedTuple):
@@ -53,19 +54,19 @@ FAULTS = [
           "met[turn].wait_at_cluster_scope(", "met[turn].wait(",
           "a wait at cluster scope", ("remote_store_async(place", "moments[i].mean")),
     Fault("bwd13 waits for other blocks as if they were its own", "bwd13",
-          "arrived[turn].wait_at_cluster_scope(", "arrived[turn].wait(",
-          "a wait at cluster scope", ("remote_store_async(&of_block", "of_block[turn][peer]")),
+          "arrived.wait_at_cluster_scope(", "arrived.wait(",
+          "a wait at cluster scope", ("remote_store_async(place", "of_block[turn][lane]")),
     Fault("fwd08 asks for a slot too early", "fwd08",
           "    float mean = 0.0f;\n",
           "    if (threadIdx.x == 0) request_row(a, row + stages * stride, slot, full[ring.stage]);\n"
           "    float mean = 0.0f;\n",
           "before the copy is asked for", ("bulk_load(", "slot[number]")),
     Fault("bwd13 asks for a slot too early", "bwd13",
-          "    __syncthreads();  // [16]", "",
-          "before the copy is asked for", ("bulk_load(", "reinterpret_cast<const Packed<T, kElements>*>(from)")),
+          "    __syncthreads();  // [13]", "",
+          "before the copy is asked for", ("bulk_load(", "reinterpret_cast<const Packed<T, kElements>*>(tensor + at)")),
     Fault("bwd12's last sum does not wait", "bwd12",
-          "  grid_dependency_wait();  // [13]", "",
-          "a grid_dependency_wait()", ("reinterpret_cast<Vector<float,", "from[block * width]")),
+          "wait() { grid_dependency_wait(); }", "wait() {}",
+          "a grid_dependency_wait()", ("reinterpret_cast<Four*>(to + col)", "from + further * cols"), file=HOPPER),
 ]
 
 
