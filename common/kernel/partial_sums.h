@@ -51,6 +51,7 @@ struct SumOfVectors {
 /// side by side, into `to`. All threads call it, behind a __syncthreads(). cols: a multiple of 4.
 __device__ inline void add_rows(const float* of_rows, int rows, int cols, float* to) {
   using Four = Vector<float, 4>;
+#pragma unroll 4
   for (int col = threadIdx.x * 4; col < cols; col += blockDim.x * 4) {
     Four sum = {};
     for (int row = 0; row < rows; ++row) {
@@ -67,16 +68,16 @@ __device__ inline void add_rows(const float* of_rows, int rows, int cols, float*
 /// bits are always the same.
 template <typename Start, typename Cut, typename W>
 __global__ void __launch_bounds__(Cut::kLanes* Cut::kGroups)
-    add_partial_sums_kernel(PartialSums sums, int parts, W* dweight, W* dbias, std::int64_t cols) {
+    add_partial_sums_kernel(PartialSums sums, int parts, W* dweight, W* dbias, unsigned cols) {
   constexpr int kElements = Cut::kElements;
   constexpr int kGroups = Cut::kGroups;
   using Part = Vector<float, kElements>;
   __shared__ Part of_group[kGroups][Cut::kLanes];
   const int group = threadIdx.x / Cut::kLanes;
   const int lane = threadIdx.x % Cut::kLanes;
-  const std::int64_t col = (std::int64_t{blockIdx.x} * Cut::kLanes + lane) * kElements;
+  const unsigned col = (blockIdx.x * Cut::kLanes + lane) * kElements;
   const float* const partial = blockIdx.y == 0 ? sums.dweight : sums.dbias;
-  const float* from = partial + group * cols + min(col, cols - kElements);
+  const float* from = partial + std::uint64_t{cols} * group + min(col, cols - kElements);
 
   float sum[kElements] = {};
   Start::wait();
@@ -87,7 +88,7 @@ __global__ void __launch_bounds__(Cut::kLanes* Cut::kGroups)
       // Past the last part that one comes again, and is not added. A condition on the load itself
       // would make nvcc wait for each value before it asks for the next.
       const int further = min(i * kGroups, left - 1);
-      part[i] = *reinterpret_cast<const Part*>(from + further * cols);
+      part[i] = *reinterpret_cast<const Part*>(from + std::uint64_t{cols} * further);
     }
 #pragma unroll
     for (int i = 0; i < Cut::kAtOnce; ++i) {
@@ -96,7 +97,7 @@ __global__ void __launch_bounds__(Cut::kLanes* Cut::kGroups)
         sum[k] += there ? part[i].at[k] : 0.0f;
       }
     }
-    from += kGroups * Cut::kAtOnce * cols;
+    from += std::uint64_t{cols} * (kGroups * Cut::kAtOnce);
   }
   for (int k = 0; k < kElements; ++k) {
     of_group[group][lane].at[k] = sum[k];
@@ -124,7 +125,7 @@ void add_partial_sums(const BackwardArgs<T, W>& a, const PartialSums& sums, std:
     const dim3 grid(blocks_for(a.cols, Cut::kLanes * Cut::kElements), tensors);
     constexpr unsigned kThreads = Cut::kLanes * Cut::kGroups;
     launch(add_partial_sums_kernel<Start, Cut, W>, {grid, kThreads, 0, a.stream, 0, Start::kEarly},
-           sums, static_cast<int>(parts), a.dweight, a.dbias, a.cols);
+           sums, static_cast<int>(parts), a.dweight, a.dbias, static_cast<unsigned>(a.cols));
   };
   constexpr std::int64_t kWide = 16384;  // columns: blocks of vectors for a whole GPU
   if constexpr (kMaxCols >= kWide) {
