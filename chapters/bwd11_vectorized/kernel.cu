@@ -87,7 +87,8 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 1)
     return last < a.rows ? plan.turns : plan.turns - 1;
   };
   int64_t row = block_row + in_turn;
-  int left = turns_from(row);  // turns of this row's threads
+  int turns = turns_from(block_row);  // that are left to the block
+  const int fewer = kAlone ? 0 : turns - turns_from(row);  // 1 where it has no row in the last
   const bool layer = a.kind == Kind::Layer;
 
   auto* const shared = dynamic_shared<unsigned char>() + warp * kWarpSize * kThreadBytes;  // [7]
@@ -98,7 +99,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 1)
   const auto request = [&](int i, int place) {
     const int later = i / kVectors;  // turns
     const int vector = i % kVectors;
-    if (left > later && own.has(vector)) {
+    if (turns - fewer > later && own.has(vector)) {
       const int64_t from = here + later * plan.step + vector * kWarpElements;
       __pipeline_memcpy_async(ring.x(place), a.x + from, kElements * sizeof(T));
       __pipeline_memcpy_async(ring.dy(place), a.dy + from, kElements * sizeof(T));
@@ -123,10 +124,10 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 1)
     const float mean = layer ? a.mean[row] : 0.0f;
     return make_float2(mean, a.rstd[row]);
   };
-  float2 next = statistics_of(row, left > 0);
+  float2 next = statistics_of(row, turns > fewer);
   int first_place = 0;
-  for (int turns = turns_from(block_row); turns > 0; --turns) {
-    const bool there = left > 0;
+  for (; turns > 0; --turns) {
+    const bool there = kAlone || turns > fewer;
     const float mean = next.x;
     const float rstd = next.y;
     const auto place_of = [=](int i) {
@@ -158,7 +159,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 1)
     const float c2 = layer ? c.y * plan.inverse_cols : 0.0f;
     auto* const out = reinterpret_cast<Packed<T, kElements>*>(a.dx) + uint64_t(here) / kElements;
     row += plan.stride;
-    next = statistics_of(row, left > 1);
+    next = statistics_of(row, turns - fewer > 1);
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       const auto terms = terms_of(i);
@@ -172,7 +173,6 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 1)
     first_place += kVectors;
     if (first_place >= kDepth) first_place -= kDepth;
     here += plan.step;
-    --left;
   }
 
   auto* const of_rows = dynamic_shared<float>();  // [12]

@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(Cut::kLanes* Cut::kGroups)
     for (int i = 0; i < Cut::kAtOnce; ++i) {
       // Past the last part that one comes again, and is not added. A condition on the load itself
       // would make nvcc wait for each value before it asks for the next.
-      const int further = min(i * kGroups, left - 1);
+      const auto further = static_cast<unsigned>(min(i * kGroups, left - 1));
       part[i] = *reinterpret_cast<const Part*>(from + std::uint64_t{cols} * further);
     }
 #pragma unroll
