@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 1)
     return last < a.rows ? plan.turns : plan.turns - 1;
   };
   int64_t row = block_row + in_turn;
-  int turns = turns_from(block_row);  // that are left to the block
+  int turns = turns_from(block_row);                       // that are left to the block
   const int fewer = kAlone ? 0 : turns - turns_from(row);  // 1 where it has no row in the last
   const bool layer = a.kind == Kind::Layer;
 

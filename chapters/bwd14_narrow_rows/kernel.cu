@@ -33,8 +33,9 @@ struct Team {
   static_assert(kBlocks <= kMostBlocks);
   static constexpr int kWarpRows = kWarpSize / kLanes;
   static constexpr int kBlockRows = kThreads / kLanes;
-  static constexpr int kColumns = kLanes * kVectors * kElements;  // of a row, at most
-  static constexpr int kAhead = kBytesAhead / (kVectors * kElements * int{sizeof(T)});  // rows
+  static constexpr int kColumns = kLanes * kVectors * kElements;            // of a row, at most
+  static constexpr int kRowBytes = kVectors * kElements * int{sizeof(T)};   // of a lane
+  static constexpr int kAhead = (kBytesAhead + kRowBytes - 1) / kRowBytes;  // rows
 };
 
 /// Sums over rows, of the columns that a lane has.
@@ -217,9 +218,13 @@ void run_vectors(const BackwardArgs<T, W>& a) {
                  Team<T, kElements, 16, 1, 3>, Team<T, kElements, 32, 1, 3>,
                  Team<T, kElements, 32, 2, 3>, Team<T, kElements, 32, 4, 2>>(a);
   } else {
-    run_smallest<Team<T, kElements, 4, 1, 3>, Team<T, kElements, 8, 1, 3>,
-                 Team<T, kElements, 16, 1, 3>, Team<T, kElements, 32, 1, 3>,
-                 Team<T, kElements, 32, 2, 2>>(a);
+    run_smallest<Team<T, 8, 4, 1, 3>,   // 32 columns
+                 Team<T, 8, 8, 1, 3>,   // 64
+                 Team<T, 4, 8, 3, 2>,   // 96: three vectors of 8 bytes, and no lane idle
+                 Team<T, 8, 16, 1, 3>,  // 128
+                 Team<T, 4, 16, 3, 2>,  // 192, likewise
+                 Team<T, 8, 32, 1, 3>,  // 256
+                 Team<T, 8, 32, 2, 2>>(a);
   }
 }
 
