@@ -5,10 +5,10 @@
 // these steps write what the next one reads. Here they happen while the gradient is in a register,
 // the masks drawn again from their seeds. Every tensor is moved once, and that should be the time;
 // with dropout a little more, since the masks take nearly as many instructions as all the rest.
+#include "common/kernel/branch.h"
 #include "common/kernel/chapter.h"
 #include "common/kernel/gradient_terms.h"
 #include "common/kernel/partial_sums.h"
-#include "common/kernel/philox.h"
 #include "common/kernel/reduce.h"
 #include "common/kernel/vector.h"
 
@@ -20,8 +20,7 @@ constexpr int kFloats = 16;  // [1] columns a thread, times pairs of weights
 
 /// The sums of both values over a row that has the block to itself, in every thread: row_sums for a
 /// block whose size need not be known before the launch, a multiple of 32 and at most kMaxThreads.
-template <int kMaxThreads>
-__device__ float2 block_sums(float2 values, int parity) {
+__device__ inline float2 block_sums(float2 values, int parity) {
   __shared__ float2 partial[2][kMaxThreads / kWarpSize];
   const unsigned warp = threadIdx.x / kWarpSize;
   const unsigned lane = threadIdx.x % kWarpSize;
@@ -36,21 +35,23 @@ __device__ float2 block_sums(float2 values, int parity) {
 /// What a thread loads of a row at once. R is the type of the sum, as the forward pass stored it.
 template <typename T, typename W, typename R, int kElements, int kPairs>
 struct Slice {
-  Packed<R, kElements> sum, past_norm;
+  Packed<R, kElements> sum;
+  Packed<R, kElements> past_norm;
   Packed<T, kElements> dy[kPairs];
   Packed<W, kElements> weight[kPairs];
-  float mean, rstd;
+  float mean;
+  float rstd;
 
   __device__ void load(const BackwardArgs<T, W>& a, int64_t row, int64_t col) {
-    const auto part_of = [&](const auto* tensor) {  // [2] 0 for null, and beyond the row
+    const auto part_of = [&](const auto* tensor) {  // [2]
       return load_if<kElements>(tensor != nullptr && col < a.cols, tensor, row * a.cols + col);
     };
     sum = part_of(static_cast<const R*>(a.fused.residual_out));
     past_norm = part_of(static_cast<const R*>(a.fused.dresidual_out));
     for (int pair = 0; pair < kPairs; ++pair) {
-      const W* weights = pair == 0 ? a.weight : a.fused.weight1;
+      const W* const weights = pair == 0 ? a.weight : a.fused.weight1;
+      const T* const gradients = pair == 0 ? a.dy : a.fused.dy1;
       weight[pair] = load_if<kElements>(weights != nullptr && col < a.cols, weights, col, 1.0f);
-      const T* gradients = pair == 0 ? a.dy : a.fused.dy1;
       dy[pair] = part_of(gradients);
     }
     mean = a.mean == nullptr ? 0.0f : a.mean[row];
@@ -61,33 +62,50 @@ struct Slice {
   }
 };
 
-/// What the gradient of a row's sum goes through on its way back to x, or to x1.
-struct Branch {
-  bool drops;
-  float p, scale;
-  uint32_t seed = 0;
+/// The gradients of one pair's weight and bias, in a thread's columns.
+template <int kVectors, int kElements>
+struct PairSums {
+  float dweight[kVectors][kElements];
+  float dbias[kVectors][kElements];
 
-  __device__ Branch(const float* rowscale, const uint32_t* seeds, float p, int64_t row)
-      : drops(seeds != nullptr), p(p), scale(drops ? 1.0f / (1.0f - p) : 1.0f) {
-    if (rowscale != nullptr) scale *= rowscale[row];
-    if (drops) seed = seeds[row];
-  }
-  template <typename T, int kElements>
-  __device__ void store_gradient(T* tensor, int64_t start, int64_t col,
-                                 const float (&gradient)[kElements]) const {
-    float values[kElements];
+  __device__ void add(const GradientTerms<kElements>& terms, int i) {
     for (int k = 0; k < kElements; ++k) {
-      values[k] = scale * gradient[k];
+      dweight[i][k] += terms.dy[k] * terms.xhat[k];
+      dbias[i][k] += terms.dy[k];
     }
-    if (drops) {
-      for (int k = 0; k < kElements; ++k) {  // [3]
-        const float uniform = triton_uniform(seed, static_cast<uint32_t>(col) + k);
-        if (!(uniform > p)) values[k] = 0.0f;
-      }
-    }
-    store(tensor, start + col, values);
   }
 };
+
+/// The gradient of the sum: the norm's, and what comes past it.
+template <typename Slice, int kElements>
+__device__ void gradient_of_sum(const Slice& slice, const float (&wdy)[kElements], float c1,
+                                float c2, float (&gradient)[kElements]) {
+  float past_norm[kElements];
+  to_floats(slice.sum, gradient);
+  to_floats(slice.past_norm, past_norm);
+  for (int k = 0; k < kElements; ++k) {
+    const float xhat = (gradient[k] - slice.mean) * slice.rstd;
+    gradient[k] = slice.rstd * (wdy[k] - c2 - xhat * c1) + past_norm[k];
+  }
+}
+
+/// Stores the gradient of a branch, x or x1, made of the sum's.
+template <typename T, int kElements>
+__device__ void store_branch(T* tensor, const Branch& branch, int64_t start, int64_t col,
+                             const float (&gradient)[kElements]) {
+  float values[kElements];
+  for (int k = 0; k < kElements; ++k) {
+    values[k] = gradient[k];
+  }
+  branch.apply(values, col);  // [3]
+  store(tensor, start + col, values);
+}
+
+/// The number itself, which the compiler takes for a new one in each turn of a loop: [4].
+__device__ inline unsigned made_anew(unsigned number) {
+  asm volatile("" : "+r"(number));
+  return number;
+}
 
 /// A block takes the rows group, group + groups, … and the columns of one tile. Where a tile is not
 /// the whole row, `wide_sums` has what each row's c1 and c2 are means of; else it is null.
@@ -95,71 +113,71 @@ template <typename T, typename W, typename R, int kElements, int kPairs>
 __global__ void __launch_bounds__(kMaxThreads)
     fused_backward(BackwardArgs<T, W> a, int64_t groups, float* partials, const float2* wide_sums) {
   constexpr int kVectors = kFloats / kPairs / kElements;
-  constexpr bool kAhead = kElements > 1 && (kPairs == 2 || sizeof(R) == 2);  // [4]
+  constexpr bool kAhead = kElements > 1 && (kPairs == 2 || sizeof(R) == 2);  // [5]
   const FusedBackward<T, W>& f = a.fused;
   const unsigned group = blockIdx.x % groups;
   const unsigned tile = blockIdx.x / groups;
   const auto column = [&](int i) {
-    unsigned vector = i * blockDim.x + threadIdx.x;
-    asm volatile("" : "+r"(vector));  // [5]
+    const unsigned vector = made_anew(i * blockDim.x + threadIdx.x);
     return tile * int64_t{kMaxThreads * kFloats / kPairs} + vector * kElements;
   };
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
-  float dweight[kPairs][kVectors][kElements]{};
-  float dbias[kPairs][kVectors][kElements]{};
-  Slice<T, W, R, kElements, kPairs> slices[kVectors], now[kVectors];
-  int64_t parity = 0;
-  for (int64_t row = group; row < a.rows; row += groups) {
+  PairSums<kVectors, kElements> sums[kPairs] = {};
+  Slice<T, W, R, kElements, kPairs> slices[kVectors];
+  Slice<T, W, R, kElements, kPairs> now[kVectors];
+  const auto load = [&](int64_t row, int i) { slices[i].load(a, row, column(i)); };
 #pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      if (!kAhead || row == group) slices[i].load(a, row, column(i));
-    }
+  for (int i = 0; i < kVectors; ++i) {
+    if (kAhead && group < a.rows) load(group, i);
+  }
+
+  int parity = 0;
+  for (int64_t row = group; row < a.rows; row += groups) {
+    const int64_t start = row * a.cols;
     const Branch branch(f.rowscale, f.seeds, f.dropout, row);
     const Branch branch1(f.rowscale1, f.seeds1, f.dropout, row);
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      if (!kAhead) load(row, i);
+    }
     float2 c = make_float2(0.0f, 0.0f);
-    float wdy[kVectors][kElements]{};
+    float wdy[kVectors][kElements] = {};
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       for (int pair = 0; pair < kPairs; ++pair) {  // [6]
-        const GradientTerms<kElements> t = slices[i].terms(pair);
-        t.add_to(c);
+        const GradientTerms<kElements> terms = slices[i].terms(pair);
+        terms.add_to(c);
+        sums[pair].add(terms, i);
         for (int k = 0; k < kElements; ++k) {
-          wdy[i][k] = pair == 0 ? t.wdy[k] : wdy[i][k] + t.wdy[k];
-          dweight[pair][i][k] += t.dy[k] * t.xhat[k];
-          dbias[pair][i][k] += t.dy[k];
+          wdy[i][k] += terms.wdy[k];
         }
       }
       now[i] = slices[i];  // [7]
-      if (kAhead && row + groups < a.rows) slices[i].load(a, row + groups, column(i));
+      if (kAhead && row + groups < a.rows) load(row + groups, i);
     }
-    c = wide_sums == nullptr ? block_sums<kMaxThreads>(c, parity) : wide_sums[row];
+    c = wide_sums == nullptr ? block_sums(c, parity) : wide_sums[row];
+    parity ^= 1;
     const float c1 = c.x * inverse_cols;
     const float c2 = a.kind == Kind::Layer ? c.y * inverse_cols : 0.0f;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       const int64_t col = column(i);
-      const int64_t start = row * a.cols;
       if (col >= a.cols) continue;
-      float gradient[kElements], past_norm[kElements];
-      to_floats(now[i].sum, gradient);
-      to_floats(now[i].past_norm, past_norm);
-      for (int k = 0; k < kElements; ++k) {
-        const float xhat = (gradient[k] - now[i].mean) * now[i].rstd;
-        gradient[k] = now[i].rstd * (wdy[i][k] - c2 - xhat * c1) + past_norm[k];
-      }
-      if (f.dresidual != nullptr) store(static_cast<R*>(f.dresidual), start + col, gradient);
-      if (f.dx1 != nullptr) branch1.store_gradient(f.dx1, start, col, gradient);
-      branch.store_gradient(a.dx, start, col, gradient);  // [8]
+      float gradient[kElements];
+      gradient_of_sum(now[i], wdy[i], c1, c2, gradient);
+      if (f.dresidual != nullptr)
+        store(static_cast<R*>(f.dresidual), start + col, gradient);  // [8]
+      if (f.dx1 != nullptr) store_branch(f.dx1, branch1, start, col, gradient);
+      store_branch(a.dx, branch, start, col, gradient);
     }
-    parity ^= 1;
   }
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     if (column(i) >= a.cols) continue;
     for (int pair = 0; pair < kPairs; ++pair) {
       const int64_t at = (2 * pair * groups + group) * a.cols + column(i);
-      store(partials, at, dweight[pair][i]);
-      if (a.kind == Kind::Layer) store(partials, at + groups * a.cols, dbias[pair][i]);
+      store(partials, at, sums[pair].dweight[i]);
+      if (a.kind == Kind::Layer) store(partials, at + groups * a.cols, sums[pair].dbias[i]);
     }
   }
 }
@@ -176,14 +194,15 @@ __global__ void __launch_bounds__(kMaxThreads) sum_rows(BackwardArgs<T, W> a, fl
       slice.terms(pair).add_to(c);
     }
   }
-  c = block_sums<kMaxThreads>(c, 0);
+  c = block_sums(c, 0);
   if (threadIdx.x == 0) wide_sums[blockIdx.x] = c;
 }
 
 /// How the work is cut: `groups` of rows times `tiles` of columns, a block each.
 struct Plan {
   unsigned threads = kMaxThreads;
-  int64_t tiles, groups;
+  int64_t tiles;
+  int64_t groups;
 
   Plan(int64_t rows, int64_t cols, int pairs, int asked) {
     tiles = blocks_for(cols, kMaxThreads * kFloats / pairs);

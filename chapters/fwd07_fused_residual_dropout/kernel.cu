@@ -5,230 +5,262 @@
 // device memory for the next to read. Here they happen while an element is in a register: every
 // input is read once, every output written once. Dropout stores nothing: Philox makes its mask of
 // a seed and the column, here and again in the backward pass. That should hide behind memory.
+#include "common/kernel/branch.h"
 #include "common/kernel/chapter.h"
-#include "common/kernel/philox.h"
+#include "common/kernel/columns.h"
 #include "common/kernel/reduce.h"
 #include "common/kernel/vector.h"
 
 namespace fwd07 {
 using namespace lnc;
 
-/// The columns that this thread has in a tile of kThreads · kElements of them.
-template <int kElements, int kThreads, bool kAligned>
-struct Place {
-  int64_t tile;
-  int64_t cols;
-
-  __device__ int64_t column(int element) const {
-    const int64_t first = tile * kThreads * kElements;
-    if constexpr (kAligned) return first + (threadIdx.x * kElements + element);  // [1]
-    return first + (element * kThreads + threadIdx.x);
-  }
-  __device__ bool has(int element) const { return column(kAligned ? 0 : element) < cols; }
-  template <typename U>
-  __device__ Vector<U, kElements> load(const U* row) const {
-    if constexpr (kAligned) return *reinterpret_cast<const Vector<U, kElements>*>(row + column(0));
-    Vector<U, kElements> values{};
-    for (int k = 0; k < kElements; ++k) {
-      if (has(k)) values.at[k] = row[column(k)];
-    }
-    return values;
-  }
-  template <typename U>
-  __device__ void store(U* row, const Vector<U, kElements>& values) const {
-    if constexpr (kAligned) {
-      *reinterpret_cast<Vector<U, kElements>*>(row + column(0)) = values;
-    } else {
-      for (int k = 0; k < kElements; ++k) {
-        if (has(k)) row[column(k)] = values.at[k];
-      }
-    }
-  }
-};
-
-template <typename To, typename From, int kElements>
-__device__ Vector<To, kElements> convert(const Vector<From, kElements>& from) {
-  float values[kElements];
-  to_floats(from, values);
-  return __builtin_bit_cast(Vector<To, kElements>, from_floats<To>(values));
+/// A row of a tensor; null where the tensor is.
+template <typename U>
+__device__ U* row_of(U* tensor, int64_t start) {
+  return tensor == nullptr ? nullptr : tensor + start;
 }
 
-/// What a row of x, or of x1, goes through on its way into the sum.
-struct Branch {
-  bool drops;
-  float p;
-  float rowscale = 1.0f;
-  uint32_t seed = 0;
-  uint8_t* mask;
-
-  __device__ Branch(const float* scales, const uint32_t* seeds, uint8_t* mask, float p, int64_t row)
-      : drops(seeds != nullptr), p(p), mask(mask) {
-    if (scales != nullptr) rowscale = scales[row];
-    if (drops) seed = seeds[row];
+/// A vector of the residual, which is of T or of float, as floats; 0 where there is none.
+template <typename T, typename W, int kElements, typename Columns>
+__device__ void load_residual(const FusedForward<T, W>& f, const Columns& columns, int64_t start,
+                              float (&values)[kElements]) {
+  if (f.residual_is_float) {  // [1]
+    const float* const row = row_of(static_cast<const float*>(f.residual), start);
+    to_floats(columns.load_or(0.0f, row), values);
+  } else {
+    const T* const row = row_of(static_cast<const T*>(f.residual), start);
+    to_floats(columns.load_or(0.0f, row), values);
   }
-  template <typename T, int kElements, typename Place>
-  __device__ void add(const Vector<T, kElements>& x, const Place& place,
-                      Vector<float, kElements>& sum, int64_t start, bool store) const {
-    float values[kElements];
-    to_floats(x, values);
-    if (!drops) {  // [2] the same for all threads, asked once a vector
-      for (int k = 0; k < kElements; ++k) {
-        sum.at[k] += values[k] * rowscale;
-      }
-      return;
-    }
-    const float scale = rowscale * (1.0f / (1.0f - p));  // [3]
-    bool kept[kElements];
-    for (int k = 0; k < kElements; ++k) {
-      const float uniform = triton_uniform(seed, static_cast<uint32_t>(place.column(k)));  // [4]
-      kept[k] = uniform > p;
-    }
-    for (int k = 0; k < kElements; ++k) {
-      if (kept[k]) sum.at[k] += values[k] * scale;
-    }
-    if (!store || mask == nullptr) return;
-    Vector<uint8_t, kElements> bytes;
-    for (int k = 0; k < kElements; ++k) {
-      bytes.at[k] = kept[k];
-    }
-    place.store(mask + start, bytes);
-  }
-};
+}
 
-/// This thread's part of a tile of the sum, 0 beyond the row. store: residual_out and masks too.
-template <typename T, typename W, typename Place>
-__device__ auto load_sum(const ForwardArgs<T, W>& a, const Branch& branch, const Branch& branch1,
-                         const Place& place, int64_t start, bool store) {
+/// Adds a vector of a branch, x or x1, to that of the sum.
+template <typename T, int kElements>
+__device__ void add_branch(const Branch& branch, const Packed<T, kElements>& x, int64_t col,
+                           float (&sum)[kElements]) {
+  float values[kElements];
+  to_floats(x, values);
+  branch.apply(values, col);  // [2]
+  for (int k = 0; k < kElements; ++k) {
+    sum[k] += values[k];
+  }
+}
+
+/// A vector of the sum: the residual, x and x1. Beyond the row it is 0.
+template <typename T, typename W, int kElements, typename Columns>
+__device__ void make_sum(const ForwardArgs<T, W>& a, const Branch& branch, const Branch& branch1,
+                         const Columns& columns, int64_t start, float (&sum)[kElements]) {
+  const auto x = columns.load(a.x + start);  // [3]
+  load_residual(a.fused, columns, start, sum);
+  add_branch(branch, x, columns.first, sum);
+  if (a.fused.x1 == nullptr) return;
+  const auto x1 = columns.load(a.fused.x1 + start);
+  add_branch(branch1, x1, columns.first, sum);
+}
+
+/// Stores a vector of the sum, in the residual's type.
+template <typename T, typename W, int kElements, typename Columns>
+__device__ void store_sum(const FusedForward<T, W>& f, const Columns& columns, int64_t start,
+                          const float (&sum)[kElements]) {
+  if (f.residual_out == nullptr) return;
+  if (f.residual_is_float) {
+    columns.store(static_cast<float*>(f.residual_out) + start, sum);
+  } else {
+    columns.store(static_cast<T*>(f.residual_out) + start, sum);  // [4]
+  }
+}
+
+/// y = xhat · weight + bias of a vector, with 1 and 0 for what is null.
+template <typename T, typename W, int kElements, typename Columns>
+__device__ void store_affine(T* y, const W* weight, const W* bias, const Columns& columns,
+                             const float (&xhat)[kElements]) {
+  float values[kElements];
+  float of_column[kElements];
+  to_floats(columns.load_or(1.0f, weight), of_column);
+  for (int k = 0; k < kElements; ++k) {
+    values[k] = xhat[k] * of_column[k];
+  }
+  to_floats(columns.load_or(0.0f, bias), of_column);
+  for (int k = 0; k < kElements; ++k) {
+    values[k] += of_column[k];
+  }
+  columns.store(y, values);
+}
+
+/// Makes xhat of a vector of the sum, and of xhat y, and y1 where there is a second output.
+template <typename T, typename W, int kElements, typename Columns>
+__device__ void store_outputs(const ForwardArgs<T, W>& a, const Columns& columns, int64_t start,
+                              float (&sum)[kElements], float mean, float rstd) {
+  for (float& value : sum) {
+    value = (value - mean) * rstd;
+  }
+  store_affine(a.y + start, a.weight, a.bias, columns, sum);
   const FusedForward<T, W>& f = a.fused;
-  Vector<float, kVectorElements<T>> sum{};
-  if (!place.has(0)) return sum;
-  const auto x = place.load(a.x + start);  // [5] all loads before the first sum
-  Vector<T, kVectorElements<T>> x1{};
-  if (f.x1 != nullptr) x1 = place.load(f.x1 + start);
-  const auto load_residual = [&]() -> Vector<float, kVectorElements<T>> {
-    if (f.residual_is_float) return place.load(static_cast<const float*>(f.residual) + start);
-    return convert<float>(place.load(static_cast<const T*>(f.residual) + start));
-  };
-  if (f.residual != nullptr) sum = load_residual();
-  branch.add(x, place, sum, start, store);
-  if (f.x1 != nullptr) branch1.add(x1, place, sum, start, store);
-  if (!store || f.residual_out == nullptr) return sum;
-  if (f.residual_is_float)
-    place.store(static_cast<float*>(f.residual_out) + start, sum);
-  else  // [6] rounded for the store only
-    place.store(static_cast<T*>(f.residual_out) + start, convert<T>(sum));
+  if (f.y1 != nullptr) store_affine(f.y1 + start, f.weight1, f.bias1, columns, sum);
+}
+
+template <int kElements>
+__device__ float sum_of(const float (&values)[kElements]) {
+  float sum = 0.0f;
+  for (const float value : values) {
+    sum += value;
+  }
   return sum;
 }
 
-/// y = xhat · weight + bias of a tile, with 1 and 0 for what is null.
-template <typename T, typename W, int kElements, typename Place>
-__device__ void store_affine(T* y, const W* weight, const W* bias, const Place& place,
-                             Vector<float, kElements> xhat) {
-  if (weight != nullptr) {
-    const auto of_weight = convert<float>(place.load(weight));
-    for (int k = 0; k < kElements; ++k) {
-      xhat.at[k] *= of_weight.at[k];
-    }
+/// The squares of a vector about the mean, added up.
+template <int kElements, typename Columns>
+__device__ float squares_of(const float (&values)[kElements], const Columns& columns, float mean) {
+  float squares = 0.0f;
+  for (int k = 0; k < kElements; ++k) {
+    if (!columns.any() || !columns.has(k)) continue;  // [5]
+    const float centred = values[k] - mean;
+    squares += centred * centred;
   }
-  if (bias != nullptr) {
-    const auto of_bias = convert<float>(place.load(bias));
-    for (int k = 0; k < kElements; ++k) {
-      xhat.at[k] += of_bias.at[k];
-    }
-  }
-  place.store(y, convert<T>(xhat));
+  return squares;
 }
 
-/// A block a row. Its sum stays in kVectors vectors a thread; with 0, each walk makes it again.
+/// A block has a row, and a thread kVectors vectors of its sum.
 template <typename T, typename W, int kThreads, int kVectors, bool kAligned>
 __global__ void __launch_bounds__(kThreads) fused_forward(ForwardArgs<T, W> a) {
   constexpr int kElements = kVectorElements<T>;
   const FusedForward<T, W>& f = a.fused;
   const int64_t row = blockIdx.x;
   const int64_t start = row * a.cols;
-  const Branch branch(f.rowscale, f.seeds, f.mask, f.dropout, row);
-  const Branch branch1(f.rowscale1, f.seeds1, f.mask1, f.dropout, row);
-  Vector<float, kElements> kept[kVectors > 0 ? kVectors : 1];
-  const auto walk = [&](auto body) {
-    const int64_t tiles = kVectors > 0 ? kVectors : (a.cols - 1) / (kThreads * kElements) + 1;
-#pragma unroll(kVectors > 0 ? kVectors : 1)
-    for (int64_t tile = 0; tile < tiles; ++tile) {
-      const Place<kElements, kThreads, kAligned> place{tile, a.cols};
-      body(tile, place);
-    }
-  };
-  const auto sum_again = [&](int64_t tile, const auto& place) {
-    if constexpr (kVectors > 0) return kept[tile];
-    return load_sum(a, branch, branch1, place, start, false);  // [7] same seed, same mask
+  const Branch branch(f.rowscale, f.seeds, f.dropout, row);
+  const Branch branch1(f.rowscale1, f.seeds1, f.dropout, row);
+  const auto columns = [&](int i) {
+    return Columns<T, kAligned>(a.x + start, i * kThreads + threadIdx.x, a.cols);
   };
 
-  const bool layer = a.kind == Kind::Layer;
-  float total = 0.0f;  // [8] of the elements, for Kind::Rms of their squares
-  walk([&](int64_t tile, const auto& place) {
-    const auto sum = load_sum(a, branch, branch1, place, start, true);
-    if constexpr (kVectors > 0) kept[tile] = sum;
-    for (const float value : sum.at) {
-      total += layer ? value : value * value;
-    }
-  });
-  const float inverse_cols = 1.0f / static_cast<float>(a.cols);
-  const float average = block_sum<kThreads>(total) * inverse_cols;
-  float mean = 0.0f;
-  float variance = average;
-  if (layer) {
-    mean = average;
-    float squares = 0.0f;
-    walk([&](int64_t tile, const auto& place) {
-      const auto sum = sum_again(tile, place);
-      for (int k = 0; k < kElements; ++k) {
-        if (place.has(k)) squares += (sum.at[k] - mean) * (sum.at[k] - mean);
-      }
-    });
-    variance = block_sum<kThreads>(squares) * inverse_cols;
+  float sum[kVectors][kElements];
+  float total = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    make_sum(a, branch, branch1, columns(i), start, sum[i]);
+    store_sum(f, columns(i), start, sum[i]);
+    total += sum_of(sum[i]);
   }
-  const float rstd = rsqrtf(variance + a.eps);
 
-  walk([&](int64_t tile, const auto& place) {
-    if (!place.has(0)) return;
-    auto xhat = sum_again(tile, place);
-    for (float& value : xhat.at) {
-      value = (value - mean) * rstd;
-    }
-    store_affine(a.y + start, a.weight, a.bias, place, xhat);
-    if (f.y1 != nullptr) store_affine(f.y1 + start, f.weight1, f.bias1, place, xhat);
-  });
-  if (threadIdx.x == 0 && layer) a.mean[row] = mean;
-  if (threadIdx.x == 0) a.rstd[row] = rstd;
+  const float inverse_cols = 1.0f / static_cast<float>(a.cols);
+  float mean = 0.0f;
+  if (a.kind == Kind::Layer) mean = block_sum<kThreads>(total) * inverse_cols;  // [6]
+  float squares = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    squares += squares_of(sum[i], columns(i), mean);
+  }
+  const float rstd = rsqrtf(block_sum<kThreads>(squares) * inverse_cols + a.eps);
+
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    store_outputs(a, columns(i), start, sum[i], mean, rstd);
+  }
+  if (threadIdx.x == 0) {
+    if (a.kind == Kind::Layer) a.mean[row] = mean;
+    a.rstd[row] = rstd;
+  }
 }
 
-/// Launches the kernel with kThreads threads, each with kFloats floats of a row or, for 0, with any
-/// number; returns whether a row fits.
-template <int kThreads, int kFloats, typename T, typename W>
-bool run_if_it_fits(const ForwardArgs<T, W>& a, bool aligned) {
-  if (kFloats > 0 && a.cols > kThreads * kFloats) return false;
+constexpr int kWideThreads = 1024;
+
+/// A row that does not fit in a block's registers: each walk makes its sum again.
+template <typename T, typename W, bool kAligned>
+__global__ void __launch_bounds__(kWideThreads)
+    fused_forward_wide(ForwardArgs<T, W> a, int64_t vectors) {
+  constexpr int kElements = kVectorElements<T>;
+  const FusedForward<T, W>& f = a.fused;
+  const int64_t row = blockIdx.x;
+  const int64_t start = row * a.cols;
+  const Branch branch(f.rowscale, f.seeds, f.dropout, row);
+  const Branch branch1(f.rowscale1, f.seeds1, f.dropout, row);
+  const auto walk = [&](const auto& body) {
+#pragma unroll 1
+    for (int64_t vector = threadIdx.x; vector < vectors; vector += kWideThreads) {
+      const Columns<T, kAligned> columns(a.x + start, vector, a.cols);
+      float sum[kElements];
+      make_sum(a, branch, branch1, columns, start, sum);  // [7]
+      body(columns, sum);
+    }
+  };
+
+  const float inverse_cols = 1.0f / static_cast<float>(a.cols);
+  float mean = 0.0f;
+  if (a.kind == Kind::Layer) {
+    float total = 0.0f;
+    walk([&](const auto&, const auto& sum) { total += sum_of(sum); });
+    mean = block_sum<kWideThreads>(total) * inverse_cols;
+  }
+  float squares = 0.0f;
+  walk([&](const auto& columns, const auto& sum) {
+    squares += squares_of(sum, columns, mean);
+    store_sum(f, columns, start, sum);
+  });
+  const float rstd = rsqrtf(block_sum<kWideThreads>(squares) * inverse_cols + a.eps);
+
+  walk([&](const auto& columns, auto& sum) { store_outputs(a, columns, start, sum, mean, rstd); });
+  if (threadIdx.x == 0) {
+    if (a.kind == Kind::Layer) a.mean[row] = mean;
+    a.rstd[row] = rstd;
+  }
+}
+
+constexpr int kMaskThreads = 256;
+
+/// The mask of a branch, for those who ask to see it: [8]. No kernel reads it.
+__global__ void __launch_bounds__(kMaskThreads)
+    store_mask(const uint32_t* seeds, float dropout, int64_t cols, uint8_t* mask) {
+  const int64_t row = blockIdx.x;
+  const Branch branch(nullptr, seeds, dropout, row);
+  for (int64_t col = threadIdx.x; col < cols; col += kMaskThreads) {
+    mask[row * cols + col] = branch.keeps(col);
+  }
+}
+
+/// Launches the kernel with kThreads threads of kFloats floats each if they hold the row; returns
+/// whether they do.
+template <int kThreads, int kFloats, bool kAligned, typename T, typename W>
+bool run_if_it_fits(const ForwardArgs<T, W>& a, int64_t vectors) {
   constexpr int kVectors = kFloats / kVectorElements<T>;
-  const auto kernel = aligned ? fused_forward<T, W, kThreads, kVectors, true>
-                              : fused_forward<T, W, kThreads, kVectors, false>;
-  launch(kernel, {blocks_for(a.rows, 1), kThreads, 0, a.stream}, a);
+  if (vectors > kThreads * kVectors) return false;
+  launch(fused_forward<T, W, kThreads, kVectors, kAligned>,
+         {blocks_for(a.rows, 1), kThreads, 0, a.stream}, a);
   return true;
+}
+
+template <bool kAligned, typename T, typename W>
+void run_aligned(const ForwardArgs<T, W>& a) {
+  constexpr int kElements = kVectorElements<T>;
+  // A row that starts inside of a vector may touch one more.
+  constexpr int kBefore = kAligned ? 0 : kElements - 1;
+  const int64_t vectors = (kBefore + a.cols + kElements - 1) / kElements;
+  if (run_if_it_fits<32, 8, kAligned>(a, vectors)) return;  // [9]
+  if (run_if_it_fits<128, 8, kAligned>(a, vectors)) return;
+  if (run_if_it_fits<128, 16, kAligned>(a, vectors)) return;
+  if (run_if_it_fits<256, 16, kAligned>(a, vectors)) return;
+  if (run_if_it_fits<512, 16, kAligned>(a, vectors)) return;
+  if (run_if_it_fits<1024, 16, kAligned>(a, vectors)) return;
+  launch(fused_forward_wide<T, W, kAligned>, {blocks_for(a.rows, 1), kWideThreads, 0, a.stream}, a,
+         vectors);
 }
 
 template <typename T, typename W>
 void run(const ForwardArgs<T, W>& a) {
-  const auto& f = a.fused;
-  const auto all_on_boundaries = [](const auto*... p) {
-    return ((reinterpret_cast<uintptr_t>(p) % 16 == 0) && ...);  // null is, too
-  };
+  const FusedForward<T, W>& f = a.fused;
   const bool aligned = a.cols % kVectorElements<T> == 0 &&
-                       all_on_boundaries(a.x, a.y, a.weight, a.bias, f.x1, f.y1, f.weight1, f.bias1,
-                                         f.residual, f.residual_out, f.mask, f.mask1);
-  if (run_if_it_fits<32, 8>(a, aligned)) return;  // [9]
-  if (run_if_it_fits<128, 8>(a, aligned)) return;
-  if (run_if_it_fits<128, 16>(a, aligned)) return;
-  if (run_if_it_fits<256, 16>(a, aligned)) return;
-  if (run_if_it_fits<512, 16>(a, aligned)) return;
-  if (run_if_it_fits<1024, 16>(a, aligned)) return;
-  run_if_it_fits<1024, 0>(a, aligned);
+                       at_16_bytes(a.x, a.y, a.weight, a.bias, f.x1, f.y1, f.weight1, f.bias1,
+                                   f.residual, f.residual_out);
+  if (aligned) {
+    run_aligned<true>(a);
+  } else {
+    run_aligned<false>(a);
+  }
+  const unsigned rows = blocks_for(a.rows, 1);
+  if (f.mask != nullptr) {
+    launch(store_mask, {rows, kMaskThreads, 0, a.stream}, f.seeds, f.dropout, a.cols, f.mask);
+  }
+  if (f.mask1 != nullptr) {
+    launch(store_mask, {rows, kMaskThreads, 0, a.stream}, f.seeds1, f.dropout, a.cols, f.mask1);
+  }
 }
 
 const Registration registration{{
@@ -249,8 +281,8 @@ const Registration registration{{
       const std::int64_t sum = f.residual == Residual::F32 ? 4 : x;
       const auto in = branches * x + (f.residual != Residual::None) * sum;
       const auto out = (1 + f.second_affine) * x + f.prenorm * sum + f.masks * drops * branches;
-      int walks = p.kind == Kind::Layer ? 3 : 2;
-      if (p.cols <= 1024 * 16) walks = 1;
+      const int wide_walks = p.kind == Kind::Layer ? 3 : 2;
+      const int walks = p.cols <= 1024 * 16 ? 1 : wide_walks;
       const auto reads = device_reads(walks, rows_in_flight(p, 2048, gpu) * p.cols * in, gpu);
       return p.rows * p.cols * (reads * in + out) + 4 * p.rows * branches * (f.rowscale + drops) +
              parameter_bytes(p) + f.second_affine * 2 * p.cols * p.parameter_element_bytes();

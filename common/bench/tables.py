@@ -7,7 +7,7 @@
 A table stands between two markers, each alone on its line; nothing else is touched:
 
     <!-- table: head bwd02 -->             a lesson's first line: its road, what comes before and after
-    <!-- table: steps bwd02 -->            a lesson's small table: its parent, itself, the roof
+    <!-- table: steps bwd02 -->            a lesson's small table: its parent, itself, the roof; or a road's chapters
     <!-- table: map -->                    the main line and the side roads
     <!-- table: machine -->                how large, how slow and how fast each memory of the GPU is
     <!-- table: progression -->            every chapter on the progression's problem
@@ -60,6 +60,10 @@ MACHINE = Path("notebooks/data/machine_h100.jsonl")
 STEPS = (PROGRESSION, Problem.of("bf16", 131072, 4096))  # of a lesson's small table: short rows of data, and long ones
 NARROW_ROAD = "narrow rows"  # its chapters take no others
 NARROW_STEPS = tuple(Problem.of("bf16", rows, cols, "rms") for rows, cols in ((1048576, 64), (524288, 128)))
+FUSION_ROAD = "fusion"
+FUSION_STEPS = tuple(Problem.of("bf16", rows, 4096, options={"prenorm": True, **options}) for rows, options in (
+    (131072, {"residual": "same"}), (131072, {"residual": "same", "dropout": 0.1}), (16384, {"residual": "same"}),
+    (16384, {"residual": "f32"})))
 RESULTS = (PROGRESSION, Problem.of("f16", 4096, 1024), Problem.of("bf16", 131072, 4096),
            Problem.of("bf16", 16384, 16384))  # of `make peers`: the least work, few columns, many rows, wide rows
 
@@ -206,6 +210,8 @@ def progression(book, file):
 
 def steps(book, file, chapter):
     """A lesson's one small table: its parent's times and its own on two problems, what that gains, the roof."""
+    if chapter.road == FUSION_ROAD:
+        return fusion_steps(book, file, chapter)
     parent = rival(book, chapter)
     problems = NARROW_STEPS if chapter.road == NARROW_ROAD else STEPS
     own, before = ([book.find(one, problem) if one else None for problem in problems] for one in (chapter, parent))
@@ -224,6 +230,28 @@ def steps(book, file, chapter):
     shown = [record for record in (*before, *own) if record]
     return [*markdown(headers, rows), "",
             f"Median of launches with a cold L2. {provenance(shown)}." if shown else "Not measured yet."]
+
+
+def fusion_steps(book, file, chapter):
+    """The same where a norm is fused with other steps: the chapters that do, side by side, and its steps one by one."""
+    beside = [other for other in book.chapters.values()
+              if other.road == FUSION_ROAD and other.direction == chapter.direction]
+    found = {problem: {other.id: book.find(other, problem) for other in beside} for problem in FUSION_STEPS}
+    shown = [record for of_problem in found.values() for record in of_problem.values() if record]
+    with_parts = any("parts_us" in record for record in shown)
+    headers = ["bf16, M × N", "with", *(["one by one: µs"] if with_parts else [])]
+    for other in beside:
+        headers += [f"{other.id}: µs", "% of the roof"]
+    rows = []
+    for problem, of_problem in found.items():
+        row = [f"{problem.rows} × {problem.cols}", problem.words]
+        own = of_problem[chapter.id] or {}
+        row += [number(own["parts_us"]) if "parts_us" in own else MISSING] if with_parts else []
+        for other in beside:
+            time = median(of_problem[other.id])
+            row += [f"**{time}**" if other is chapter and time != MISSING else time, of_roof(of_problem[other.id])]
+        rows.append(row)
+    return [*markdown(headers, rows, left=(0, 1)), "", caption(shown)]
 
 
 def with_kind(problem):
@@ -286,7 +314,7 @@ def variants(book, chapter):
         return ["Not measured yet."]
     records.sort(key=lambda record: (record["dtype"], record["rows"], record["cols"]))
     headers = ["problem, M × N", "with", "median µs", "p10–p90", "GB/s", "% of roof", "predicted MB"]
-    rows = [[str(problem_of(r)), problem_of(r).words, median(r), spread(r), gbps(r), of_roof(r),
+    rows = [[with_kind(problem_of(r)), problem_of(r).words, median(r), spread(r), gbps(r), of_roof(r),
              number(r["predicted_bytes"] / 1e6)] for r in records]
     text = "GB/s are of the bytes that the fused operator must move. "
     if any("parts_us" in r for r in records):

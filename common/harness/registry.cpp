@@ -50,6 +50,16 @@ Refusal refusal(const Chapter& chapter, const Problem& problem, const Gpu& gpu) 
   }
   if (!chapter.fused && problem.fusion != Fusion{})
     return refuse("is not a fused chapter", "fusion");
+  if (chapter.residual_only) {
+    const Fusion& fusion = problem.fusion;
+    const auto refuse_part = [&](const std::string& part, std::string_view option) {
+      return refuse("takes no " + part + ": it adds a residual and normalises the sum", option);
+    };
+    if (fusion.rowscale) return refuse_part("rowscale", "rowscale");
+    if (fusion.dropout > 0.0f) return refuse_part("dropout", "dropout");
+    if (fusion.second_input) return refuse_part("second input", "second_input");
+    if (fusion.second_affine) return refuse_part("second weight and bias", "second_affine");
+  }
   if (chapter.needs_affine && !problem.affine) return refuse("needs weight and bias", "affine");
   if (problem.group > 0 && chapter.group.empty())
     return refuse("cuts its work in one way only, whatever number is asked for");

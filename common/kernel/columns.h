@@ -46,14 +46,15 @@ struct Columns {
   __device__ Packed<U, kElements> load_or(float otherwise, const U* row) const {
     return row == nullptr ? load_if<kElements>(false, row, 0, otherwise) : load(row);
   }
-  __device__ void store(T* row, const float (&values)[kElements]) const {
+  template <typename U>
+  __device__ void store(U* row, const float (&values)[kElements]) const {
     if (!any()) return;
     if (in_one_access(row)) {
-      *reinterpret_cast<Packed<T, kElements>*>(row + first) = from_floats<T>(values);
+      *reinterpret_cast<Packed<U, kElements>*>(row + first) = from_floats<U>(values);
       return;
     }
     for (int k = 0; k < kElements; ++k) {
-      if (has(k)) row[first + k] = from_float<T>(values[k]);
+      if (has(k)) row[first + k] = from_float<U>(values[k]);
     }
   }
 };

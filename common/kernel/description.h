@@ -59,6 +59,7 @@ struct Chapter {
   bool needs_affine = false;       ///< refuses null weight and bias
   bool needs_aligned = false;      ///< refuses a problem that is not Problem::aligned
   bool fused = false;              ///< takes a Problem::fusion
+  bool residual_only = false;      ///< of it a residual and prenorm, and nothing else
   bool recomputes_output = false;  ///< takes Problem::recompute_output
   bool from_y = false;             ///< a backward pass that is given y in place of x and mean
   /// What Problem::group counts; empty where there is no such number. The command line makes its

@@ -51,7 +51,8 @@ def suggestion(name, chapters, option):
     for identifier, directory in chapters.items():
         for spelling in (identifier, directory, directory.partition("_")[2]):
             spellings.setdefault(spelling, identifier)
-    nearest = difflib.get_close_matches(name.lower(), spellings, n=1, cutoff=0.5)
+    written_out = re.sub(r"^([a-z]+)(\d)$", r"\g<1>0\2", name.lower())  # 'fwd2' is nearer to fwd02 than to fwd12
+    nearest = difflib.get_close_matches(written_out, spellings, n=1, cutoff=0.5)
     return f" (did you mean {option}={spellings[nearest[0]]}?)" if nearest else ""
 
 

@@ -35,6 +35,7 @@ PROBLEMS = (
     "--rows 5 --cols 33336 --dtype bf16",
 )
 FUSED = "--residual same --prenorm --parallel --rowscale --dropout 0.1"
+RESIDUAL = "--residual f32 --prenorm"  # all that a chapter takes which only adds a residual
 # How many a chapter shall take of what its group counts, so that a block or a buffer has several rows.
 GROUPS = {"blocks": 2, "clusters": 2, "buffers": 3, "rows a block": 5, "row groups": 3,
           "blocks a multiprocessor": 1, "blocks a cluster": 4}
@@ -106,7 +107,10 @@ def group_arguments(chapter):
 
 
 def fused_arguments(chapter):
-    return FUSED.split() if "fused" in source_of(chapter) else []
+    source = (ROOT / source_of(chapter)).read_text(encoding="utf-8")
+    if ".residual_only = true," in source:
+        return RESIDUAL.split()
+    return FUSED.split() if ".fused = true," in source else []
 
 
 # --- Runs ---

@@ -19,7 +19,7 @@ import book as books  # noqa: E402
 import measurements  # noqa: E402
 import plots  # noqa: E402
 from book import DIRECTIONS, KINDS  # noqa: E402
-from measurements import LARGE, PROGRESSION, SWEEP, problem_of  # noqa: E402
+from measurements import LARGE, PROGRESSION, SETS, SWEEP, problem_of  # noqa: E402
 from peers import RequestError, parse_shapes  # noqa: E402
 
 from . import figures  # noqa: E402
@@ -86,8 +86,9 @@ class Data:
                             "no times with a group option", "make bench")
 
     def fused_rows(self, direction):
-        """The rows of fused chapters beside what they fuse."""
-        return self.collect(lambda book: [row for row in book.variant_rows(direction) if row["parts_us"]],
+        """The rows of fused chapters beside what they fuse, on the problems of one set."""
+        return self.collect(lambda book: [row for row in book.variant_rows(direction)
+                                          if row["parts_us"] and problem_of(row) in SETS["fused"]],
                             "no time of a fused chapter beside its parts", "make bench")
 
     def profile_rows(self, direction):

@@ -329,6 +329,23 @@ class Tables(InDirectory):
         self.assert_row({"median µs": "200.0"}, "bf16, 1048576 × 64, RMS norm")
         self.assertEqual(self.text(self.NOTES).count("\n|"), 2 + len(measurements.NARROW))
 
+    def test_the_chapters_of_fusion_stand_side_by_side_with_its_steps_one_by_one(self):
+        self.list_chapters(bwd01=("fwd01", tables.FUSION_ROAD), bwd02=("bwd01", tables.FUSION_ROAD))
+        self.write(self.NOTES, "<!-- table: steps bwd02 -->\n<!-- end table -->\n")
+        large = {"dtype": "bf16", "rows": 131072, "cols": 4096}
+        options = {"residual": "same", "prenorm": True}
+        self.data.write_text(jsonl(record("bwd01", 400.0, problem=large, options=options),
+                                   record("bwd02", 200.0, problem=large, options=options, parts_us=300.0, parts_bytes=9)))
+        self.run_tables()
+        self.assert_row({"with": "residual, prenorm", "one by one: µs": "300.0", "bwd01: µs": "400.0",
+                         "bwd02: µs": "**200.0**"}, "131072 × 4096", "residual, prenorm")
+        self.assertEqual(self.text(self.NOTES).count("\n|"), 2 + len(tables.FUSION_STEPS))
+        self.data.write_text(jsonl(record("bwd01", 400.0, problem=large, options=options)))
+        self.write(self.NOTES, "<!-- table: steps bwd01 -->\n<!-- end table -->\n")
+        self.run_tables()
+        self.assertNotIn("one by one", self.text(self.NOTES))
+        self.assert_row({"bwd01: µs": "**400.0**", "bwd02: µs": "–"}, "131072 × 4096", "residual, prenorm")
+
     def test_the_map_is_a_drawing_the_main_line_and_the_side_roads(self):
         self.list_chapters(bwd02=("bwd01", "sums"))
         self.write("chapters/README.md", "<!-- table: map -->\n<!-- end table -->\n")
@@ -465,6 +482,7 @@ class Tables(InDirectory):
         self.assertLessEqual(set(tables.RESULTS), set(peers.SHAPES))
         self.assertLessEqual(set(tables.STEPS), {measurements.PROGRESSION, *measurements.LARGE})
         self.assertLessEqual(set(tables.NARROW_STEPS), set(measurements.NARROW))
+        self.assertLessEqual(set(tables.FUSION_STEPS), {*measurements.SETS["fused"], *measurements.SETS["residual"]})
 
     def test_peers_stand_beside_ours_and_the_fastest_is_bold(self):
         text = self.peers(peer("torch", "forward", 30.0), peer("liger", "forward", 20.0), peer("fwd01", "forward", 15.0),

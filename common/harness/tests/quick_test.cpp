@@ -88,6 +88,51 @@ TEST_CASE("every kernel of a fused chapter is right, in each pair of types") {
   }
 }
 
+TEST_CASE("every kernel of a chapter that adds a residual is right, in each pair of types") {
+  for (const Chapter& chapter : chapters()) {
+    if (!chapter.residual_only) continue;
+    int chance = 0;
+    for (const auto [rows, cols] : {Size{9, 200}, Size{70, 40}, Size{5, 904}, Size{3, 2000},
+                                    Size{3, 4000}, Size{2, 8000}, Size{2, 16000}})
+      for (const auto [dtype, mixed] : kTypes)
+        for (const Residual residual : {Residual::None, Residual::Same, Residual::F32})
+          for (const Kind kind : {Kind::Layer, Kind::Rms}) {
+            Problem problem;
+            problem.dtype = dtype;
+            problem.mixed = mixed;
+            problem.kind = kind;
+            problem.affine = chance++ % 4 != 1;
+            problem.rows = rows;
+            problem.cols = cols;
+            problem.fusion = {.residual = residual, .prenorm = chance % 3 != 0};
+            const int runs = cols > 2048 ? 1 : kRuns;
+            if (refusal(chapter, problem).empty()) check_problem(chapter, problem, runs);
+          }
+    Problem turns;  // of a block that stays
+    turns.dtype = DType::BF16;
+    turns.rows = 150;
+    turns.cols = 520;
+    turns.group = chapter.group.empty() ? 0 : 3;
+    turns.fusion = {.residual = Residual::F32, .prenorm = true};
+    check_problem(chapter, turns, kRuns);
+  }
+}
+
+TEST_CASE("a chapter that adds a residual refuses each other part of a fusion, in a sentence") {
+  for (const Chapter& chapter : chapters()) {
+    if (!chapter.residual_only) continue;
+    for (const std::string_view name : fused_options())
+      for (const Problem& problem : with_option(Problem{}, name)) {
+        const bool takes = name == "residual" || name == "prenorm";
+        const Refusal why = refusal(chapter, problem);
+        CHECK(why.empty() == takes);
+        if (takes) continue;
+        CHECK(why.sentence.starts_with(std::string(chapter.id) + " takes no "));
+        CHECK(why.option == name);
+      }
+  }
+}
+
 TEST_CASE("a chapter that groups rows is right where a group has one row, several, and none") {
   for (const Chapter& chapter : chapters()) {
     int chance = 0;

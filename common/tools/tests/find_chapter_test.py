@@ -29,6 +29,11 @@ class FindChapter(unittest.TestCase):
             self.assertIn(f"did you mean CH={nearest}?", str(caught.exception))
             self.assertIn("copy00 fwd01 fwd04 bwd01 bwd02", str(caught.exception))
 
+    def test_a_number_without_its_nought_means_that_chapter_and_none_past_the_ninth(self):
+        with self.assertRaises(LookupError) as caught:
+            find_chapter("fwd2", {"fwd02": "fwd02_warp_per_row", "fwd12": "fwd12_residual"})
+        self.assertIn("did you mean CH=fwd02?", str(caught.exception))
+
     def test_suggests_nothing_where_nothing_is_near(self):
         with self.assertRaises(LookupError) as caught:
             find_chapter("zzz", CHAPTERS)

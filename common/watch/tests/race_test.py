@@ -37,6 +37,8 @@ def test_the_reader_s_problem_is_taken_as_it_is_and_others_are_chosen():
     assert all(problem[-4:] == ["--blocks", "2", "--dtype", "f16"] for problem in problems)
     fused, _ = race.Request(["bwd10"]).problems("bwd10")
     assert all("--prenorm" in problem and "--rows-per-block" in problem for problem in fused)
+    residual, _ = race.Request(["fwd12"]).problems("fwd12")
+    assert all("--prenorm" in problem and "--dropout" not in problem for problem in residual)
 
 
 def test_without_a_chapter_all_are_meant_but_the_reader_s_own():

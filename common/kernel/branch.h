@@ -1,0 +1,43 @@
+// What a branch goes through before it is added to the residual: explained by fwd07.
+#pragma once
+
+#include <cstdint>
+
+#include "common/kernel/philox.h"
+
+namespace lnc {
+
+/// What a row of a branch, x or x1, is multiplied by on its way into the sum, and the sum's
+/// gradient on its way back: the row's scale, and for dropout with probability p 1 / (1 - p) or 0.
+struct Branch {
+  bool drops;
+  float p;
+  float scale;  ///< of an element that is kept
+  std::uint32_t seed = 0;
+
+  __device__ Branch(const float* rowscale, const std::uint32_t* seeds, float p, std::int64_t row)
+      : drops(seeds != nullptr), p(p), scale(drops ? 1.0f / (1.0f - p) : 1.0f) {
+    if (rowscale != nullptr) scale *= rowscale[row];
+    if (drops) seed = seeds[row];
+  }
+
+  __device__ bool keeps(std::int64_t col) const {
+    return triton_uniform(seed, static_cast<std::uint32_t>(col)) > p;
+  }
+
+  /// Scales the elements from column `col` on, and sets those to 0 that are dropped: 0 times an
+  /// infinity would be NaN. Whether anything is dropped is asked once a vector, so that the random
+  /// numbers of its elements are chains side by side.
+  template <int kElements>
+  __device__ void apply(float (&values)[kElements], std::int64_t col) const {
+    for (float& value : values) {
+      value *= scale;
+    }
+    if (!drops) return;
+    for (int k = 0; k < kElements; ++k) {
+      if (!keeps(col + k)) values[k] = 0.0f;
+    }
+  }
+};
+
+}  // namespace lnc
