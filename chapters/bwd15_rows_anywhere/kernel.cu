@@ -1,9 +1,9 @@
 // bwd15 · Rows that start anywhere, their sums in registers
 //
-// bwd12 refuses rows that do not start at 16-byte boundaries: its copies and its vectors need these.
-// Here rows lie in vectors that start at the boundary before each, as in fwd11, and a block's steps
-// lead to rows that start alike. So a thread has the same columns in all of its rows, and dweight
-// and dbias of them stay in its registers. A team has as many warps as a row needs.
+// bwd12 refuses rows that do not start at 16-byte boundaries: its copies and its vectors need
+// these. Here rows lie in vectors that start at the boundary before each, as in fwd11, and a
+// block's steps lead to rows that start alike. So a thread has the same columns in all of its rows,
+// and dweight and dbias of them stay in its registers. A team has as many warps as a row needs.
 //
 // It should take as long as bwd12 with the next aligned width.
 #include "common/kernel/chapter.h"
@@ -35,7 +35,7 @@ constexpr int64_t kMostBlocks = 2;  // of a multiprocessor
 
 /// Columns that a team's vectors have room for.
 template <typename Fit>
-constexpr int64_t kMostColumns = Fit::kThreads * Fit::kColumns;
+constexpr int64_t kMostColumns = Fit::kThreads* Fit::kColumns;
 constexpr int64_t kMostCols = kMostColumns<ManyWarps> - 8;  // up to 7 places are before a row
 
 /// How a launch cuts the rows.
@@ -223,8 +223,7 @@ void launch_rows(const BackwardArgs<T, W>& a) {
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
   const PartialSums sums = partial_sums(a, blocks);
   const dim3 grid(static_cast<unsigned>(blocks));
-  launch(layer_norm_backward<T, W, kKind, Fit, Taking>,
-         {grid, threads, shared_bytes, a.stream}, a,
+  launch(layer_norm_backward<T, W, kKind, Fit, Taking>, {grid, threads, shared_bytes, a.stream}, a,
          cut, inverse_cols, sums);
   add_partial_sums<EarlyStart, kMostCols>(a, sums, blocks);
 }

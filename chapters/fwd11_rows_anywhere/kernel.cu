@@ -14,12 +14,16 @@
 namespace fwd11 {
 using namespace lnc;
 
-constexpr int kMostStages = 4;    // rows that a ring holds
-constexpr int kMostThreads = 512;  // of a block
-constexpr int kFewVectors = 2;    // [1] of a thread, where two warps are enough
-constexpr int kVectors = 4;
-constexpr int kThreadColumns = 32;
-constexpr int64_t kMostCols = kMostThreads * kThreadColumns - 8;  // up to 7 places are before a row
+constexpr int kMostStages = 4;     // rows that a ring holds
+constexpr int kMostThreads = 512;  // [1] of a block
+constexpr int kFewVectors = 2;     // of a thread, where so many threads are enough
+constexpr int kManyVectors = 4;
+constexpr int64_t kMostRowBytes =
+    kMostThreads * kManyVectors * 16 - 16;  // the rest is before a row
+
+/// Blocks of kMostThreads threads for whose registers a multiprocessor has room.
+template <typename T, typename W, int kVectors>
+constexpr int kBlocks = kVectors == kFewVectors && sizeof(W) == sizeof(T) ? 2 : 1;
 
 /// Takes a thread's vectors of a row out of a slot. What is not the row's is 0.
 template <typename Taking, typename T, int kElements, int kVectors>
@@ -68,7 +72,7 @@ __device__ float squares_about(float mean, Packed<T, kElements> (&x)[kVectors],
 
 /// A block has a ring, and every gridDim.x-th row. These start alike.
 template <typename T, typename W, Kind kKind, int kVectors, typename Taking>
-__global__ void __launch_bounds__(kMostThreads)
+__global__ void __launch_bounds__(kMostThreads, kBlocks<T, W, kVectors>)
     layer_norm_forward(ForwardArgs<T, W> a, int stages, int slot_vectors, unsigned end_rows,
                        float inverse_cols) {
   constexpr int kElements = kVectorElements<T>;
@@ -165,8 +169,7 @@ void run_blocks(const ForwardArgs<T, W>& a) {
   constexpr int kStaticShared = 1 << 10;  // bytes: the barriers, the sums, and what CUDA takes
   const auto kernel = layer_norm_forward<T, W, kKind, kVectors, Taking>;
   const int64_t vectors = row_vectors(a.y, a.cols);
-  const auto threads =
-      static_cast<int>(blocks_for(vectors, kVectors * kWarpSize) * kWarpSize);
+  const auto threads = static_cast<int>(blocks_for(vectors, kVectors * kWarpSize) * kWarpSize);
   const int slot_elements = slot_elements_for<T>(1, static_cast<int>(a.cols));
   const auto slot_bytes = static_cast<int>(slot_elements * sizeof(T));
   const int stages = std::min((max_shared_bytes() - kStaticShared) / slot_bytes, kMostStages);
@@ -181,26 +184,15 @@ void run_blocks(const ForwardArgs<T, W>& a) {
          slot_elements / kVectorElements<T>, rows_at_end<T>(a.cols), inverse_cols);
 }
 
-/// Four vectors a thread, or where 512 threads are too few, eight of float.
-template <Kind kKind, typename Taking, typename T, typename W>
-void run_wide(const ForwardArgs<T, W>& a) {
-  constexpr int kMostVectors = kThreadColumns / kVectorElements<T>;
-  if (row_vectors(a.y, a.cols) <= kMostThreads * kVectors) {
-    run_blocks<kKind, kVectors, Taking>(a);
-  } else {
-    run_blocks<kKind, kMostVectors, Taking>(a);
-  }
-}
-
 template <Kind kKind, typename T, typename W>
 void run_kind(const ForwardArgs<T, W>& a) {
   const bool alike = start_in_vector(a.x) == start_in_vector(a.y);
   if (!alike) {
-    run_wide<kKind, TakeElements>(a);  // [11]
-  } else if (row_vectors(a.y, a.cols) <= 2 * kWarpSize * kFewVectors) {
+    run_blocks<kKind, kManyVectors, TakeElements>(a);  // [11]
+  } else if (row_vectors(a.y, a.cols) <= kMostThreads * kFewVectors) {
     run_blocks<kKind, kFewVectors, TakeVectors>(a);
   } else {
-    run_wide<kKind, TakeVectors>(a);
+    run_blocks<kKind, kManyVectors, TakeVectors>(a);
   }
 }
 
@@ -223,8 +215,7 @@ const Registration registration{{
     .usual_cols = 2049,
     .group = "blocks",
     .min_architecture = 90,
-    .max_cols = kMostCols,
-    .max_cols_because = "a thread keeps 32 columns of x, weight and bias in registers",
+    .max_row_bytes = kMostRowBytes,
     .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
                             run<__nv_bfloat16, float>},
     .predicted_bytes = [](const Problem& p, const Gpu&) -> std::int64_t {

@@ -66,8 +66,8 @@ __device__ Values row_sums(Values values, int parity) {
   return values;
 }
 
-/// Likewise over a team of `team_warps` neighbouring warps, the first of which is `first_warp`, in a
-/// block of up to kMostThreads threads. `place`, below kPlaces, is another than the last call's.
+/// Likewise over a team of `team_warps` neighbouring warps, the first of which is `first_warp`, in
+/// a block of up to kMostThreads threads. `place`, below kPlaces, is another than the last call's.
 template <int kMostThreads, int kPlaces, typename Values>
 __device__ Values team_sums(Values values, int place, int first_warp, int team_warps) {
   static_assert(kPlaces >= 2 && kMostThreads <= kWarpSize * kWarpSize);

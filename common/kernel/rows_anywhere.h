@@ -46,7 +46,8 @@ unsigned rows_at_end(std::int64_t cols) {
   return blocks_for(kVectorElements<T>, cols);
 }
 
-/// Elements of shared memory, whole vectors, that hold `rows` neighbouring rows wherever they start.
+/// Elements of shared memory, whole vectors, that hold `rows` neighbouring rows wherever they
+/// start.
 template <typename T>
 __host__ __device__ inline int slot_elements_for(int rows, int cols) {
   constexpr int kElements = kVectorElements<T>;
