@@ -168,6 +168,72 @@ TEST_CASE("every chapter is right where no tensor starts at a 16-byte boundary, 
   }
 }
 
+TEST_CASE("a chapter that takes rows anywhere is right wherever its tensors start") {
+  for (const Chapter& chapter : chapters()) {
+    if (chapter.road != Road::UnalignedRows) continue;
+    int chance = 0;
+    for (const std::int64_t cols : {1, 3, 250, 1000, 1023, 4097})
+      for (const int misalign : {0, 1, 2, 5, 7})
+        for (const int stagger : {0, 1, 3}) {  // all tensors alike, and each elsewhere
+          Problem problem;
+          problem.dtype = kTypes[chance % 5].dtype;
+          problem.mixed = kTypes[chance % 5].mixed;
+          problem.rows = 1 + chance % 19;
+          problem.cols = cols;
+          problem.misalign = misalign;
+          problem.stagger = stagger;
+          problem.group = chance % 3;  // its own choice, one block, two
+          problem = drawn(chapter, problem, chance++);
+          if (refusal(chapter, problem).empty()) check_problem(chapter, problem, kRuns);
+        }
+  }
+}
+
+TEST_CASE("nothing is written around an output, wherever it starts") {
+  constexpr std::size_t kGuard = 64;  // bytes before an output, and behind it
+  for (const Chapter& chapter : chapters()) {
+    if (chapter.road != Road::UnalignedRows) continue;
+    for (const std::int64_t cols : {5, 257, 1025})
+      for (int misalign = 0; misalign < 8; ++misalign) {
+        Problem problem;
+        problem.dtype = DType::BF16;
+        problem.rows = 9;
+        problem.cols = cols;
+        problem.misalign = misalign;
+        INFO(chapter.id << ": " << describe(problem));
+        const Tensors tensors(problem, chapter);
+        const Buffer buffer(problem.tensor_bytes() + 2 * kGuard + 16);
+        poison(buffer);
+        const std::size_t begin = kGuard + misalign * problem.element_bytes();
+        const std::size_t end = begin + problem.tensor_bytes();
+        const Buffer workspace(
+            chapter.workspace_bytes == nullptr ? 0 : chapter.workspace_bytes(problem));
+        with_types(problem, [&]<typename T, typename W>() {
+          T* const output = reinterpret_cast<T*>(buffer.as<std::byte>() + begin);
+          if (chapter.direction() == Direction::Forward) {
+            auto args = forward_args<T, W>(tensors, workspace.as<void>());
+            args.y = output;
+            std::get<ForwardLaunchers>(chapter.run).get<T, W>()(args);
+          } else {
+            auto args = backward_args<T, W>(tensors, workspace.as<void>());
+            args.dx = output;
+            std::get<BackwardLaunchers>(chapter.run).get<T, W>()(args);
+          }
+        });
+        synchronize();
+        std::vector<std::byte> bytes(buffer.bytes());
+        download(bytes.data(), buffer.as<void>(), bytes.size());
+        const std::byte untouched{0xff};
+        CHECK(std::all_of(bytes.begin(), bytes.begin() + begin,
+                          [=](std::byte each) { return each == untouched; }));
+        CHECK(std::all_of(bytes.begin() + end, bytes.end(),
+                          [=](std::byte each) { return each == untouched; }));
+        CHECK(bytes[begin + 1] != untouched);  // a NaN's upper byte
+        CHECK(bytes[end - 1] != untouched);
+      }
+  }
+}
+
 TEST_CASE("a fused chapter is right with each of its parts, and with all") {
   for (const Chapter& chapter : chapters())
     for (const Fusion& fusion : fusions())
