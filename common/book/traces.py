@@ -40,6 +40,7 @@ PROBLEMS = {
     "fwd07": Problem("--rows 2 --cols 512 --residual same --prenorm"),
     "fwd08": Problem("--rows 8 --cols 520 --blocks 1", shuffles_of=1),  # one ring of four slots, twice around
     "fwd09": Problem("--rows 4 --cols 128"),
+    "fwd11": Problem("--rows 16 --cols 261 --dtype bf16 --blocks 8", shuffles_of=1),  # two rows that start alike
     "bwd01": Problem("--rows 32 --cols 16"),
     "bwd02": Problem("--rows 4 --cols 64"),
     "bwd03": Problem("--rows 4 --cols 64"),
@@ -53,6 +54,7 @@ PROBLEMS = {
     "bwd11": Problem("--rows 4200 --cols 512 --blocks-per-multiprocessor 1", warps=1),
     "bwd12": Problem("--rows 40 --cols 64 --blocks 1", shuffles_of=1),  # a ring of three slots, five times eight rows
     "bwd13": Problem("--rows 4 --cols 128 --blocks-per-cluster 2"),
+    "bwd15": Problem("--rows 24 --cols 257 --dtype bf16 --blocks 1", shuffles_of=1),  # three steps of eight rows
 }
 
 
