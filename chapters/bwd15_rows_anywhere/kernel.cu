@@ -103,14 +103,28 @@ __global__ void __launch_bounds__(Fit::kThreads, Fit::kBlocks)
     const auto count = static_cast<int>(min(rows - step, cut.step_rows)) * cols;
     return TensorPiece<T>(tensor, a.rows * a.cols, step * a.cols, count);
   };
+  const auto at_end = [&](unsigned step) {  // of the tensor
+    return step < cut.end_rows || step + cut.step_rows + cut.end_rows > rows;
+  };
   const auto request = [&](unsigned step, int stage) {
     if (step >= rows) return;
-    const auto x = piece_of(a.x, step);
-    const auto dy = piece_of(a.dy, step);
-    T* const slot = reinterpret_cast<T*>(ring.slot(stage));
-    full[stage].arrive_and_expect(x.copy_bytes() + dy.copy_bytes());
-    x.copy(slot, full[stage]);
-    dy.copy(slot + cut.slot_elements, full[stage]);
+    T* const x_slot = reinterpret_cast<T*>(ring.slot(stage));
+    T* const dy_slot = x_slot + cut.slot_elements;
+    if (at_end(step)) {
+      const auto x = piece_of(a.x, step);
+      const auto dy = piece_of(a.dy, step);
+      full[stage].arrive_and_expect(x.copy_bytes() + dy.copy_bytes());
+      x.copy(x_slot, full[stage]);
+      dy.copy(dy_slot, full[stage]);
+      return;
+    }
+    const int64_t first = step * a.cols;
+    const int count = cut.step_rows * cols;
+    const WholeVectors x(a.x + first, count);
+    const WholeVectors dy(a.dy + first, count);
+    full[stage].arrive_and_expect(x.bytes + dy.bytes);
+    bulk_load(x_slot, x.boundary, x.bytes, full[stage]);
+    bulk_load(dy_slot, dy.boundary, dy.bytes, full[stage]);
   };
   if (threadIdx.x == 0) {
     ring.fill([&](int stage) { request(first_step + stage * stride, stage); });
@@ -139,7 +153,7 @@ __global__ void __launch_bounds__(Fit::kThreads, Fit::kBlocks)
     const float rstd = next.y;
     next = statistics_of(row + stride);
     T* const slot = reinterpret_cast<T*>(ring.wait());
-    if (step < cut.end_rows || step + cut.step_rows + cut.end_rows > rows) {  // [6]
+    if (at_end(step)) {  // [6]
       piece_of(a.x, step).bring_ends(slot);
       piece_of(a.dy, step).bring_ends(slot + cut.slot_elements);
       __syncthreads();
@@ -166,6 +180,12 @@ __global__ void __launch_bounds__(Fit::kThreads, Fit::kBlocks)
     }
     c = team_sums<Fit::kThreads, kMostStages>(c, ring.stage, team * team_warps, team_warps);  // [8]
 
+    if (threadIdx.x == 0) {  // [10]
+      const unsigned step_ahead = step + cut.stages * stride;
+      request(step_ahead, ring.stage);
+    }
+    ring.advance();
+
     const float c1 = c.x * inverse_cols * rstd;
     const float c2 = kLayer ? c.y * inverse_cols * rstd : 0.0f;
     T* const dx_row = a.dx + row * a.cols;
@@ -177,11 +197,6 @@ __global__ void __launch_bounds__(Fit::kThreads, Fit::kBlocks)
       }
       if (there && own.has(i)) own.store(i, dx_row, dx);  // [9]
     }
-    if (threadIdx.x == 0) {  // [10]
-      const unsigned step_ahead = step + cut.stages * stride;
-      request(step_ahead, ring.stage);
-    }
-    ring.advance();
   }
 
   const int64_t part = blockIdx.x * a.cols;  // [11]

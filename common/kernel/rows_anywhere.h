@@ -113,6 +113,20 @@ struct OwnColumns {
   }
 };
 
+/// The whole vectors that neighbouring elements of a tensor lie in, far from the tensor's ends.
+struct WholeVectors {
+  const void* boundary;  ///< where the first begins
+  unsigned bytes;        ///< of all of them
+
+  template <typename T>
+  __device__ WholeVectors(const T* first, int count) {
+    const auto begin = reinterpret_cast<std::uintptr_t>(first) / 16 * 16;
+    const auto end = (reinterpret_cast<std::uintptr_t>(first + count) + 15) / 16 * 16;
+    boundary = reinterpret_cast<const void*>(begin);
+    bytes = static_cast<unsigned>(end - begin);
+  }
+};
+
 /// Neighbouring elements of a tensor on their way to shared memory. There they lie as in memory: in
 /// vectors, counted from the 16-byte boundary before the piece. The numbers below count elements
 /// from there.
@@ -149,6 +163,27 @@ struct TensorPiece {
     if (front < min(copy_begin, end)) slot[front] = boundary[front];
     if (back < end) slot[back] = boundary[back];
     fence_proxy_async();  // a later copy may write where this thread has written
+  }
+};
+
+/// Loads vector i of a row that starts as the thread's columns do: at once, where all of it is the
+/// row's, else the elements that are. In place of the others stands 0.
+struct LoadVectors {
+  template <typename T>
+  static __device__ auto load(const OwnColumns& own, int i, const T* row) {
+    constexpr int kElements = kVectorElements<T>;
+    if (own.has_all<kElements>(i)) {
+      return *reinterpret_cast<const Packed<T, kElements>*>(row + own.of(i));
+    }
+    return own.load<kElements>(i, row, 0.0f);
+  }
+};
+
+/// Loads vector i of a row that starts anywhere, element by element.
+struct LoadElements {
+  template <typename T>
+  static __device__ auto load(const OwnColumns& own, int i, const T* row) {
+    return own.load<kVectorElements<T>>(i, row, 0.0f);
   }
 };
 
