@@ -29,12 +29,13 @@ constexpr int kBlockRows = 4;  // of a block, where a row has one warp
 
 /// The sum of this thread's elements.
 template <typename T, int kElements, int kVectors>
-__device__ float sum_of(const Packed<T, kElements> (&x)[kVectors]) {
+__device__ float sum_of(const Packed<T, kElements> (&x)[kVectors], const OwnColumns& own) {
   float sum = 0.0f;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     float values[kElements];
     to_floats(x[i], values);
+    own.fill_others(i, values, 0.0f);  // [2]
     for (int k = 0; k < kElements; ++k) {
       sum += values[k];
     }
@@ -52,7 +53,7 @@ __device__ float squares_about(float mean, Packed<T, kElements> (&x)[kVectors],
     stay_packed(x[i]);
     float values[kElements];
     to_floats(x[i], values);
-    own.fill_others(i, values, mean);  // [2]
+    own.fill_others(i, values, mean);
     for (int k = 0; k < kElements; ++k) {
       const float centred = values[k] - mean;
       squares += centred * centred;
@@ -72,7 +73,8 @@ __device__ float row_sum(float value, int place, int row_threads) {
 /// alike.
 template <typename T, typename W, Kind kKind, typename Fit, typename Loading>
 __global__ void __launch_bounds__(Fit::kThreads, Fit::kBlocks)
-    layer_norm_forward(ForwardArgs<T, W> a, int row_threads, float inverse_cols) {
+    layer_norm_forward(ForwardArgs<T, W> a, int row_threads, unsigned end_rows,
+                       float inverse_cols) {
   constexpr int kElements = kVectorElements<T>;
   constexpr int kVectors = Fit::kVectors;
   constexpr bool kLayer = kKind == Kind::Layer;
@@ -88,9 +90,10 @@ __global__ void __launch_bounds__(Fit::kThreads, Fit::kBlocks)
                        static_cast<int>(a.cols)};
   const auto load_row = [&](int64_t row, Packed<T, kElements>(&x)[kVectors]) {
     const T* const x_row = a.x + row * a.cols;
+    const bool inside = row >= end_rows && row + end_rows < a.rows;  // of the tensor
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      x[i] = Loading::load(own, i, x_row);  // [4]
+      x[i] = Loading::load(own, i, x_row, inside);  // [4]
     }
   };
   Packed<T, kElements> next[kVectors];
@@ -114,7 +117,7 @@ __global__ void __launch_bounds__(Fit::kThreads, Fit::kBlocks)
 
     float mean = 0.0f;
     if (kLayer) {
-      mean = row_sum<Fit::kThreads>(sum_of(x), sums % 2, row_threads) * inverse_cols;
+      mean = row_sum<Fit::kThreads>(sum_of(x, own), sums % 2, row_threads) * inverse_cols;
       ++sums;
     }
     float squares = squares_about(mean, x, own);
@@ -162,7 +165,8 @@ void run_blocks(const ForwardArgs<T, W>& a) {
   const int64_t steps = blocks_for(a.rows, rows_of_block);
   const auto grid = static_cast<unsigned>(std::min(in_step, steps));
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
-  launch(kernel, {grid, threads, shared, a.stream}, a, static_cast<int>(row_threads), inverse_cols);
+  launch(kernel, {grid, threads, shared, a.stream}, a, static_cast<int>(row_threads),
+         rows_at_end<T>(a.cols), inverse_cols);
 }
 
 template <Kind kKind, typename T, typename W>

@@ -166,23 +166,22 @@ struct TensorPiece {
   }
 };
 
-/// Loads vector i of a row that starts as the thread's columns do: at once, where all of it is the
-/// row's, else the elements that are. In place of the others stands 0.
+/// Loads vector i of a row that starts as the thread's columns do, at once. What its first vector
+/// and its last have of its neighbours comes along. Where the tensor ends there may be no
+/// neighbour: a row that is not `inside` comes element by element, with 0 in place of the others.
 struct LoadVectors {
   template <typename T>
-  static __device__ auto load(const OwnColumns& own, int i, const T* row) {
+  static __device__ auto load(const OwnColumns& own, int i, const T* row, bool inside) {
     constexpr int kElements = kVectorElements<T>;
-    if (own.has_all<kElements>(i)) {
-      return *reinterpret_cast<const Packed<T, kElements>*>(row + own.of(i));
-    }
-    return own.load<kElements>(i, row, 0.0f);
+    if (!inside) return own.load<kElements>(i, row, 0.0f);
+    return load_if<kElements>(own.has(i), row, own.of(i));
   }
 };
 
 /// Loads vector i of a row that starts anywhere, element by element.
 struct LoadElements {
   template <typename T>
-  static __device__ auto load(const OwnColumns& own, int i, const T* row) {
+  static __device__ auto load(const OwnColumns& own, int i, const T* row, bool) {
     return own.load<kVectorElements<T>>(i, row, 0.0f);
   }
 };
