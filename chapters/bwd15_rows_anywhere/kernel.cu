@@ -246,13 +246,14 @@ void launch_rows(const BackwardArgs<T, W>& a) {
 /// x, dy and dx start alike.
 template <Kind kKind, typename T, typename W>
 void run_alike(const BackwardArgs<T, W>& a) {
+  using Middle = std::conditional_t<sizeof(T) < sizeof(float), TwoBlocks, ManyWarps>;
   const int64_t columns = row_vectors(a.dx, a.cols) * kVectorElements<T>;  // [12]
   if (columns <= kFewColumns) {
     launch_rows<kKind, FewWarps, TakeVectors>(a);
   } else if (columns <= kMostColumns<ManyWarps> / 2) {
     launch_rows<kKind, ManyWarps, TakeVectors>(a);
-  } else if (columns <= kMostColumns<TwoBlocks>) {
-    launch_rows<kKind, TwoBlocks, TakeVectors>(a);
+  } else if (columns <= kMostColumns<Middle>) {
+    launch_rows<kKind, Middle, TakeVectors>(a);
   } else {
     launch_rows<kKind, ManyWarps, TakeVectors>(a);
   }

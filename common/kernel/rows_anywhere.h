@@ -64,6 +64,18 @@ std::int64_t blocks_in_step(std::int64_t most, std::int64_t rows, std::int64_t c
   return std::max<std::int64_t>(most / multiple, 1) * multiple;
 }
 
+/// Stores 16 bytes by one instruction. Of a plain store that stands beside single ones nvcc makes
+/// four.
+template <typename T, int kElements>
+__device__ inline void store_whole(T* to, const Packed<T, kElements>& packed) {
+  const auto words = __builtin_bit_cast(uint4, packed);
+#if defined(__CUDA_ARCH__)
+  __stwb(reinterpret_cast<uint4*>(to), words);
+#else
+  *reinterpret_cast<uint4*>(to) = words;
+#endif
+}
+
 /// The columns of a row that a thread has: vectors, each `apart` columns behind the one before. A
 /// vector may begin before the row, in column -1 or -7, and it may end behind it.
 struct OwnColumns {
@@ -104,7 +116,7 @@ struct OwnColumns {
   template <int kElements, typename T>
   __device__ void store(int i, T* row, const float (&values)[kElements]) const {
     if (has_all<kElements>(i)) {
-      store_vector(row + of(i), values);
+      store_whole(row + of(i), from_floats<T>(values));
       return;
     }
     for (int k = 0; k < kElements; ++k) {
