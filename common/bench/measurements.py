@@ -173,7 +173,7 @@ def expand(entry, name, path):
 
 SETS = load_sets()
 PROGRESSION, = SETS["progression"]
-SWEEP, LARGE, WIDE, NARROW = SETS["sweep"], SETS["large"], SETS["wide"], SETS["narrow"]
+SWEEP, LARGE, WIDE, NARROW, ODD = (SETS[name] for name in ("sweep", "large", "wide", "narrow", "odd"))
 GROUPS = tuple(dict.fromkeys(problem.shape for problem in SETS["groups"]))  # each with a group of 1, 2, 4, …
 
 # --- Records ---

@@ -45,7 +45,7 @@ import peers
 import plots
 from book import DIRECTIONS, KINDS, is_right, open_book, provenance
 from chapter_map import MAIN
-from measurements import (GROUPS, LARGE, MISSING, NARROW, PROGRESSION, ROOT, SWEEP, WIDE, DataError, Problem, count,
+from measurements import (GROUPS, LARGE, MISSING, NARROW, ODD, PROGRESSION, ROOT, SWEEP, WIDE, DataError, Problem, count,
                           number, problem_of, roof_gbps)
 from profile_chapter import profile_rows
 
@@ -64,6 +64,8 @@ FUSION_ROAD = "fusion"
 FUSION_STEPS = tuple(Problem.of("bf16", rows, 4096, options={"prenorm": True, **options}) for rows, options in (
     (131072, {"residual": "same"}), (131072, {"residual": "same", "dropout": 0.1}), (16384, {"residual": "same"}),
     (16384, {"residual": "f32"})))
+UNALIGNED_ROAD = "unaligned rows"  # its chapters take both
+UNALIGNED_STEPS = tuple(Problem.of("bf16", 16384, cols) for cols in (4104, 4097))
 RESULTS = (PROGRESSION, Problem.of("f16", 4096, 1024), Problem.of("bf16", 131072, 4096),
            Problem.of("bf16", 16384, 16384))  # of `make peers`: the least work, few columns, many rows, wide rows
 
@@ -213,7 +215,7 @@ def steps(book, file, chapter):
     if chapter.road == FUSION_ROAD:
         return fusion_steps(book, file, chapter)
     parent = rival(book, chapter)
-    problems = NARROW_STEPS if chapter.road == NARROW_ROAD else STEPS
+    problems = {NARROW_ROAD: NARROW_STEPS, UNALIGNED_ROAD: UNALIGNED_STEPS}.get(chapter.road, STEPS)
     own, before = ([book.find(one, problem) if one else None for problem in problems] for one in (chapter, parent))
     headers = ["", *(head for problem in problems for head in (f"{with_kind(problem)}: µs", "% of the roof"))]
 
@@ -294,6 +296,8 @@ def measured(book, chapter):
     problems += [p for p in WIDE if book.find(chapter, p)]  # the first chapters are not measured there
     if chapter.road == NARROW_ROAD:
         problems = list(NARROW)
+    if chapter.road == UNALIGNED_ROAD:
+        problems += ODD
     records = {problem: book.find(chapter, problem) for problem in problems}
     headers = ["problem, M × N", "median µs", "p10–p90", "GB/s", "% of roof", "predicted MB", "samples"]
     rows = [[with_kind(problem), median(record), spread(record), gbps(record), of_roof(record),

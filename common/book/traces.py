@@ -41,6 +41,7 @@ PROBLEMS = {
     "fwd08": Problem("--rows 8 --cols 520 --blocks 1", shuffles_of=1),  # one ring of four slots, twice around
     "fwd09": Problem("--rows 4 --cols 128"),
     "fwd10": Problem("--rows 64 --cols 32 --dtype f16", shuffles_of=1),  # teams of four lanes, eight rows a step
+    "fwd11": Problem("--rows 16 --cols 261 --dtype bf16 --blocks 8", shuffles_of=1),  # two rows that start alike
     "fwd12": Problem("--rows 2 --cols 512 --residual same --prenorm"),  # a warp a row, four vectors of each input a lane
     "bwd01": Problem("--rows 32 --cols 16"),
     "bwd02": Problem("--rows 4 --cols 64"),
@@ -56,6 +57,7 @@ PROBLEMS = {
     "bwd12": Problem("--rows 40 --cols 64 --blocks 1", shuffles_of=1),  # a ring of three slots, five times eight rows
     "bwd13": Problem("--rows 4 --cols 128 --blocks-per-cluster 2"),
     "bwd14": Problem("--rows 72 --cols 64 --blocks 1 --dtype f16", shuffles_of=1, warps=2),  # teams of eight lanes
+    "bwd15": Problem("--rows 24 --cols 257 --dtype bf16 --blocks 1", shuffles_of=1),  # three steps of eight rows
     "bwd16": Problem("--rows 40 --cols 64 --blocks 1 --residual same --prenorm", shuffles_of=1),  # as bwd12, and dz
 }
 

@@ -73,21 +73,26 @@ double needed_host_bytes(const Problem& problem) {
   return kVectors * 8 * chunk * static_cast<double>(threads);
 }
 
-Tensor::Tensor(TensorDescription description, Direction direction, const Problem& problem)
-    : description_(std::move(description)), slot_(description_.slot(direction)) {
+Tensor::Tensor(TensorDescription description, Direction direction, const Problem& problem,
+               int number)
+    : description_(std::move(description)), slot_(description_.slot(direction)), number_(number) {
   slot_.set = nullptr;
   there_ = description_.in(direction);
   count_ = there_ ? elements(problem, description_.shape) : 0;
   const std::int64_t element = element_type(slot_.dtype).bytes;
-  offset_ = description_.shape == Shape::Rows ? 0 : problem.misalign * element;
+  const std::int64_t shift = problem.misalign + std::int64_t{number} * problem.stagger;
+  offset_ = description_.shape == Shape::Rows ? 0 : shift * element;
   buffer_ = Buffer(count_ == 0 ? 0 : count_ * element + offset_);
   poison(buffer_);
 }
 
 Tensors::Tensors(const Problem& problem, Direction direction, bool from_y, int copies)
     : problem_(problem), direction_(direction), from_y_(from_y) {
-  for (TensorDescription& description : describe_tensors(problem, from_y))
-    tensors_.emplace_back(std::move(description), direction, problem);
+  int number = 0;
+  for (TensorDescription& description : describe_tensors(problem, from_y)) {
+    tensors_.emplace_back(std::move(description), direction, problem, number);
+    number += tensors_.back().there() && tensors_.back().shape() != Shape::Rows;
+  }
   for (const Tensor& tensor : tensors_) {
     if (tensor.count() == 0 || tensor.is_output() || tensor.shape() != Shape::Columns) continue;
     upload_elements(tensor, 0, random_elements(problem, tensor.name(), 0, problem.cols));
@@ -124,7 +129,8 @@ void Tensors::copy_inputs(int copies) {
     auto descriptions = describe_tensors(problem_, from_y_);
     for (std::size_t i = 0; i < tensors_.size(); ++i) {
       if (tensors_[i].count() == 0 || tensors_[i].is_output()) continue;
-      const Tensor& made = inputs.emplace_back(std::move(descriptions[i]), direction_, problem_);
+      const Tensor& made = inputs.emplace_back(std::move(descriptions[i]), direction_, problem_,
+                                               tensors_[i].number());
       copy_on_device(made.data(), tensors_[i].data(), made.bytes());
     }
   }

@@ -22,10 +22,12 @@ inline bool share_inputs(const Chapter& a, const Chapter& b) {
   return a.direction() == b.direction() && a.from_y == b.from_y;
 }
 
-/// A tensor in device memory. It may start past a 16-byte boundary, as Problem::misalign says.
+/// A tensor in device memory. It may start past a 16-byte boundary, as Problem::misalign and
+/// Problem::stagger say.
 class Tensor {
  public:
-  Tensor(TensorDescription description, Direction direction, const Problem& problem);
+  /// @param number of the tensors before it that the pass has
+  Tensor(TensorDescription description, Direction direction, const Problem& problem, int number);
 
   std::string_view name() const { return description_.name; }
   bool there() const { return there_; }  ///< whether the pass has it; it may have no elements
@@ -43,10 +45,12 @@ class Tensor {
   /// Null where the pass has no such tensor, or it has no elements.
   std::byte* data() const { return count_ == 0 ? nullptr : buffer_.as<std::byte>() + offset_; }
   const Buffer& buffer() const { return buffer_; }
+  int number() const { return number_; }
 
  private:
   TensorDescription description_;
   Slot slot_;
+  int number_;
   bool there_;
   std::int64_t count_;
   std::int64_t offset_;  // in bytes

@@ -50,7 +50,8 @@ struct Problem {
   float offset = 0.5f;        ///< the mean of x, whose deviation is 1
   float weight_scale = 1.0f;  ///< weights are random numbers about this
   int misalign = 0;           ///< elements by which tensors start past a 16-byte boundary
-  int group = 0;  ///< rows a block, buffers, …: what Chapter::group says; 0 for its own choice
+  int stagger = 0;  ///< elements by which each starts further past one than that before it
+  int group = 0;    ///< rows a block, buffers, …: what Chapter::group says; 0 for its own choice
   bool recompute_output = false;  ///< a backward pass writes y again
   std::uint64_t seed = 1;         ///< of the random x, weight, bias, dy
   Fusion fusion = {};
@@ -65,7 +66,8 @@ struct Problem {
   std::int64_t tensor_bytes() const { return rows * cols * element_bytes(); }
   /// Whether every row of every tensor starts and ends at a 16-byte boundary.
   bool aligned() const {
-    return misalign * element_bytes() % 16 == 0 && cols * element_bytes() % 16 == 0;
+    return misalign * element_bytes() % 16 == 0 && stagger * element_bytes() % 16 == 0 &&
+           cols * element_bytes() % 16 == 0;
   }
 
   /// Whether a fused backward pass writes dx1, dresidual. Where nothing scales or drops x and the

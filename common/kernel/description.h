@@ -26,7 +26,7 @@ inline constexpr std::int64_t kMaxGridX = std::numeric_limits<std::int32_t>::max
 
 /// Where a chapter stands on the map: on the main line, which a learner walks first, or on a side
 /// road.
-enum class Road { Main, Numerics, Fusion, Sums, WideRows, NarrowRows };
+enum class Road { Main, Numerics, Fusion, Sums, WideRows, NarrowRows, UnalignedRows };
 
 constexpr std::string_view name(Road road) {
   switch (road) {
@@ -42,6 +42,8 @@ constexpr std::string_view name(Road road) {
       return "wide rows";
     case Road::NarrowRows:
       return "narrow rows";
+    case Road::UnalignedRows:
+      return "unaligned rows";
   }
   return {};
 }

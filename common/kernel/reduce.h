@@ -3,6 +3,7 @@
 //   warp_sum     five shuffles                   explained by fwd02
 //   block_sum    shared memory between warps     explained by fwd03
 //   row_sums     two sums behind one barrier     explained by bwd09
+//   team_sums    likewise, of any team of warps  explained by fwd11
 #pragma once
 
 #include "common/kernel/launch.h"
@@ -63,6 +64,21 @@ __device__ Values row_sums(Values values, int parity) {
     values = warp_sum<kRowWarps>(values);
   }
   return values;
+}
+
+/// Likewise over a team of `team_warps` neighbouring warps, the first of which is `first_warp`, in
+/// a block of up to kMostThreads threads. `place`, below kPlaces, is another than the last call's.
+template <int kMostThreads, int kPlaces, typename Values>
+__device__ Values team_sums(Values values, int place, int first_warp, int team_warps) {
+  static_assert(kPlaces >= 2 && kMostThreads <= kWarpSize * kWarpSize);
+  __shared__ Values partial[kPlaces][kMostThreads / kWarpSize];
+  const int warp = threadIdx.x / kWarpSize;
+  const int lane = threadIdx.x % kWarpSize;
+  values = warp_sum(values);
+  if (lane == 0) partial[place][warp] = values;
+  __syncthreads();
+  values = lane < team_warps ? partial[place][first_warp + lane] : Values{};
+  return warp_sum(values);
 }
 
 }  // namespace lnc

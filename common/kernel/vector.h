@@ -78,6 +78,24 @@ __device__ inline void stay_packed([[maybe_unused]] Packed<T, kCount>& packed) {
 #endif
 }
 
+/// A vector of single elements as Packed. Those of 16 bits are put in pairs by an instruction: what
+/// is only cast, nvcc keeps an element a register.
+template <typename T, int kCount>
+__device__ inline Packed<T, kCount> pack(const Vector<T, kCount>& vector) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (sizeof(T) == 2 && kCount % 2 == 0) {
+    Packed<T, kCount> packed;
+    for (int i = 0; i < kCount; i += 2) {
+      const std::uint32_t low = __builtin_bit_cast(std::uint16_t, vector.at[i]);
+      const std::uint32_t high = __builtin_bit_cast(std::uint16_t, vector.at[i + 1]);
+      packed.at[i / 2] = __byte_perm(low, high, 0x5410);
+    }
+    return packed;
+  }
+#endif
+  return __builtin_bit_cast(Packed<T, kCount>, vector);
+}
+
 /// Floats as elements, rounded to nearest even, and packed already: what is stored from registers
 /// of single elements is stored four bytes at a time.
 template <typename T, int kCount>

@@ -346,6 +346,18 @@ class Tables(InDirectory):
         self.assertNotIn("one by one", self.text(self.NOTES))
         self.assert_row({"bwd01: µs": "**400.0**", "bwd02: µs": "–"}, "131072 × 4096", "residual, prenorm")
 
+    def test_a_chapter_of_unaligned_rows_is_shown_on_these_too(self):
+        self.list_chapters(bwd02=("bwd01", tables.UNALIGNED_ROAD))
+        self.write(self.NOTES, "<!-- table: steps bwd02 -->\n<!-- end table -->\n")
+        odd = {"dtype": "bf16", "rows": 16384, "cols": 4097}
+        self.data.write_text(jsonl(record("bwd02", 200.0, problem=odd)))
+        self.run_tables()
+        self.assert_row({"bf16, 16384 × 4104: µs": "–", "bf16, 16384 × 4097: µs": "200.0"}, "**bwd02**")
+        self.write(self.NOTES, "<!-- table: measured bwd02 -->\n<!-- end table -->\n")
+        self.run_tables()
+        self.assert_row({"median µs": "200.0"}, "bf16, 16384 × 4097")
+        self.assert_row({"median µs": "–"}, "f32, 1024 × 2048")
+
     def test_the_map_is_a_drawing_the_main_line_and_the_side_roads(self):
         self.list_chapters(bwd02=("bwd01", "sums"))
         self.write("chapters/README.md", "<!-- table: map -->\n<!-- end table -->\n")
@@ -483,6 +495,7 @@ class Tables(InDirectory):
         self.assertLessEqual(set(tables.STEPS), {measurements.PROGRESSION, *measurements.LARGE})
         self.assertLessEqual(set(tables.NARROW_STEPS), set(measurements.NARROW))
         self.assertLessEqual(set(tables.FUSION_STEPS), {*measurements.SETS["fused"], *measurements.SETS["residual"]})
+        self.assertLessEqual(set(tables.UNALIGNED_STEPS), set(measurements.ODD))
 
     def test_peers_stand_beside_ours_and_the_fastest_is_bold(self):
         text = self.peers(peer("torch", "forward", 30.0), peer("liger", "forward", 20.0), peer("fwd01", "forward", 15.0),

@@ -209,6 +209,25 @@ TEST_CASE("tensors start where they should, and copies of the inputs hold the sa
   CHECK(tensors.data("dx") == tensors.data("dx", 2));  // outputs are shared
 }
 
+TEST_CASE("tensors that are staggered start each elsewhere, and so do copies of the inputs") {
+  Problem p = small();
+  p.misalign = 1;
+  p.stagger = 3;
+  CHECK_FALSE(p.aligned());
+  const Tensors tensors(p, Direction::Backward, false, 2);
+  const auto start = [&](const char* name, int copy) {
+    return reinterpret_cast<std::uintptr_t>(tensors.data(name, copy)) % 16 / p.element_bytes();
+  };
+  for (const int copy : {0, 1}) {
+    CHECK(start("x", copy) == 1);
+    CHECK(start("weight", copy) == 4);
+    CHECK(start("bias", copy) == 7);
+    CHECK(start("dy", copy) == 10 % 8);
+  }
+  CHECK(start("rstd", 0) == 0);
+  CHECK(start("dx", 0) == 13 % 8);
+}
+
 TEST_CASE("random inputs are a function of seed and index, whatever piece is asked for") {
   Problem problem;
   const auto whole = random_elements(problem, "x", 0, 1000);

@@ -51,7 +51,7 @@ TEST_CASE("every kernel of a chapter is right, in each pair of types") {
           Size{2, 16383}, Size{3, 20000}, Size{2, 20001}, Size{2, 33000}, Size{2, 33001},
           Size{9, 256},   Size{9, 128},   Size{9, 101},   Size{9, 320},   Size{9, 509},
           Size{70, 8},    Size{70, 16},   Size{70, 24},   Size{70, 32},   Size{40, 40},
-          Size{40, 64},   Size{9, 130},   Size{9, 201}}) {
+          Size{40, 64},   Size{9, 130},   Size{9, 201},   Size{2, 4400},  Size{2, 4401}}) {
       for (const auto [dtype, mixed] : kTypes) {
         Problem problem;
         problem.dtype = dtype;
@@ -209,6 +209,72 @@ TEST_CASE("every chapter is right where no tensor starts at a 16-byte boundary, 
         problem.misalign = 3;
         CHECK_FALSE((chapter.needs_aligned && refusal(chapter, problem).empty()));
         if (refusal(chapter, problem).empty()) check_problem(chapter, problem, kRuns);
+      }
+  }
+}
+
+TEST_CASE("a chapter that takes rows anywhere is right wherever its tensors start") {
+  for (const Chapter& chapter : chapters()) {
+    if (chapter.road != Road::UnalignedRows) continue;
+    int chance = 0;
+    for (const std::int64_t cols : {1, 3, 250, 1000, 1023, 4097})
+      for (const int misalign : {0, 1, 2, 5, 7})
+        for (const int stagger : {0, 1, 3}) {  // all tensors alike, and each elsewhere
+          Problem problem;
+          problem.dtype = kTypes[chance % 5].dtype;
+          problem.mixed = kTypes[chance % 5].mixed;
+          problem.rows = 1 + chance % 19;
+          problem.cols = cols;
+          problem.misalign = misalign;
+          problem.stagger = stagger;
+          problem.group = chance % 3;  // its own choice, one block, two
+          problem = drawn(chapter, problem, chance++);
+          if (refusal(chapter, problem).empty()) check_problem(chapter, problem, kRuns);
+        }
+  }
+}
+
+TEST_CASE("nothing is written around an output, wherever it starts") {
+  constexpr std::size_t kGuard = 64;  // bytes before an output, and behind it
+  for (const Chapter& chapter : chapters()) {
+    if (chapter.road != Road::UnalignedRows) continue;
+    for (const std::int64_t cols : {5, 257, 1025})
+      for (int misalign = 0; misalign < 8; ++misalign) {
+        Problem problem;
+        problem.dtype = DType::BF16;
+        problem.rows = 9;
+        problem.cols = cols;
+        problem.misalign = misalign;
+        INFO(chapter.id << ": " << describe(problem));
+        const Tensors tensors(problem, chapter);
+        const Buffer buffer(problem.tensor_bytes() + 2 * kGuard + 16);
+        poison(buffer);
+        const std::size_t begin = kGuard + misalign * problem.element_bytes();
+        const std::size_t end = begin + problem.tensor_bytes();
+        const Buffer workspace(
+            chapter.workspace_bytes == nullptr ? 0 : chapter.workspace_bytes(problem));
+        with_types(problem, [&]<typename T, typename W>() {
+          T* const output = reinterpret_cast<T*>(buffer.as<std::byte>() + begin);
+          if (chapter.direction() == Direction::Forward) {
+            auto args = forward_args<T, W>(tensors, workspace.as<void>());
+            args.y = output;
+            std::get<ForwardLaunchers>(chapter.run).get<T, W>()(args);
+          } else {
+            auto args = backward_args<T, W>(tensors, workspace.as<void>());
+            args.dx = output;
+            std::get<BackwardLaunchers>(chapter.run).get<T, W>()(args);
+          }
+        });
+        synchronize();
+        std::vector<std::byte> bytes(buffer.bytes());
+        download(bytes.data(), buffer.as<void>(), bytes.size());
+        const std::byte untouched{0xff};
+        CHECK(std::all_of(bytes.begin(), bytes.begin() + begin,
+                          [=](std::byte each) { return each == untouched; }));
+        CHECK(std::all_of(bytes.begin() + end, bytes.end(),
+                          [=](std::byte each) { return each == untouched; }));
+        CHECK(bytes[begin + 1] != untouched);  // a NaN's upper byte
+        CHECK(bytes[end - 1] != untouched);
       }
   }
 }

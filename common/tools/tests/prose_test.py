@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 GLOSSARY = "chapters/README.md"
-MOST_TERMS = 60
+MOST_TERMS = 64
 
 # At most so many words, as wc counts them, tables between markers left out. A reason is an expected failure: whoever
 # shortens the page takes it away.
@@ -32,6 +32,8 @@ LIMITS = {
     "chapters/bwd16_residual/notes.md": (1800, ""),
     "chapters/fwd10_narrow_rows/notes.md": (1800, ""),
     "chapters/bwd14_narrow_rows/notes.md": (1800, ""),
+    "chapters/fwd11_rows_anywhere/notes.md": (1800, ""),
+    "chapters/bwd15_rows_anywhere/notes.md": (1800, ""),
     "chapters/bwd11_vectorized/notes.md": (1200, ""),
     "chapters/bwd12_async_bulk/notes.md": (1200, ""),
     "chapters/bwd13_cluster/notes.md": (1800, ""),

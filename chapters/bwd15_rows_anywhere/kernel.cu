@@ -1,0 +1,312 @@
+// bwd15 · Rows that start anywhere, their sums in registers
+//
+// bwd12 refuses rows that do not start at 16-byte boundaries: its copies and its vectors need
+// these. Here rows lie in vectors that start at the boundary before each, as in fwd11, and a
+// block's steps lead to rows that start alike. So a thread has the same columns in all of its rows,
+// and dweight and dbias of them stay in its registers. A team has as many warps as a row needs.
+//
+// It should take as long as bwd12 with the next aligned width.
+#include "common/kernel/chapter.h"
+#include "common/kernel/gradient_terms.h"
+#include "common/kernel/partial_sums.h"
+#include "common/kernel/reduce.h"
+#include "common/kernel/ring.h"
+#include "common/kernel/rows_anywhere.h"
+
+namespace bwd15 {
+using namespace lnc;
+
+constexpr int kMostStages = 3;         // of a block's ring
+constexpr int kSpareBytes = 10 << 10;  // of a multiprocessor's shared memory
+constexpr int64_t kFewColumns = 2048;  // of rows with 16 columns a thread
+
+/// [1] What the registers allow: kBlocks blocks of up to kThreads threads on a multiprocessor, with
+/// kColumns columns a thread.
+template <int kThreads_, int kBlocks_, int kColumns_>
+struct Fit {
+  static constexpr int kThreads = kThreads_;
+  static constexpr int kBlocks = kBlocks_;
+  static constexpr int kColumns = kColumns_;
+};
+using FewWarps = Fit<256, 2, 16>;
+using ManyWarps = Fit<1024, 1, 8>;
+using TwoBlocks = Fit<576, 2, 8>;
+constexpr int64_t kMostBlocks = 2;  // of a multiprocessor
+
+/// Columns that a team's vectors have room for.
+template <typename Fit>
+constexpr int64_t kMostColumns = Fit::kThreads* Fit::kColumns;
+constexpr int64_t kMostCols = kMostColumns<ManyWarps> - 8;  // up to 7 places are before a row
+
+/// How a launch cuts the rows.
+struct Cut {
+  int row_threads;
+  unsigned step_rows;  ///< of a block at a time
+  int stages;
+  int slot_elements;  ///< of a stage for the rows of x, and for those of dy
+  unsigned end_rows;  ///< at each end of a tensor
+};
+
+/// A team's sums of its columns, to its row in shared memory, where a column stands as far past a
+/// vector's start as in the team's rows. Then the sums of all teams, added up, to `sums`. All
+/// threads of the block call it.
+template <int kElements, int kVectors>
+__device__ void add_teams(const Vector<float, kElements> (&of_thread)[kVectors], const Cut& cut,
+                          int first_start, int cols, float* sums) {
+  auto* const of_teams = dynamic_shared<Vector<float, kElements>>();
+  const int team_vectors = cut.row_threads * kVectors;
+  const int team = threadIdx.x / cut.row_threads;
+  const int thread = threadIdx.x % cut.row_threads;
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    of_teams[team * team_vectors + i * cut.row_threads + thread] = of_thread[i];
+  }
+  __syncthreads();
+  for (int col = threadIdx.x; col < cols; col += blockDim.x) {
+    float sum = 0.0f;
+    for (unsigned other = 0; other < cut.step_rows; ++other) {
+      const int start = (first_start + other * cols) % kElements;
+      const auto* const of_team = reinterpret_cast<float*>(of_teams + other * team_vectors);
+      sum += of_team[start + col];
+    }
+    sums[col] = sum;
+  }
+  __syncthreads();
+}
+
+/// A block takes a step of neighbouring rows at a time, a row a team, then those gridDim.x steps
+/// further on, which start alike. A stage of the ring holds the step's rows of x, then those of dy.
+template <typename T, typename W, Kind kKind, typename Fit, typename Taking>
+__global__ void __launch_bounds__(Fit::kThreads, Fit::kBlocks)
+    layer_norm_backward(BackwardArgs<T, W> a, Cut cut, float inverse_cols, PartialSums sums) {
+  constexpr int kElements = kVectorElements<T>;
+  constexpr int kVectors = Fit::kColumns / kElements;
+  constexpr bool kLayer = kKind == Kind::Layer;
+  __shared__ Barrier full[kMostStages];
+  const auto rows = static_cast<unsigned>(a.rows);  // [2]
+  const auto cols = static_cast<int>(a.cols);
+  const int team = threadIdx.x / cut.row_threads;
+  const int thread = threadIdx.x % cut.row_threads;
+  const int team_warps = cut.row_threads / kWarpSize;
+  const unsigned first_step = blockIdx.x * cut.step_rows;
+  const unsigned stride = gridDim.x * cut.step_rows;
+
+  const int64_t first_element = first_step * a.cols;  // [3]
+  const int start = start_in_vector(a.dx + first_element + team * cols);
+  const OwnColumns own{thread * kElements - start, cut.row_threads * kElements, cols};
+  const int x_at = start_in_vector(a.x + first_element) + team * cols;  // [4]
+  const int dy_at = start_in_vector(a.dy + first_element) + team * cols;
+
+  const int stage_vectors = 2 * cut.slot_elements / kElements;
+  Ring<T> ring{dynamic_shared<Packed<T, kElements>>(), stage_vectors, cut.stages, full};
+  const auto piece_of = [&](const T* tensor, unsigned step) {
+    const auto count = static_cast<int>(min(rows - step, cut.step_rows)) * cols;
+    return TensorPiece<T>(tensor, a.rows * a.cols, step * a.cols, count);
+  };
+  const auto at_end = [&](unsigned step) {  // of the tensor
+    return step < cut.end_rows || step + cut.step_rows + cut.end_rows > rows;
+  };
+  const auto request = [&](unsigned step, int stage) {
+    if (step >= rows) return;
+    T* const x_slot = reinterpret_cast<T*>(ring.slot(stage));
+    T* const dy_slot = x_slot + cut.slot_elements;
+    if (at_end(step)) {
+      const auto x = piece_of(a.x, step);
+      const auto dy = piece_of(a.dy, step);
+      full[stage].arrive_and_expect(x.copy_bytes() + dy.copy_bytes());
+      x.copy(x_slot, full[stage]);
+      dy.copy(dy_slot, full[stage]);
+      return;
+    }
+    const int64_t first = step * a.cols;
+    const int count = cut.step_rows * cols;
+    const WholeVectors x(a.x + first, count);
+    const WholeVectors dy(a.dy + first, count);
+    full[stage].arrive_and_expect(x.bytes + dy.bytes);
+    bulk_load(x_slot, x.boundary, x.bytes, full[stage]);
+    bulk_load(dy_slot, dy.boundary, dy.bytes, full[stage]);
+  };
+  if (threadIdx.x == 0) {
+    ring.fill([&](int stage) { request(first_step + stage * stride, stage); });
+  }
+  launch_dependents();
+
+  const auto statistics_of = [&](unsigned row) {  // mean and rstd
+    if (row >= rows) return make_float2(0.0f, 0.0f);
+    const float mean = kLayer ? a.mean[row] : 0.0f;
+    return make_float2(mean, a.rstd[row]);
+  };
+  float2 next = statistics_of(first_step + team);
+  Packed<W, kElements> weight[kVectors];  // [5]
+  Vector<float, kElements> dweight[kVectors] = {};
+  Vector<float, kElements> dbias[kVectors] = {};
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    weight[i] = own.load<kElements>(i, a.weight, 1.0f);
+  }
+  __syncthreads();
+
+  for (unsigned step = first_step; step < rows; step += stride) {
+    const unsigned row = step + team;
+    const bool there = row < rows;
+    const float mean = next.x;
+    const float rstd = next.y;
+    next = statistics_of(row + stride);
+    T* const slot = reinterpret_cast<T*>(ring.wait());
+    if (at_end(step)) {  // [6]
+      piece_of(a.x, step).bring_ends(slot);
+      piece_of(a.dy, step).bring_ends(slot + cut.slot_elements);
+      __syncthreads();
+    }
+    const T* const x_row = slot + x_at;
+    const T* const dy_row = slot + cut.slot_elements + dy_at;
+    GradientTerms<kElements> terms[kVectors];
+    float2 c = make_float2(0.0f, 0.0f);
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      Packed<T, kElements> x{};
+      Packed<T, kElements> dy{};
+      if (there && own.has(i)) {
+        x = Taking::take(own, i, x_row);  // [7]
+        dy = Taking::take(own, i, dy_row);
+      }
+      stay_packed(weight[i]);
+      terms[i] = GradientTerms<kElements>(x, dy, weight[i], mean, rstd);
+      terms[i].add_to(c);
+      for (int k = 0; k < kElements; ++k) {
+        dweight[i].at[k] += terms[i].dy[k] * terms[i].xhat[k];
+        if (kLayer) dbias[i].at[k] += terms[i].dy[k];
+      }
+    }
+    c = team_sums<Fit::kThreads, kMostStages>(c, ring.stage, team * team_warps, team_warps);  // [8]
+
+    if (threadIdx.x == 0) {  // [10]
+      const unsigned step_ahead = step + cut.stages * stride;
+      request(step_ahead, ring.stage);
+    }
+    ring.advance();
+
+    const float c1 = c.x * inverse_cols * rstd;
+    const float c2 = kLayer ? c.y * inverse_cols * rstd : 0.0f;
+    T* const dx_row = a.dx + row * a.cols;
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      float dx[kElements];
+      for (int k = 0; k < kElements; ++k) {
+        dx[k] = rstd * terms[i].wdy[k] - (terms[i].xhat[k] * c1 + c2);
+      }
+      if (there && own.has(i)) own.store(i, dx_row, dx);  // [9]
+    }
+  }
+
+  const int64_t part = blockIdx.x * a.cols;  // [11]
+  const int first_start = start_in_vector(a.dx + first_element);
+  add_teams(dweight, cut, first_start, cols, sums.dweight + part);
+  if (kLayer) add_teams(dbias, cut, first_start, cols, sums.dbias + part);
+}
+
+/// As many blocks as the GPU has places for, or as --blocks says.
+int64_t most_blocks(int group, int64_t places) {
+  return group > 0 ? group : multiprocessors() * places;
+}
+
+/// Rows of up to kThreads · kColumns columns, each with as few warps as hold it, and in a block as
+/// many as it has threads for.
+template <Kind kKind, typename Fit, typename Taking, typename T, typename W>
+void launch_rows(const BackwardArgs<T, W>& a) {
+  constexpr int kElements = kVectorElements<T>;
+  constexpr int kVectors = Fit::kColumns / kElements;
+  const auto cols = static_cast<int>(a.cols);
+  const auto row_threads =
+      static_cast<int>(blocks_for(row_vectors(a.dx, a.cols), kVectors * kWarpSize) * kWarpSize);
+  const unsigned step_rows = Fit::kThreads / row_threads;
+  const unsigned threads = step_rows * row_threads;
+  const int slot_elements = slot_elements_for<T>(step_rows, cols);
+  const auto stage_bytes = static_cast<int>(2 * slot_elements * sizeof(T));
+  const int room = (max_shared_bytes() - kSpareBytes) / Fit::kBlocks / stage_bytes;
+  const int stages = std::clamp(room, 2, kMostStages);
+  const auto sums_bytes = static_cast<int>(threads * Fit::kColumns * sizeof(float));
+  const auto shared_bytes = static_cast<std::size_t>(std::max(stages * stage_bytes, sums_bytes));
+
+  const unsigned end_rows = rows_at_end<T>(a.cols);
+  const Cut cut{row_threads, step_rows, stages, slot_elements, end_rows};
+
+  const int64_t most = most_blocks(a.group, Fit::kBlocks);
+  const int64_t in_step = blocks_in_step<T>(most, step_rows, a.cols);
+  const int64_t steps = blocks_for(a.rows, step_rows);
+  const int64_t blocks = std::min(in_step, steps);
+  const float inverse_cols = 1.0f / static_cast<float>(a.cols);
+  const PartialSums sums = partial_sums(a, blocks);
+  const dim3 grid(static_cast<unsigned>(blocks));
+  launch(layer_norm_backward<T, W, kKind, Fit, Taking>, {grid, threads, shared_bytes, a.stream}, a,
+         cut, inverse_cols, sums);
+  add_partial_sums<EarlyStart, kMostCols>(a, sums, blocks);
+}
+
+/// x, dy and dx start alike.
+template <Kind kKind, typename T, typename W>
+void run_alike(const BackwardArgs<T, W>& a) {
+  using Middle = std::conditional_t<sizeof(T) < sizeof(float), TwoBlocks, ManyWarps>;
+  const int64_t columns = row_vectors(a.dx, a.cols) * kVectorElements<T>;  // [12]
+  if (columns <= kFewColumns) {
+    launch_rows<kKind, FewWarps, TakeVectors>(a);
+  } else if (columns <= kMostColumns<ManyWarps> / 2) {
+    launch_rows<kKind, ManyWarps, TakeVectors>(a);
+  } else if (columns <= kMostColumns<Middle>) {
+    launch_rows<kKind, Middle, TakeVectors>(a);
+  } else {
+    launch_rows<kKind, ManyWarps, TakeVectors>(a);
+  }
+}
+
+/// One of them starts elsewhere.
+template <Kind kKind, typename T, typename W>
+void run_apart(const BackwardArgs<T, W>& a) {
+  launch_rows<kKind, ManyWarps, TakeElements>(a);  // [13]
+}
+
+template <Kind kKind, typename T, typename W>
+void run_kind(const BackwardArgs<T, W>& a) {
+  const int start = start_in_vector(a.dx);
+  const bool alike = start_in_vector(a.x) == start && start_in_vector(a.dy) == start;
+  if (alike) {
+    run_alike<kKind>(a);
+  } else {
+    run_apart<kKind>(a);
+  }
+}
+
+template <typename T, typename W>
+void run(const BackwardArgs<T, W>& a) {
+  if (a.kind == Kind::Layer) {
+    run_kind<Kind::Layer>(a);
+  } else {
+    run_kind<Kind::Rms>(a);
+  }
+}
+
+const Registration registration{{
+    .id = "bwd15",
+    .title = "Rows that start anywhere, their sums in registers",
+    .teaches = "rows that start alike for a thread, so that its sums stay in registers",
+    .source = "this repository",
+    .parent = "bwd12",
+    .road = Road::UnalignedRows,
+    .usual_cols = 2049,
+    .group = "blocks",
+    .min_architecture = 90,
+    .max_cols = kMostCols,
+    .max_cols_because = "a block holds a whole row",
+    .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
+                             run<__nv_bfloat16, float>},
+    .predicted_bytes = [](const Problem& p, const Gpu&) -> std::int64_t {
+      return 3 * p.tensor_bytes() + parameter_bytes(p);
+    },
+    .workspace_bytes = [](const Problem& p) -> std::int64_t {
+      constexpr int64_t kMostPeriod = kVectorElements<__half>;
+      const int64_t blocks = std::max(most_blocks(p.group, kMostBlocks), kMostPeriod);
+      return partial_sums_bytes(p, std::min(p.rows, blocks));
+    },
+}};
+
+}  // namespace bwd15
