@@ -13,8 +13,9 @@ namespace {
 // peers, at seven shapes (peers_h100.jsonl), and has a line of its own. Mixed types, null
 // parameters and most other GPUs are not measured and get the same chapters. So does an H200, where
 // at 19 of the 123 shapes fwd08 takes 3 to 14 % less time: at 18 widths of half and at float 8192 x
-// 16384 (h200.jsonl). Rows that start at no 16-byte boundary are not measured either; they get
-// fwd06 and bwd09. Each chapter finds its launch shape itself; those that need Hopper refuse older
+// 16384 (h200.jsonl). Rows of up to 512 columns, and rows that start at no 16-byte boundary, were
+// compared at a few shapes of 128 MiB a tensor and of 8 MiB (the laboratories of fwd10, fwd11,
+// bwd14 and bwd15). Each chapter finds its launch shape itself; those that need Hopper refuse older
 // GPUs, and the next line is asked.
 constexpr std::int64_t kBlockColumns = 16384;  // of the widest row that a block holds
 constexpr int kFirstWith227KB = 90;            // of shared memory a block
@@ -34,9 +35,43 @@ constexpr Choice kChoices[] = {
      .min_cols = 2305,
      .max_cols = 2815,
      .max_architecture = kLastWith227KB},
+    {.chapter = "fwd10",
+     .because = "96 us for fwd06's 198 at bf16 1048576 x 64: a row of fwd06 has a warp, most of it "
+                "idle",
+     .direction = Direction::Forward,
+     .max_cols = 255},
     {.chapter = "fwd06",
-     .because = "the fastest, or within 3 % of it, at each of the other forward shapes",
+     .because =
+         "the fastest, or within 3 % of it, at each other shape of rows that start at 16-byte "
+         "boundaries",
+     .direction = Direction::Forward,
+     .needs_aligned = true},
+    {.chapter = "fwd10",
+     .because = "149 us for fwd06's 277 at bf16 131072 x 511",
+     .direction = Direction::Forward,
+     .max_cols = 512},
+    {.chapter = "fwd11",
+     .because = "116 us for fwd06's 175 at bf16 16384 x 4097, 108 for 144 at 65536 x 1001",
+     .direction = Direction::Forward,
+     .dtype = DType::BF16},
+    {.chapter = "fwd11",
+     .because = "as with bf16; floats, whose vectors are of four, gain 1 % or lose 5",
+     .direction = Direction::Forward,
+     .dtype = DType::F16},
+    {.chapter = "fwd06",
+     .because = "it takes every width and alignment",
      .direction = Direction::Forward},
+    {.chapter = "bwd14",
+     .because = "150 us for bwd12's 478 at bf16 1048576 x 64, 123 for bwd09's 262 at 300000 x 127",
+     .direction = Direction::Backward,
+     .max_cols = 192},
+    {.chapter = "bwd14",
+     .because =
+         "147 us for bwd12's 157 at bf16 262144 x 256; at 16384 x 256 19.4 for 18.5, for its "
+         "last sum does not start early",
+     .direction = Direction::Backward,
+     .max_cols = 256,
+     .min_rows = 65536},
     {.chapter = "bwd12",
      .because = "the fastest, or within 3 % of it, at each other shape up to 8192 columns",
      .direction = Direction::Backward,
@@ -66,6 +101,12 @@ constexpr Choice kChoices[] = {
      .min_cols = 8193,
      .max_cols = kBlockColumns,
      .min_architecture = kFirstWith227KB,
+     .max_architecture = kLastWith227KB},
+    {.chapter = "bwd15",
+     .because = "167 us for bwd09's 333 at bf16 16384 x 4097, 163 for 213 at 65536 x 1001, 165 for "
+                "193 at f32 8192 x 4097",
+     .direction = Direction::Backward,
+     .min_cols = 513,
      .max_architecture = kLastWith227KB},
     {.chapter = "bwd09",
      .because = "the fastest of those that take every width, alignment and GPU",
