@@ -1,15 +1,17 @@
 // bwd07 · Gradients from y
 //
-// Every chapter so far has the forward pass keep x, for one purpose: xhat. But y is kept in any
-// case, by the layer that reads it, and xhat = (y - bias) / weight is in it. So x and mean can be
-// freed. What this costs is digits: a division by a small weight magnifies the rounding of y.
+// bwd09 reads x and mean for one purpose: xhat. But y is kept in any case, by the layer that reads
+// it, and xhat = (y - bias) / weight is in it. So x and mean can be freed. What this costs is
+// digits: a division by a small weight magnifies the rounding of y.
 //
-// It should cost no time: y takes x's place, byte for byte. And where bwd06 reads both tensors
-// twice, here dx and the sums share one walk, since one product, dy · (y - bias), serves c1 and
-// dweight. A division is needed only in dx, and there by the same number in every row.
+// It should cost no time: the kernel is bwd09's, and y takes the place of x, byte for byte. What is
+// new is `TermsFromY` in place of `GradientTerms`, and 1 / weight in shared memory.
 #include "common/kernel/chapter.h"
+#include "common/kernel/gradient_terms.h"
 #include "common/kernel/partial_sums.h"
+#include "common/kernel/persistent.h"
 #include "common/kernel/reduce.h"
+#include "common/kernel/thread_columns.h"
 #include "common/kernel/vector.h"
 
 namespace bwd07 {
@@ -20,198 +22,199 @@ __device__ inline float clamp_by_magnitude(float weight, float least) {
   return copysignf(fmaxf(fabsf(weight), least), weight);  // [1]
 }
 
-/// The weight or bias from column `col` on; `otherwise` where there is none.
-template <int kElements, typename W>
-__device__ Packed<W, kElements> parameter_or(float otherwise, const W* tensor, int64_t col,
-                                             int64_t cols) {
-  return load_if<kElements>(tensor != nullptr && col < cols, tensor, col, otherwise);
+/// In place of xhat_from_x, which is (x - mean) * rstd.
+__device__ inline float xhat_from_y(float y, float bias, float inverse_weight) {
+  return (y - bias) * inverse_weight;
 }
 
-/// What is known of one vector's columns in a row, without a division: y - bias in place of xhat.
+/// What dx, dweight and dbias are made of, for the columns of one vector.
 template <int kElements>
-struct Terms {
-  float centred[kElements], dy[kElements], wdy[kElements];
+struct TermsFromY {
+  float xhat[kElements], dy[kElements], wdy[kElements];
+  float wdy_xhat[kElements];
 
-  Terms() = default;
+  TermsFromY() = default;
   template <typename T, typename W>
-  __device__ Terms(const Packed<T, kElements>& y, const Packed<T, kElements>& packed_dy,
-                   const BackwardArgs<T, W>& a, int64_t col) {
-    float bias[kElements], weight[kElements];
-    to_floats(y, centred);
+  __device__ TermsFromY(const Packed<T, kElements>& packed_y, const Packed<T, kElements>& packed_dy,
+                        const Packed<W, kElements>& weight, const Packed<W, kElements>& packed_bias,
+                        const float (&inverse_weight)[kElements]) {
+    float y[kElements];
+    float bias[kElements];
+    to_floats(packed_y, y);
+    to_floats(packed_bias, bias);
     to_floats(packed_dy, dy);
-    to_floats(parameter_or<kElements>(0.0f, a.bias, col, a.cols), bias);
-    to_floats(parameter_or<kElements>(1.0f, a.weight, col, a.cols), weight);
+    to_floats(weight, wdy);
     for (int k = 0; k < kElements; ++k) {
-      centred[k] -= bias[k];
-      wdy[k] = dy[k] * weight[k];
+      xhat[k] = xhat_from_y(y[k], bias[k], inverse_weight[k]);
+      wdy_xhat[k] = dy[k] * (y[k] - bias[k]);  // [2]
+      wdy[k] *= dy[k];
     }
   }
-  __device__ void add_to(float2& sums) const {  // of wdy · xhat, and of wdy
+  __device__ void add_to(float2& sums) const {
     for (int k = 0; k < kElements; ++k) {
-      sums.x += dy[k] * centred[k];  // [2]
+      sums.x += wdy_xhat[k];
       sums.y += wdy[k];
     }
   }
 };
 
-constexpr int kThreadsPerMultiprocessor = 1024;  // [3]
+/// What a thread has of one row.
+template <typename Team, typename T>
+struct Row {
+  Packed<T, Team::kElements> y[Team::kVectors];
+  Packed<T, Team::kElements> dy[Team::kVectors];
+  float rstd;
+};
 
-/// A block walks the rows group, group + groups, ... in the columns of its slice. `wide_sums` are
-/// N c1 and N c2 of each row, and null where a slice is a whole row.
-template <typename T, typename W, int kThreads, int kElements>
-__global__ void __launch_bounds__(kThreads, kThreadsPerMultiprocessor / kThreads)
-    layer_norm_backward(BackwardArgs<T, W> a, unsigned groups, PartialSums sums,
-                        const float2* wide_sums) {
-  constexpr int kVectors = kVectorElements<T> / kElements;         // [4]
-  __shared__ float inverse_weight[kVectors][kElements][kThreads];  // [5]
-  const int64_t group = blockIdx.x % groups;
-  const int64_t slice = blockIdx.x / groups;
-  const auto column = [=](int i) {
-    return ((slice * kVectors + i) * kThreads + threadIdx.x) * kElements;
+/// `means` has c1 and c2 of each row where rows are cut in slices, and is null where they are not.
+template <typename Team, typename T, typename W>
+__global__ void __launch_bounds__(Team::kThreads, Team::kBlocks)
+    layer_norm_backward(BackwardArgs<T, W> a, Shares shares, PartialSums sums,
+                        const float2* means) {
+  constexpr int kElements = Team::kElements;
+  constexpr int kVectors = Team::kVectors;
+  const int team = threadIdx.x / Team::kRowThreads;
+  const int thread = threadIdx.x % Team::kRowThreads;
+  const int64_t group = blockIdx.y;
+  const int64_t first_row = group * Team::kTeams;
+  const int64_t slice = blockIdx.x * shares.slice_cols;
+  const auto cols = static_cast<int>(min(shares.slice_cols, a.cols - slice));
+  const ThreadColumns own{thread * kElements, Team::kRowThreads * kElements, cols};
+  const int64_t first_col = slice + own.first;
+  const auto column = [=](int i) { return first_col + i * own.apart; };
+  const bool layer = a.kind == Kind::Layer;
+  const float inverse_cols = 1.0f / static_cast<float>(a.cols);
+
+  const auto load_parameter = [&](const W* tensor, int i, float otherwise) {
+    const bool given = tensor != nullptr && own.has(i);
+    return load_if<kElements>(given, tensor, column(i), otherwise);
   };
+  __shared__ float inverse_weight[kVectors][kElements][Team::kThreads];  // [3]
+  Packed<W, kElements> weight[kVectors];
+#pragma unroll
   for (int i = 0; i < kVectors; ++i) {
-    float weight[kElements];
-    to_floats(parameter_or<kElements>(1.0f, a.weight, column(i), a.cols), weight);
+    weight[i] = load_parameter(a.weight, i, 1.0f);
+    float divisor[kElements];
+    to_floats(weight[i], divisor);
     for (int k = 0; k < kElements; ++k) {
-      const float least = a.weight != nullptr ? a.eps : 0.0f;
-      inverse_weight[i][k][threadIdx.x] = 1.0f / clamp_by_magnitude(weight[k], least);
+      if (a.weight != nullptr) divisor[k] = clamp_by_magnitude(divisor[k], a.eps);
+      inverse_weight[i][k][threadIdx.x] = 1.0f / divisor[k];
     }
   }
+  ColumnSums<Team> dweight = {};
+  ColumnSums<Team> dbias = {};
 
-  float weighted_dweight[kVectors][kElements] = {};
-  float dbias[kVectors][kElements] = {};
-  const float inverse_cols = 1.0f / static_cast<float>(a.cols);
-  Packed<T, kElements> y[kVectors], dy[kVectors];
-  float next_rstd;
   const auto load = [&](int64_t row) {
-    next_rstd = row < a.rows ? a.rstd[row] : 0.0f;
+    Row<Team, T> loaded;
+    const bool there = row < a.rows;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      const bool there = row < a.rows && column(i) < a.cols;
-      y[i] = load_if<kElements>(there, a.y, row * a.cols + column(i));
-      dy[i] = load_if<kElements>(there, a.dy, row * a.cols + column(i));
+      const bool given = there && own.has(i);
+      const int64_t at = row * a.cols + column(i);
+      loaded.y[i] = load_if<kElements>(given, a.y, at);
+      loaded.dy[i] = load_if<kElements>(given, a.dy, at);
     }
+    loaded.rstd = there ? a.rstd[row] : 0.0f;
+    return loaded;
   };
-  load(group);
-  int turn = 0;
-  for (int64_t row = group; row < a.rows; row += groups) {
-    Terms<kElements> t[kVectors];
-    const float rstd = next_rstd;
+  Row<Team, T> next = load(first_row + team);
+  int parity = 0;
+  for (int64_t step = first_row; step < a.rows; step += shares.rows_a_step) {
+    const int64_t row = step + team;
+    const Row<Team, T> now = next;
+    next = load(row + shares.rows_a_step);
+
+    TermsFromY<kElements> terms[kVectors];
     float2 c = make_float2(0.0f, 0.0f);
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      t[i] = {y[i], dy[i], a, column(i)};
-      t[i].add_to(c);
+      const auto bias = load_parameter(a.bias, i, 0.0f);  // [4]
+      float inverse[kElements];
       for (int k = 0; k < kElements; ++k) {
-        weighted_dweight[i][k] += t[i].dy[k] * t[i].centred[k];
-        dbias[i][k] += t[i].dy[k];
+        inverse[k] = inverse_weight[i][k][threadIdx.x];
+      }
+      terms[i] = {now.y[i], now.dy[i], weight[i], bias, inverse};
+      terms[i].add_to(c);
+      for (int k = 0; k < kElements; ++k) {
+        dweight[i].at[k] += terms[i].dy[k] * terms[i].xhat[k];
+        dbias[i].at[k] += terms[i].dy[k];
       }
     }
-    load(row + groups);  // [6]
-    c = wide_sums == nullptr ? row_sums<kThreads, kThreads>(c, turn) : wide_sums[row];
-    const float c1 = c.x * inverse_cols;
-    const float c2 = a.kind == Kind::Layer ? c.y * inverse_cols : 0.0f;
+    if (means == nullptr) {
+      c = row_sums<Team::kThreads, Team::kRowThreads>(c, parity);
+      c.x *= inverse_cols;
+      c.y = layer ? c.y * inverse_cols : 0.0f;
+    } else {
+      c = means[row];
+    }
+    const float c1 = c.x;
+    const float c2 = c.y;
+    parity ^= 1;
+
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
+      if (row >= a.rows || !own.has(i)) continue;
+      const int64_t at = row * a.cols + column(i);
       float dx[kElements];
       for (int k = 0; k < kElements; ++k) {
-        const float xhat = t[i].centred[k] * inverse_weight[i][k][threadIdx.x];
-        dx[k] = rstd * (t[i].wdy[k] - c2 - xhat * c1);
+        dx[k] = now.rstd * (terms[i].wdy[k] - c2 - terms[i].xhat[k] * c1);
       }
-      if (column(i) < a.cols) store(a.dx, row * a.cols + column(i), dx);
+      store(a.dx, at, dx);
     }
-    turn ^= 1;
   }
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    if (column(i) >= a.cols) continue;
-    float dweight[kElements];
-    for (int k = 0; k < kElements; ++k) {
-      dweight[k] = weighted_dweight[i][k] * inverse_weight[i][k][threadIdx.x];  // [7]
-    }
-    store(sums.dweight, group * a.cols + column(i), dweight);
-    if (sums.dbias != nullptr) store(sums.dbias, group * a.cols + column(i), dbias[i]);
-  }
+
+  add_teams<Team>(dweight);
+  add_teams<Team>(dbias);
+  if (team > 0) return;
+  const int64_t part = group * a.cols + slice;
+  store_sums(own, dweight, sums.dweight + part);
+  if (layer) store_sums(own, dbias, sums.dbias + part);
 }
 
-/// N c1 and N c2 of a row, where no block of the kernel above sees the whole of it.
-constexpr int kWideThreads = 512;
-template <typename T, typename W, int kElements>
-__global__ void __launch_bounds__(kWideThreads) wide_row_sums(BackwardArgs<T, W> a, float2* sums) {
-  const int64_t start = blockIdx.x * a.cols;
+/// c1 and c2 of each row that is cut in slices: row_means of bwd09, from y.
+template <int kElements, typename T, typename W>
+__global__ void __launch_bounds__(kMeansThreads)
+    row_means_from_y(BackwardArgs<T, W> a, float2* means) {
+  const int64_t row = blockIdx.x;
+  const int64_t start = row * a.cols;
   float2 c = make_float2(0.0f, 0.0f);
 #pragma unroll 4
-  for (int64_t col = threadIdx.x * kElements; col < a.cols; col += kWideThreads * kElements) {
+  for (int64_t col = threadIdx.x * kElements; col < a.cols; col += kMeansThreads * kElements) {
     const auto y = load_if<kElements>(true, a.y, start + col);
     const auto dy = load_if<kElements>(true, a.dy, start + col);
-    const Terms<kElements> terms(y, dy, a, col);
+    const auto weight = load_if<kElements>(a.weight != nullptr, a.weight, col, 1.0f);
+    const auto bias = load_if<kElements>(a.bias != nullptr, a.bias, col, 0.0f);
+    const float unused[kElements] = {};  // xhat is not in c1 and c2
+    const TermsFromY<kElements> terms(y, dy, weight, bias, unused);
     terms.add_to(c);
   }
-  c = row_sums<kWideThreads, kWideThreads>(c, 0);
-  if (threadIdx.x == 0) sums[blockIdx.x] = c;
+  c = row_sums<kMeansThreads, kMeansThreads>(c, 0);
+  if (threadIdx.x > 0) return;
+  const float c1 = c.x / a.cols;
+  const float c2 = a.kind == Kind::Layer ? c.y / a.cols : 0.0f;
+  means[row] = make_float2(c1, c2);
 }
 
-constexpr int kMinThreads = 64;
-constexpr int kMaxThreads = 1024;
-constexpr int kSliceThreads = 256;
-
-/// How the work is cut: `slices` blocks of `threads` side by side on a row, and as many groups of
-/// rows as the GPU holds blocks at once.
-struct Plan {
-  int threads = kMinThreads;
-  int64_t slices, groups;
-
-  Plan(int64_t rows, int64_t cols, int64_t element_bytes, int asked) {
-    const int64_t elements = 16 / element_bytes;
-    while (threads < kMaxThreads && threads * elements < cols) threads *= 2;
-    if (threads * elements < cols) threads = kSliceThreads;  // [8]
-    slices = (cols - 1) / (threads * elements) + 1;
-    const int64_t places = int64_t{multiprocessors()} * kThreadsPerMultiprocessor / threads;
-    const int64_t at_once = std::max<int64_t>(places / slices, 1);
-    groups = std::min(rows, asked > 0 ? asked : at_once);
+template <typename Team, typename T, typename W>
+void launch_team(const BackwardArgs<T, W>& a, const Shares& shares) {
+  const PartialSums sums = partial_sums(a, shares.groups);
+  float2* const means = means_in_workspace(a, shares);
+  if (means != nullptr) {
+    launch(row_means_from_y<Team::kElements, T, W>,
+           {blocks_for(a.rows, 1), kMeansThreads, 0, a.stream}, a, means);
   }
-};
-
-template <int kElements, int kThreads, typename T, typename W>
-void launch_plan(const BackwardArgs<T, W>& a, const Plan& plan) {
-  const PartialSums sums = partial_sums(a, plan.groups);
-  float2* wide_sums = nullptr;
-  if (plan.slices > 1) {
-    wide_sums = reinterpret_cast<float2*>(sums.dweight + 2 * plan.groups * a.cols);
-    launch(wide_row_sums<T, W, kElements>, {blocks_for(a.rows, 1), kWideThreads, 0, a.stream}, a,
-           wide_sums);
-  }
-  launch(layer_norm_backward<T, W, kThreads, kElements>,
-         {blocks_for(plan.groups * plan.slices, 1), kThreads, 0, a.stream}, a,
-         static_cast<unsigned>(plan.groups), sums, wide_sums);
-  add_partial_sums(a, sums, plan.groups);
-}
-
-/// Looks for the plan's block size, from the smallest on.
-template <int kElements, int kThreads, typename T, typename W>
-void run_plan(const BackwardArgs<T, W>& a, const Plan& plan) {
-  if (plan.threads == kThreads) {
-    launch_plan<kElements, kThreads>(a, plan);
-  } else if constexpr (kThreads < kMaxThreads) {
-    run_plan<kElements, kThreads * 2>(a, plan);
-  } else {
-    throw std::logic_error("bwd07 has no kernel for blocks of " + std::to_string(plan.threads) +
-                           " threads, which its plan for rows of " + std::to_string(a.cols) +
-                           " columns asks for");
-  }
+  launch(layer_norm_backward<Team, T, W>, {shares.grid(), Team::kThreads, 0, a.stream}, a, shares,
+         sums, means);
+  add_partial_sums(a, sums, shares.groups);
 }
 
 template <typename T, typename W>
 void run(const BackwardArgs<T, W>& a) {
-  const Plan plan(a.rows, a.cols, sizeof(T), a.group);
-  constexpr int kElements = kVectorElements<T>;
-  if (a.cols % kElements == 0 && at_16_bytes(a.y, a.dy, a.dx, a.weight, a.bias))
-    run_plan<kElements, kMinThreads>(a, plan);
-  else
-    run_plan<1, kMinThreads>(a, plan);  // [4]
+  const bool aligned =
+      a.cols % kVectorElements<T> == 0 && at_16_bytes(a.y, a.dy, a.dx, a.weight, a.bias);
+  run_shares(a, aligned, a.group,
+             [&]<typename Team>(Team, const Shares& shares) { launch_team<Team>(a, shares); });
 }
-
-Plan plan_of(const Problem& p) { return {p.rows, p.cols, p.element_bytes(), p.group}; }
 
 const Registration registration{{
     .id = "bwd07",
@@ -225,15 +228,10 @@ const Registration registration{{
     .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
                              run<__nv_bfloat16, float>},
     .predicted_bytes = [](const Problem& p, const Gpu& gpu) -> std::int64_t {
-      const int walks = plan_of(p).slices > 1 ? 2 : 1;
-      const std::int64_t reads = 2 * device_reads(walks, 2 * p.tensor_bytes(), gpu);
       const std::int64_t mean_bytes = 4 * p.rows;  // which is not read
-      return (reads + 1) * p.tensor_bytes() + parameter_bytes(p) - mean_bytes;
+      return shares_predicted_bytes(p, gpu) - mean_bytes;
     },
-    .workspace_bytes = [](const Problem& p) -> std::int64_t {
-      const Plan plan = plan_of(p);
-      return partial_sums_bytes(p, plan.groups) + (plan.slices > 1 ? 8 * p.rows : 0);
-    },
+    .workspace_bytes = [](const Problem& p) -> std::int64_t { return shares_bytes(p, p.group); },
 }};
 
 }  // namespace bwd07

@@ -7,6 +7,8 @@
 
 namespace lnc {
 
+__device__ inline float xhat_from_x(float x, float mean, float rstd) { return (x - mean) * rstd; }
+
 /// What dx, dweight and dbias are made of, for the columns of one vector.
 template <int kElements>
 struct GradientTerms {
@@ -21,7 +23,7 @@ struct GradientTerms {
     to_floats(packed_dy, dy);
     to_floats(weight, wdy);
     for (float& value : xhat) {
-      value = (value - mean) * rstd;
+      value = xhat_from_x(value, mean, rstd);
     }
     for (int k = 0; k < kElements; ++k) {
       wdy[k] *= dy[k];

@@ -258,7 +258,8 @@ def int64(code) -> Iterator[Edit]:
 
 def kind(code) -> Iterator[Edit]:
     """Each question whether the norm is Layer or Rms: yes; no."""
-    question = r"[\w.]+ [!=]= (?:Kind|Norm)::\w+|(?<!bool )(?<![\w.&] )\b(?:layer|has_mean)\b(?=\s*(?:\?|&&|\|\||\)))"
+    question = (r"[\w.]+ [!=]= (?:Kind|Norm)::\w+|"
+                r"(?<!bool )(?<![\w.&] )\b(?:layer|kLayer|has_mean)\b(?=\s*(?:\?|&&|\|\||\)))")
     for match in in_bodies(code, question):
         for answer in ("true", "false"):
             yield Edit(match.start(), match.end(), answer)

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""spills.py BUILD_DIRECTORY: no kernel that the dispatch picks for aligned rows keeps a register in
-memory.
+"""spills.py BUILD_DIRECTORY: no kernel that the dispatch may pick keeps a register in memory.
 
 Reads what ptxas said while `make compile-cuda` compiled the chapters that notebooks/data/chapters.json
 says the dispatch chooses from. A kernel has a stack frame where its registers did not suffice (a spill), or
@@ -20,13 +19,6 @@ from measurements import DataError  # noqa: E402
 
 JUDGED = "sm_90"
 
-# Which of a chapter's kernels serve rows that start at no 16-byte boundary: they go element by
-# element, with all that a vector's thread holds, and may spill. A chapter that is not here must not.
-UNALIGNED = {
-    "bwd07": r"::layer_norm_backward<.*, 1>$",  # kElements
-    "bwd09": r"::layer_norm_backward<.*, 1, (true|false)>$",
-}
-
 
 class Known(NamedTuple):
     """Kernels that spill, how much at most, and why that is accepted."""
@@ -40,9 +32,6 @@ KNOWN = [
     Known(r"bwd11::layer_norm_backward<.*, 32>$", 8,
           "64 of a thread's 128 registers hold dweight and dbias; one number goes to memory and back in "
           "a row of more than 8192 columns"),
-    Known(r"bwd09::layer_norm_backward<.*, 512, 4, 8, false>$", 24,
-          "rows of 8193 to 16384 halves: 64 of a thread's 128 registers hold dweight and dbias; the "
-          "table picks bwd11 there"),
 ]
 
 
@@ -70,20 +59,18 @@ def read_report(text):
 def judge(chapter, kernels):
     """(Lines to print, whether all is well, the KNOWN entries that were needed), of a chapter."""
     lines, good, needed = [], True, set()
-    unaligned = UNALIGNED.get(chapter)
-    aligned = [k for k in kernels if unaligned is None or not re.search(unaligned, k.name)]
-    for kernel in (k for k in aligned if k.stack_bytes > 0 and k.architecture == JUDGED):
+    for kernel in (k for k in kernels if k.stack_bytes > 0 and k.architecture == JUDGED):
         known = next((k for k in KNOWN if re.search(k.kernels, kernel.name)), None)
         accepted = known is not None and kernel.stack_bytes <= known.bytes
         good = good and accepted
         needed |= {known} if known else set()
         lines.append(f"{'known' if accepted else 'SPILL'}  {kernel.name}: {kernel.stack_bytes} bytes"
                      + (f" ({known.why})" if accepted else ""))
-    judged = [k for k in aligned if k.architecture == JUDGED]
+    judged = [k for k in kernels if k.architecture == JUDGED]
     if not judged:
         return [f"SPILL  {chapter}: the report has no kernel for {JUDGED}"], False, needed
-    others = {k.architecture for k in aligned if k.stack_bytes > 0} - {JUDGED}
-    lines.append(f"{chapter}: {len(judged)} kernels for aligned rows on {JUDGED}, at most "
+    others = {k.architecture for k in kernels if k.stack_bytes > 0} - {JUDGED}
+    lines.append(f"{chapter}: {len(judged)} kernels on {JUDGED}, at most "
                  f"{max(k.registers for k in judged)} registers"
                  + (f"; some spill on {', '.join(sorted(others))}" if others else ""))
     return lines, good, needed

@@ -281,13 +281,13 @@ class BlockRaces final : public simt::Witness {
   }
 
   Races::Memory device() { return {all_.device_, all_.locations_, nullptr}; }
-  static Races::Memory shared_of(SharedMemory& memory) {
+  static Races::Memory shared_of(WatchedMemory& memory) {
     return {memory.shadow, memory.locations, &memory};
   }
   /// The memory that an address is in; none for a thread's own.
   std::optional<Races::Memory> memory_of(const std::byte* address) {
     if (shared_.holds(address)) return shared_of(shared_);
-    for (SharedMemory* const other : cluster_->blocks)
+    for (WatchedMemory* const other : cluster_->blocks)
       if (other->holds(address)) return shared_of(*other);
     for (const simt::DeviceBuffer& buffer : simt::device_buffers())
       if (address >= buffer.begin && address < buffer.begin + buffer.bytes) return device();
@@ -296,7 +296,7 @@ class BlockRaces final : public simt::Witness {
 
   Races& all_;
   const Serial serial_;
-  SharedMemory shared_;
+  WatchedMemory shared_;
   std::vector<Thread> threads_;
   const std::shared_ptr<ClusterState> cluster_;
   std::map<const void*, BarrierState> barriers_;

@@ -90,4 +90,19 @@ nlohmann::ordered_json Names::as_json() const {
 
 std::string kernel_name(const simt::Launch& launch) { return simt::kernel_name(launch.kernel); }
 
+SharedMemory::SharedMemory(const simt::BlockInfo& block)
+    : dynamic_(block.dynamic_shared),
+      dynamic_bytes_(block.launch.shared_bytes),
+      static_(block.static_shared),
+      thread_index_(reinterpret_cast<const std::byte*>(&threadIdx)) {}
+
+std::optional<SharedMemory::Place> SharedMemory::find(const std::byte* address) const {
+  if (address >= dynamic_ && address < dynamic_ + dynamic_bytes_)
+    return Place{"dynamic", address - dynamic_};
+  for (const simt::DeviceBuffer& part : static_)
+    if (address >= part.begin && address < part.begin + part.bytes)
+      return Place{"static", address - thread_index_};
+  return std::nullopt;
+}
+
 }  // namespace lnc

@@ -1,9 +1,11 @@
 // Who watches a chapter: what the three tools have in common.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,6 +47,27 @@ class Names {
   const Range* find(const std::byte* address) const;
 
   std::vector<Range> ranges_;
+};
+
+/// The shared memory of a block. A byte of a `__shared__` is told by its distance from threadIdx,
+/// which is a thread-local variable of the program, too, and known to debug information.
+class SharedMemory {
+ public:
+  /// On the block's own core, which has the variables.
+  explicit SharedMemory(const simt::BlockInfo& block);
+
+  /// A place in it: of its "dynamic" or its "static" part, and the number of a byte there.
+  struct Place {
+    const char* part;
+    std::int64_t byte;
+  };
+  std::optional<Place> find(const std::byte* address) const;
+
+ private:
+  const std::byte* dynamic_;
+  std::size_t dynamic_bytes_;
+  std::vector<simt::DeviceBuffer> static_;
+  const std::byte* thread_index_;
 };
 
 /// Watches all launches of a chapter, and can say what it has seen.

@@ -101,48 +101,26 @@ struct Location {
 };
 using Locations = std::unordered_map<const void*, Location>;
 
-/// The shared memory of a block.
-class SharedMemory {
- public:
-  SharedMemory(const simt::BlockInfo& info)
-      : number_(info.number),
-        dynamic_(info.dynamic_shared),
-        dynamic_bytes_(info.launch.shared_bytes),
-        static_(info.static_shared),
-        reference_(reinterpret_cast<const std::byte*>(&threadIdx)) {}
-
-  bool holds(const std::byte* address) const {
-    if (is_dynamic(address)) return true;
-    return std::any_of(static_.begin(), static_.end(), [=](const simt::DeviceBuffer& part) {
-      return address >= part.begin && address < part.begin + part.bytes;
-    });
-  }
-  /// A place as findings name it. One of a `__shared__` is told from where threadIdx lies, which is
-  /// a thread-local variable of the program as each `__shared__` is.
-  Json where(const std::byte* address) const {
-    return {{"shared", is_dynamic(address) ? "dynamic" : "static"},
-            {"offset", address - (is_dynamic(address) ? dynamic_ : reference_)},
-            {"block", number_}};
-  }
-
+/// The shared memory of a block, with what is known of its bytes.
+struct WatchedMemory {
+  std::uint64_t number;  ///< of the block in its grid
+  SharedMemory memory;
   Shadow shadow{};
   Locations locations{};
 
- private:
-  bool is_dynamic(const std::byte* address) const {
-    return address >= dynamic_ && address < dynamic_ + dynamic_bytes_;
-  }
+  explicit WatchedMemory(const simt::BlockInfo& info) : number(info.number), memory(info) {}
 
-  std::uint64_t number_;  // of the block in its grid
-  const std::byte* dynamic_;
-  std::size_t dynamic_bytes_;
-  std::vector<simt::DeviceBuffer> static_;
-  const std::byte* reference_;
+  bool holds(const std::byte* address) const { return memory.find(address).has_value(); }
+  /// A place that it holds, as findings name it.
+  Json where(const std::byte* address) const {
+    const SharedMemory::Place place = memory.find(address).value();
+    return {{"shared", place.part}, {"offset", place.byte}, {"block", number}};
+  }
 };
 
 /// The blocks of a cluster, and what they bring to its barrier.
 struct ClusterState {
-  std::vector<SharedMemory*> blocks;  ///< those that run
+  std::vector<WatchedMemory*> blocks;  ///< those that run
   std::map<unsigned, Gathering> gathered;
   std::map<unsigned, Knowledge> released;  ///< by phase
 };
@@ -178,7 +156,7 @@ class Races final : public Observer {
   struct Memory {
     Shadow& shadow;
     Locations& locations;
-    const SharedMemory* shared;  // null: device memory
+    const WatchedMemory* shared;  // null: device memory
   };
   void touch(const Memory& memory, const Actor& actor, Way way, Place place,
              const std::byte* address, std::size_t bytes);

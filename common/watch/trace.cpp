@@ -92,29 +92,16 @@ struct Spot {
   std::int64_t at;
 };
 
-/// The shared memory of a block of the cluster. What lies in `parts` is told by its distance from
-/// a thread-local variable that debug information knows as well.
-struct SharedOfBlock {
+std::optional<Spot> spot_in(const SharedMemory& memory, const std::byte* p) {
+  const std::optional<SharedMemory::Place> place = memory.find(p);
+  if (!place) return std::nullopt;
+  return Spot{place->part, place->byte};
+}
+
+/// Another block of the cluster.
+struct Neighbour {
   unsigned rank;
-  const std::byte* dynamic;
-  std::size_t dynamic_bytes;
-  std::vector<simt::DeviceBuffer> parts;
-  const std::byte* anchor;
-
-  // On the block's own core, which has the variables.
-  explicit SharedOfBlock(const simt::BlockInfo& block)
-      : rank(block.rank),
-        dynamic(block.dynamic_shared),
-        dynamic_bytes(block.launch.shared_bytes),
-        parts(block.static_shared),
-        anchor(reinterpret_cast<const std::byte*>(&threadIdx)) {}
-
-  std::optional<Spot> find(const std::byte* p) const {
-    if (p >= dynamic && p < dynamic + dynamic_bytes) return Spot{"dynamic", p - dynamic};
-    for (const simt::DeviceBuffer& part : parts)
-      if (p >= part.begin && p < part.begin + part.bytes) return Spot{"static", p - anchor};
-    return std::nullopt;
-  }
+  SharedMemory shared;
 };
 
 // ---------------------------------------------------------------------------------- what is noted
@@ -142,22 +129,22 @@ struct LaunchTrace {
   Json events = Json::array();
   CodeOrder order;
   std::map<Place, std::size_t> code_numbers;
-  std::mutex mutex;                       // of what follows: blocks begin on several cores
-  std::vector<SharedOfBlock> neighbours;  ///< the other blocks of the cluster
+  std::mutex mutex;                   // of what follows: blocks begin on several cores
+  std::vector<Neighbour> neighbours;  ///< the other blocks of the cluster
 
   explicit LaunchTrace(const simt::Launch& l)
       : kernel(kernel_name(l)), launch(l), blocks(simt::volume(l.grid)) {}
 
   unsigned cluster() const { return std::max(launch.cluster, 1u); }
 
-  void add(const SharedOfBlock& neighbour) {
+  void add(const Neighbour& neighbour) {
     const std::lock_guard lock(mutex);
     neighbours.push_back(neighbour);
   }
   std::optional<Spot> find_at_neighbours(const std::byte* p) {
     const std::lock_guard lock(mutex);
-    for (const SharedOfBlock& neighbour : neighbours) {
-      if (std::optional<Spot> spot = neighbour.find(p)) {
+    for (const Neighbour& neighbour : neighbours) {
+      if (std::optional<Spot> spot = spot_in(neighbour.shared, p)) {
         spot->in += " of block " + std::to_string(neighbour.rank);
         return spot;
       }
@@ -585,7 +572,7 @@ class BlockTracer : public simt::Witness {
   }
 
   Spot spot(const std::byte* p) const {
-    if (const auto found = own_.find(p)) return *found;
+    if (const auto found = spot_in(own_, p)) return *found;
     if (const auto found = trace_.find_at_neighbours(p)) return *found;
     const Names::Numbered element = names_.numbered(p);
     return {element.tensor, element.number};
@@ -594,7 +581,7 @@ class BlockTracer : public simt::Witness {
   const Names& names_;
   LaunchTrace& trace_;
   Room& room_;
-  const SharedOfBlock own_;
+  const SharedMemory own_;
   std::vector<Thread> threads_;
   std::vector<WarpPaths> warps_;
   std::deque<Note> notes_;  // where a step's note lies it stays
@@ -618,7 +605,7 @@ class Tracer : public Observer {
     LaunchTrace& trace = *launches_.back();
     if (block.number / trace.cluster() != block_ / trace.cluster()) return nullptr;
     if (block.number != block_) {
-      trace.add(SharedOfBlock(block));
+      trace.add({block.rank, SharedMemory(block)});
       return nullptr;
     }
     trace.traced = true;

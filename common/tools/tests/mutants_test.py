@@ -57,6 +57,7 @@ class Kinds(unittest.TestCase):
     def test_kind(self):
         self.check("kind", "  if (a.kind == Kind::Layer) g();", "  if (true) g();", "  if (false) g();")
         self.check("kind", "  c2 = layer ? c : d;", "  c2 = true ? c : d;", "  c2 = false ? c : d;")
+        self.check("kind", "  if (kLayer) f(c);", "  if (true) f(c);", "  if (false) f(c);")
         self.check("kind", "  const bool layer = b;")
 
     def test_null(self):

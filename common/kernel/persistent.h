@@ -1,0 +1,159 @@
+// Blocks that stay for a whole launch, and how they share rows and columns: explained by bwd09.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+#include "common/kernel/contract.h"
+#include "common/kernel/description.h"
+#include "common/kernel/launch.h"
+#include "common/kernel/partial_sums.h"
+#include "common/kernel/vector.h"
+
+namespace lnc {
+
+inline constexpr int kSmallestBlock = 256;  ///< threads
+inline constexpr int kLargestBlock =
+    512;  ///< and all threads of a multiprocessor, 128 registers each
+inline constexpr int kSliceThreads = 256;  ///< of a row that is cut in slices
+
+/// A team: the kRowThreads threads of a row, which have kVectors vectors of kElements elements
+/// each.
+template <int kRowThreads_, int kVectors_, int kElements_>
+struct Team {
+  static constexpr int kRowThreads = kRowThreads_;
+  static constexpr int kVectors = kVectors_;
+  static constexpr int kElements = kElements_;
+  static constexpr int kThreads = std::max(kRowThreads, kSmallestBlock);  ///< of a block
+  static constexpr int kTeams = kThreads / kRowThreads;
+  static constexpr int kBlocks = kLargestBlock / kThreads;  ///< on a multiprocessor at once
+};
+
+/// Sums over rows, of the columns that a thread has.
+template <typename Team>
+using ColumnSums = Vector<float, Team::kElements>[Team::kVectors];
+
+/// Adds up the teams' sums of the same columns; the first team has them then.
+template <typename Team>
+__device__ void add_teams(ColumnSums<Team>& sums) {
+  if constexpr (Team::kTeams > 1) {
+    __shared__ Vector<float, Team::kElements> of_thread[Team::kVectors][Team::kThreads];
+    __syncthreads();  // what an earlier call left there is read
+#pragma unroll
+    for (int i = 0; i < Team::kVectors; ++i) {
+      of_thread[i][threadIdx.x] = sums[i];
+    }
+    __syncthreads();
+    if (threadIdx.x >= Team::kRowThreads) return;
+#pragma unroll
+    for (int i = 0; i < Team::kVectors; ++i) {
+      for (int team = 1; team < Team::kTeams; ++team) {
+        const auto& more = of_thread[i][team * Team::kRowThreads + threadIdx.x];
+        for (int k = 0; k < Team::kElements; ++k) {
+          sums[i].at[k] += more.at[k];
+        }
+      }
+    }
+  }
+}
+
+/// How the work is cut. There are `groups` groups of rows, with a block for each slice of their
+/// columns. A row is one slice, but where it does not fit in a block.
+struct Shares {
+  int row_threads;           ///< Team::kRowThreads
+  std::int64_t slices;       ///< of a row
+  std::int64_t slice_cols;   ///< columns of each but the last, which may have fewer
+  std::int64_t groups;       ///< none is without a row
+  std::int64_t rows_a_step;  ///< of all groups
+
+  dim3 grid() const { return {static_cast<unsigned>(slices), static_cast<unsigned>(groups)}; }
+};
+
+inline constexpr int kThreadVectors = 2;  ///< of 16 bytes, that a thread has of a row
+inline constexpr int kThreadSingles = 8;  ///< single columns, where rows start at no such boundary
+
+/// @param aligned rows are made of 16-byte vectors
+/// @param asked groups, at most; 0 for as many as the GPU runs at once
+inline Shares shares_for(std::int64_t rows, std::int64_t cols, std::int64_t element_bytes,
+                         bool aligned, std::int64_t asked) {
+  const std::int64_t columns = aligned ? kThreadVectors * 16 / element_bytes : kThreadSingles;
+  int row_threads = kWarpSize;
+  while (row_threads < kLargestBlock && row_threads * columns < cols) {
+    row_threads *= 2;
+  }
+  std::int64_t slices = 1;
+  std::int64_t slice_cols = cols;
+  if (row_threads * columns < cols) {
+    constexpr std::int64_t kStep = 64;  // columns: whole sectors, of any type
+    row_threads = kSliceThreads;
+    slices = blocks_for(cols, row_threads * columns);
+    slice_cols = blocks_for(cols, slices * kStep) * kStep;
+    slices = blocks_for(cols, slice_cols);
+  }
+  const int threads = std::max(row_threads, kSmallestBlock);
+  const int teams = threads / row_threads;
+  const std::int64_t places = std::int64_t{multiprocessors()} * (kLargestBlock / threads);
+  std::int64_t most = std::max<std::int64_t>(places / slices, 1);
+  if (asked > 0) most = std::min<std::int64_t>(asked, 65535);  // gridDim.y's limit
+  const std::int64_t steps = blocks_for(rows, most * teams);
+  const std::int64_t groups = steps > 0 ? blocks_for(rows, steps * teams) : 0;
+  return {row_threads, slices, slice_cols, groups, groups * teams};
+}
+
+/// Calls `run` with the Team that has the threads.
+template <int kVectors, int kElements, int kRowThreads = kWarpSize, typename Run>
+void with_team(int row_threads, const Run& run) {
+  if (row_threads == kRowThreads) {
+    run(Team<kRowThreads, kVectors, kElements>{});
+  } else if constexpr (kRowThreads < kLargestBlock) {
+    with_team<kVectors, kElements, 2 * kRowThreads>(row_threads, run);
+  } else {
+    throw std::logic_error("no kernel has " + std::to_string(row_threads) + " threads a row");
+  }
+}
+
+/// Calls `run` with a pass's Team and Shares. `aligned` and `asked` are those of shares_for.
+template <typename T, typename W, typename Run>
+void run_shares(const BackwardArgs<T, W>& a, bool aligned, std::int64_t asked, const Run& run) {
+  const Shares shares = shares_for(a.rows, a.cols, sizeof(T), aligned, asked);
+  const auto run_team = [&](auto team) { run(team, shares); };
+  if (aligned) {
+    with_team<kThreadVectors, kVectorElements<T>>(shares.row_threads, run_team);
+  } else {
+    with_team<kThreadSingles, 1>(shares.row_threads, run_team);
+  }
+}
+
+/// Partial sums of all groups and, behind them, c1 and c2 of each row that is cut in slices: what
+/// the pass needs, wherever its tensors start.
+inline std::int64_t shares_bytes(const Problem& p, std::int64_t asked) {
+  std::int64_t most = 0;
+  for (const bool aligned : {false, true}) {
+    const Shares shares = shares_for(p.rows, p.cols, p.element_bytes(), aligned, asked);
+    const std::int64_t means = shares.slices > 1 ? p.rows : 0;
+    const std::int64_t bytes =
+        partial_sums_bytes(p, shares.groups) + means * std::int64_t{sizeof(float2)};
+    most = std::max(most, bytes);
+  }
+  return most;
+}
+
+/// c1 and c2 of each row in such a workspace; null where a row is not cut.
+template <typename T, typename W>
+float2* means_in_workspace(const BackwardArgs<T, W>& a, const Shares& shares) {
+  if (shares.slices == 1) return nullptr;
+  return reinterpret_cast<float2*>(static_cast<float*>(a.workspace) + 2 * shares.groups * a.cols);
+}
+
+/// Bytes that a pass moves to and from device memory. It reads its two tensors once more, for c1
+/// and c2, where rows are cut in slices.
+inline std::int64_t shares_predicted_bytes(const Problem& p, const Gpu& gpu) {
+  const Shares shares = shares_for(p.rows, p.cols, p.element_bytes(), p.aligned(), p.group);
+  const int walks = shares.slices > 1 ? 2 : 1;
+  const std::int64_t reads = 2 * device_reads(walks, 2 * p.tensor_bytes(), gpu);
+  return (reads + 1) * p.tensor_bytes() + parameter_bytes(p);
+}
+
+}  // namespace lnc
