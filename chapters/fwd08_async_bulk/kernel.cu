@@ -7,6 +7,7 @@
 //
 // It should run at the speed of a copy: 2·M·N elements, each moved once.
 #include "common/kernel/chapter.h"
+#include "common/kernel/moments.h"
 #include "common/kernel/reduce.h"
 #include "common/kernel/ring.h"
 #include "common/kernel/vector.h"
@@ -56,11 +57,13 @@ __device__ void take_vectors(Slot (&x)[kVectors], const Slot* slot, int row_vect
 }
 
 /// The sum of this thread's elements.
-template <typename T, int kElements, int kVectors>
-__device__ float sum_of(const Packed<T, kElements> (&x)[kVectors]) {
+template <int kThreads, typename T, int kElements, int kVectors>
+__device__ float sum_of(const Packed<T, kElements> (&x)[kVectors], int row_vectors) {
   float sum = 0.0f;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
+    // Of a straight line nvcc makes 32 floats at once, and holds 80 registers for 64.
+    if (vector_number<kThreads>(i) >= row_vectors) continue;
     float values[kElements];
     to_floats(x[i], values);
     for (int k = 0; k < kElements; ++k) {
@@ -70,26 +73,25 @@ __device__ float sum_of(const Packed<T, kElements> (&x)[kVectors]) {
   return sum;
 }
 
-/// The sum of the squares of this thread's elements, about the mean.
-template <int kThreads, typename T, int kElements, int kVectors>
-__device__ float squares_about(float mean, const Packed<T, kElements> (&x)[kVectors],
-                               int row_vectors) {
-  float squares = 0.0f;
+/// The sums of this thread's deviations from `near`, a float near the mean.
+template <Kind kKind, int kThreads, typename T, int kElements, int kVectors>
+__device__ Deviations<kKind> deviations_from(float near, const Packed<T, kElements> (&x)[kVectors],
+                                             int row_vectors) {
+  Deviations<kKind> sums{};
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     if (vector_number<kThreads>(i) >= row_vectors) continue;
     float values[kElements];
     to_floats(x[i], values);
     for (int k = 0; k < kElements; ++k) {
-      const float centred = values[k] - mean;
-      squares += centred * centred;
+      add_deviation(sums, values[k] - near);
     }
   }
-  return squares;
+  return sums;
 }
 
 /// A block has a ring, and every gridDim.x-th row.
-template <typename T, typename W, int kThreads, int kVectors>
+template <typename T, typename W, Kind kKind, int kThreads, int kVectors>
 __global__ void __launch_bounds__(kThreads) layer_norm_forward(ForwardArgs<T, W> a, int stages) {
   constexpr int kElements = kVectorElements<T>;
   using Slot = Packed<T, kElements>;
@@ -118,18 +120,21 @@ __global__ void __launch_bounds__(kThreads) layer_norm_forward(ForwardArgs<T, W>
     Slot x[kVectors];
     take_vectors<kThreads>(x, slot, row_vectors);
 
-    float mean = 0.0f;
-    if (a.kind == Kind::Layer) {
+    float near = 0.0f;
+    if (kKind == Kind::Layer) {
       turn ^= 1;  // [6]
-      mean = row_sums<kThreads, kThreads>(sum_of(x), turn) * inverse_cols;
+      const float sum = sum_of<kThreads>(x, row_vectors);
+      near = row_sums<kThreads, kThreads>(sum, turn) * inverse_cols;
     }
     turn ^= 1;
-    const float squares =
-        row_sums<kThreads, kThreads>(squares_about<kThreads>(mean, x, row_vectors), turn);
-    const float rstd = rsqrtf(squares * inverse_cols + a.eps);
+    const auto deviations = deviations_from<kKind, kThreads>(near, x, row_vectors);
+    const auto sums = row_sums<kThreads, kThreads>(deviations, turn);
+    const Normaliser of_row = normaliser(near, sums, inverse_cols, a.eps);
 
-    if (threadIdx.x == 0) {  // [7]
-      request_row(a, row + stages * stride, slot, full[ring.stage]);
+    if (threadIdx.x == 0) {
+      request_row(a, row + stages * stride, slot, full[ring.stage]);  // [7]
+      if (kKind == Kind::Layer) a.mean[row] = of_row.mean;
+      a.rstd[row] = of_row.rstd;
     }
     ring.advance();
 
@@ -145,24 +150,19 @@ __global__ void __launch_bounds__(kThreads) layer_norm_forward(ForwardArgs<T, W>
       to_floats(weight[i], of_weight);
       to_floats(bias[i], of_bias);
       for (int k = 0; k < kElements; ++k) {
-        const float xhat = (values[k] - mean) * rstd;
-        values[k] = xhat * of_weight[k] + of_bias[k];
+        values[k] = of_row.xhat(values[k]) * of_weight[k] + of_bias[k];
       }
       const int number = vector_number<kThreads>(i);
       if (number < row_vectors) y[number] = from_floats<T>(values);  // [9]
-    }
-    if (threadIdx.x == 0) {
-      if (a.kind == Kind::Layer) a.mean[row] = mean;
-      a.rstd[row] = rstd;
     }
   }
 }
 
 /// As many blocks as the GPU holds at once, each with as many stages as fit, up to kMostStages.
-template <int kThreads, int kVectors, typename T, typename W>
+template <Kind kKind, int kThreads, int kVectors, typename T, typename W>
 void run_blocks(const ForwardArgs<T, W>& a) {
   constexpr int kStaticShared = 1 << 10;  // bytes: the barriers, and what CUDA takes
-  const auto kernel = layer_norm_forward<T, W, kThreads, kVectors>;
+  const auto kernel = layer_norm_forward<T, W, kKind, kThreads, kVectors>;
   const int64_t row_bytes = a.cols * sizeof(T);
   const int64_t room = (max_shared_bytes() - kStaticShared) / row_bytes;
   const auto stages = static_cast<int>(std::min<int64_t>(room, kMostStages));
@@ -174,27 +174,36 @@ void run_blocks(const ForwardArgs<T, W>& a) {
   launch(kernel, {grid, kThreads, shared, a.stream}, a, stages);
 }
 
-template <typename T, typename W>
-void run(const ForwardArgs<T, W>& a) {
+template <Kind kKind, typename T, typename W>
+void run_kind(const ForwardArgs<T, W>& a) {
   constexpr int kElements = kVectorElements<T>;
   constexpr int kMostVectors = kThreadColumns / kElements;  // of a thread: 8 of float, else 4
   const int64_t vectors = a.cols / kElements;               // [10] of a row
   if (vectors <= 64 * 1) {
-    run_blocks<64, 1>(a);
+    run_blocks<kKind, 64, 1>(a);
   } else if (vectors <= 64 * 2) {
-    run_blocks<64, 2>(a);
+    run_blocks<kKind, 64, 2>(a);
   } else if (vectors <= 64 * 4) {
-    run_blocks<64, 4>(a);
+    run_blocks<kKind, 64, 4>(a);
   } else if (vectors <= 128 * 4) {
-    run_blocks<128, 4>(a);
+    run_blocks<kKind, 128, 4>(a);
   } else if (vectors <= 256 * 4) {
-    run_blocks<256, 4>(a);
+    run_blocks<kKind, 256, 4>(a);
   } else if (vectors <= 512 * 4) {
-    run_blocks<512, 4>(a);
+    run_blocks<kKind, 512, 4>(a);
   } else if (vectors <= kMostThreads * kMostVectors) {
-    run_blocks<kMostThreads, kMostVectors>(a);
+    run_blocks<kKind, kMostThreads, kMostVectors>(a);
   } else {
     throw std::logic_error("fwd08 is given a row that it refuses");
+  }
+}
+
+template <typename T, typename W>
+void run(const ForwardArgs<T, W>& a) {
+  if (a.kind == Kind::Layer) {
+    run_kind<Kind::Layer>(a);
+  } else {
+    run_kind<Kind::Rms>(a);
   }
 }
 
@@ -208,6 +217,7 @@ const Registration registration{{
     .needs_aligned = true,
     .group = "blocks",
     .min_architecture = 90,
+    .keeps_digits_at_large_means = true,
     .max_cols = kMostThreads * kThreadColumns,
     .max_cols_because = "a thread keeps 32 columns of x, weight and bias in registers",
     .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,

@@ -7,6 +7,7 @@
 //
 // It should run at the speed of a copy for rows of up to 1.7 MB: 2·M·N elements, each moved once.
 #include "common/kernel/chapter.h"
+#include "common/kernel/moments.h"
 #include "common/kernel/reduce.h"
 #include "common/kernel/ring.h"
 #include "common/kernel/vector.h"
@@ -33,10 +34,12 @@ struct Cut {
   std::size_t shared_bytes;  ///< of a block
 };
 
-/// What a piece, or a whole row, is known by.
-struct alignas(8) Moments {
-  float mean;
-  float squares;  ///< the sum of the squares about that mean
+/// What a piece is known by.
+struct alignas(16) Moments {
+  float columns;     ///< of the piece
+  float near;        ///< a float near their mean
+  float deviations;  ///< from that, their sum
+  float squares;     ///< of the deviations, likewise
 };
 
 /// The vectors that a piece of the row has.
@@ -54,31 +57,36 @@ __device__ void request_piece(const T* from, int vectors, Packed<T, kElements>* 
 }
 
 /// The moments of a warp's piece.
-template <typename T, int kElements>
-__device__ Moments piece_moments(const Packed<T, kElements>* slot, int vectors, Kind kind) {
+template <Kind kKind, typename T, int kElements>
+__device__ Moments piece_moments(const Packed<T, kElements>* slot, int vectors) {
   const int lane = threadIdx.x % kWarpSize;
+  const auto columns = static_cast<float>(vectors * kElements);
   float x[kElements];
-  float mean = 0.0f;
-  if (kind == Kind::Layer) {
+  float near = 0.0f;
+  if constexpr (kKind == Kind::Layer) {
 #pragma unroll 4
     for (int i = lane; i < vectors; i += kWarpSize) {
       to_floats(slot[i], x);
       for (int k = 0; k < kElements; ++k) {
-        mean += x[k];
+        near += x[k];
       }
     }
-    mean = warp_sum(mean) / max(vectors * kElements, 1);
+    near = warp_sum(near) / max(columns, 1.0f);
   }
-  float squares = 0.0f;
+  Deviations<kKind> sums{};
 #pragma unroll 4
   for (int i = lane; i < vectors; i += kWarpSize) {
     to_floats(slot[i], x);
     for (int k = 0; k < kElements; ++k) {
-      const float centred = x[k] - mean;
-      squares += centred * centred;
+      add_deviation(sums, x[k] - near);
     }
   }
-  return {mean, warp_sum(squares)};
+  sums = warp_sum(sums);
+  if constexpr (kKind == Kind::Layer) {
+    return {columns, near, sums.x, sums.y};
+  } else {
+    return {columns, 0.0f, 0.0f, sums};
+  }
 }
 
 /// Sends a piece's moments to `place` of every block of the cluster, where `met` counts them.
@@ -89,28 +97,29 @@ __device__ inline void send_to_cluster(Moments moments, Moments* place, Barrier&
   if (lane < cut.blocks) remote_store_async(place, lane, moments, met);
 }
 
-/// The moments of a row, of those of its pieces.
-template <int kElements>
-__device__ Moments merge_moments(const Moments* moments, const Cut& cut, int row_vectors,
-                                 float inverse_cols) {
+/// What a row is normalised by, of the moments of its pieces.
+__device__ inline Normaliser merge_moments(const Moments* moments, int pieces, float inverse_cols,
+                                           float eps) {
   const int lane = threadIdx.x % kWarpSize;
-  float mean = 0.0f;
+  float near = 0.0f;
 #pragma unroll
   for (int i = lane; i < kMostBlocks * kMostWarps; i += kWarpSize) {  // [6]
-    if (i >= cut.pieces) continue;
-    const int columns = vectors_of(i, cut, row_vectors) * kElements;
-    mean += columns * moments[i].mean;
+    if (i >= pieces) continue;
+    const Moments piece = moments[i];
+    near += piece.columns * piece.near;
   }
-  mean = warp_sum(mean) * inverse_cols;
-  float squares = 0.0f;
+  near = warp_sum(near) * inverse_cols;
+  float2 sums = make_float2(0.0f, 0.0f);
 #pragma unroll
   for (int i = lane; i < kMostBlocks * kMostWarps; i += kWarpSize) {
-    if (i >= cut.pieces) continue;
-    const int columns = vectors_of(i, cut, row_vectors) * kElements;
-    const float distance = moments[i].mean - mean;
-    squares += moments[i].squares + columns * distance * distance;
+    if (i >= pieces) continue;
+    const Moments piece = moments[i];
+    const float distance = piece.near - near;
+    const float of_distance = piece.columns * distance;
+    sums.x += piece.deviations + of_distance;
+    sums.y += piece.squares + (2.0f * piece.deviations + of_distance) * distance;
   }
-  return {mean, warp_sum(squares)};
+  return normaliser(near, warp_sum(sums), inverse_cols, eps);
 }
 
 /// A warp's piece of weight or bias: in shared memory where kKeeps, else in global memory. Where
@@ -144,8 +153,8 @@ struct Parameter {
 template <typename T, typename W, int kElements, bool kKeeps>
 __device__ void store_piece(Packed<T, kElements>* y, const Packed<T, kElements>* slot,
                             const Parameter<W, kElements, kKeeps>& weight,
-                            const Parameter<W, kElements, kKeeps>& bias, int vectors, float mean,
-                            float rstd) {
+                            const Parameter<W, kElements, kKeeps>& bias, int vectors,
+                            const Normaliser& of_row) {
   constexpr int kBatch = sizeof(W) == sizeof(T) ? 4 : 2;  // [8] vectors of a lane
   const int lane = threadIdx.x % kWarpSize;
   for (int begin = lane; begin < vectors; begin += kBatch * kWarpSize) {
@@ -170,8 +179,7 @@ __device__ void store_piece(Packed<T, kElements>* y, const Packed<T, kElements>*
       to_floats(weight_batch[j], of_weight);
       to_floats(bias_batch[j], of_bias);
       for (int k = 0; k < kElements; ++k) {
-        const float xhat = (x[k] - mean) * rstd;
-        x[k] = xhat * of_weight[k] + of_bias[k];
+        x[k] = of_row.xhat(x[k]) * of_weight[k] + of_bias[k];
       }
       y[i] = from_floats<T>(x);
     }
@@ -179,7 +187,7 @@ __device__ void store_piece(Packed<T, kElements>* y, const Packed<T, kElements>*
 }
 
 /// A warp has a piece of every row of its cluster, and a ring for these pieces.
-template <typename T, typename W, bool kKeeps>
+template <typename T, typename W, Kind kKind, bool kKeeps>
 __global__ void __launch_bounds__(kMostWarps* kWarpSize)
     layer_norm_forward(ForwardArgs<T, W> a, Cut cut) {
   constexpr int kElements = kVectorElements<T>;
@@ -227,7 +235,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize)
   cluster_wait();
 
   if (first_row < a.rows) {
-    const Moments first = piece_moments(ring.wait(), vectors, a.kind);
+    const Moments first = piece_moments<kKind>(ring.wait(), vectors);
     send_to_cluster(first, &moments[piece], met[0], cut);
     ring.advance();
   }
@@ -236,7 +244,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize)
   int exchange = 0;
   for (int64_t row = first_row; row < a.rows; row += stride) {
     if (row + stride < a.rows) {  // [10]
-      const Moments next = piece_moments(ring.wait(), vectors, a.kind);
+      const Moments next = piece_moments<kKind>(ring.wait(), vectors);
       const int turn = (exchange + 1) % kTurns;
       send_to_cluster(next, &moments[turn * cut.pieces + piece], met[turn], cut);
       ring.advance();
@@ -244,22 +252,21 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize)
 
     const int turn = exchange % kTurns;
     met[turn].wait_at_cluster_scope(exchange / kTurns % 2);  // [11]
-    const Moments of_row =
-        merge_moments<kElements>(moments + turn * cut.pieces, cut, row_vectors, inverse_cols);
-    const float rstd = rsqrtf(of_row.squares * inverse_cols + a.eps);
+    const Normaliser of_row =
+        merge_moments(moments + turn * cut.pieces, cut.pieces, inverse_cols, a.eps);
+    if (piece == 0 && lane == 0) {
+      if (kKind == Kind::Layer) a.mean[row] = of_row.mean;
+      a.rstd[row] = of_row.rstd;
+    }
 
     Slot* const slot = ring.slot(stage);
     auto* const y = reinterpret_cast<Slot*>(a.y + row * a.cols + first_col);
-    store_piece(y, slot, weight, bias, vectors, of_row.mean, rstd);
+    store_piece(y, slot, weight, bias, vectors, of_row);
 
     __syncwarp();  // [12]
     if (lane == 0) request(row + cut.stages * stride, slot, full[warp][stage]);
     stage = stage + 1 < cut.stages ? stage + 1 : 0;
     ++exchange;
-    if (piece == 0 && lane == 0) {
-      if (a.kind == Kind::Layer) a.mean[row] = of_row.mean;
-      a.rstd[row] = rstd;
-    }
   }
 }
 
@@ -300,9 +307,9 @@ Cut cut_row(int64_t vectors, int most_blocks) {
 }
 
 /// As many clusters as the GPU holds at once; returns false where it holds none of this size.
-template <bool kKeeps, typename T, typename W>
+template <Kind kKind, bool kKeeps, typename T, typename W>
 bool run_clusters(const ForwardArgs<T, W>& a, const Cut& cut) {
-  const auto kernel = layer_norm_forward<T, W, kKeeps>;
+  const auto kernel = layer_norm_forward<T, W, kKind, kKeeps>;
   const auto blocks = static_cast<unsigned>(cut.blocks);
   LaunchConfig config{blocks, cut.warps * kWarpSize, cut.shared_bytes, a.stream, blocks};
   const int64_t fit = resident_clusters(kernel, config);
@@ -313,17 +320,27 @@ bool run_clusters(const ForwardArgs<T, W>& a, const Cut& cut) {
   return true;
 }
 
-template <typename T, typename W>
-void run(const ForwardArgs<T, W>& a) {
+template <Kind kKind, typename T, typename W>
+void run_kind(const ForwardArgs<T, W>& a) {
   const int64_t vectors = a.cols / kVectorElements<T>;
   for (int most_blocks = kMostBlocks; most_blocks >= 2; most_blocks /= 2) {  // [1]
     const Cut cut = cut_row<T, W>(vectors, most_blocks);
     if (cut.stages < 2) break;  // [10] holds two rows
-    const bool launched = cut.keeps ? run_clusters<true>(a, cut) : run_clusters<false>(a, cut);
+    const bool launched =
+        cut.keeps ? run_clusters<kKind, true>(a, cut) : run_clusters<kKind, false>(a, cut);
     if (launched) return;
   }
   throw std::runtime_error("fwd09: no cluster of this GPU holds rows of " + std::to_string(a.cols) +
                            " columns");
+}
+
+template <typename T, typename W>
+void run(const ForwardArgs<T, W>& a) {
+  if (a.kind == Kind::Layer) {
+    run_kind<Kind::Layer>(a);
+  } else {
+    run_kind<Kind::Rms>(a);
+  }
 }
 
 /// [15] The widest row: two stages of it fill the shared memory of the largest cluster.
@@ -345,6 +362,7 @@ const Registration registration{{
     .needs_aligned = true,
     .group = "clusters",
     .min_architecture = 90,
+    .keeps_digits_at_large_means = true,
     .max_row_bytes = widest_row_bytes(),
     .max_row_bytes_because = "a cluster holds two whole rows",
     .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,

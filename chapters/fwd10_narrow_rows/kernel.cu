@@ -7,6 +7,7 @@
 //
 // It should run at the speed of a copy: 2·M·N elements, each moved once.
 #include "common/kernel/chapter.h"
+#include "common/kernel/moments.h"
 #include "common/kernel/reduce.h"
 #include "common/kernel/vector.h"
 
@@ -47,29 +48,26 @@ __device__ float sum_of(const Packed<T, kElements> (&x)[kVectors]) {
   return sum;
 }
 
-/// The sum of the squares of a lane's elements about `mean`, in the vectors that are `there(i)`.
-template <typename T, int kElements, int kVectors, typename There>
-__device__ float squares_of(const Packed<T, kElements> (&x)[kVectors], const There& there,
-                            float mean) {
-  float squares = 0.0f;
+/// The sums of a lane's deviations from `near`, in the vectors that are `there(i)`.
+template <Kind kKind, typename T, int kElements, int kVectors, typename There>
+__device__ Deviations<kKind> deviations_of(const Packed<T, kElements> (&x)[kVectors],
+                                           const There& there, float near) {
+  Deviations<kKind> sums{};
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     float values[kElements];
     to_floats(x[i], values);
-    float of_vector = 0.0f;
     for (int k = 0; k < kElements; ++k) {
-      const float centred = values[k] - mean;
-      of_vector += centred * centred;
+      if (there(i)) add_deviation(sums, values[k] - near);
     }
-    squares += there(i) ? of_vector : 0.0f;
   }
-  return squares;
+  return sums;
 }
 
-/// Stores a number for each of a warp's rows. `values` has those of this lane's team, a row a step.
+/// Stores a number of each of a warp's rows. `of_row` has those of this lane's team, a row a step.
 template <typename Team>
-__device__ void store_of_rows(float* to, const float (&values)[Team::kSteps], int64_t first_row,
-                              int64_t rows) {
+__device__ void store_of_rows(float* to, const Normaliser (&of_row)[Team::kSteps],
+                              float Normaliser::*number, int64_t first_row, int64_t rows) {
   static_assert(Team::kWarpRows <= kWarpSize, "a lane stores one");
   const int lane = threadIdx.x % kWarpSize;
   const int from_lane = lane % Team::kTeams * Team::kLanes;
@@ -77,15 +75,16 @@ __device__ void store_of_rows(float* to, const float (&values)[Team::kSteps], in
   float value = 0.0f;
 #pragma unroll
   for (int step = 0; step < Team::kSteps; ++step) {
-    const float of_step = __shfl_sync(kFullMask, values[step], from_lane);
+    const float of_step = __shfl_sync(kFullMask, of_row[step].*number, from_lane);
     if (step == from_step) value = of_step;
   }
   if (lane < Team::kWarpRows && first_row + lane < rows) to[first_row + lane] = value;
 }
 
-template <typename Team, bool kLayer, typename T, typename W>
+template <typename Team, Kind kKind, typename T, typename W>
 __global__ void __launch_bounds__(kThreads)
     layer_norm_forward(ForwardArgs<T, W> a, float inverse_cols) {
+  constexpr bool kLayer = kKind == Kind::Layer;
   constexpr int kElements = Team::kElements;
   constexpr int kLanes = Team::kLanes;
   constexpr int kVectors = Team::kVectors;
@@ -119,19 +118,23 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
 
-  float mean[kSteps] = {};
-  float rstd[kSteps];
+  float near[kSteps] = {};
   if constexpr (kLayer) {  // [7]
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      mean[step] = warp_sum<kLanes>(sum_of(x[step])) * inverse_cols;  // [8]
+      near[step] = warp_sum<kLanes>(sum_of(x[step])) * inverse_cols;  // [8]
     }
   }
+  Normaliser of_row[kSteps];
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
-    const float squares = warp_sum<kLanes>(squares_of(x[step], there, mean[step]));
-    rstd[step] = rsqrtf(squares * inverse_cols + a.eps);
+    const auto sums = warp_sum<kLanes>(deviations_of<kKind>(x[step], there, near[step]));
+    of_row[step] = normaliser(near[step], sums, inverse_cols, a.eps);
   }
+  if (kLayer) {  // [9]
+    store_of_rows<Team>(a.mean, of_row, &Normaliser::mean, first_row, a.rows);
+  }
+  store_of_rows<Team>(a.rstd, of_row, &Normaliser::rstd, first_row, a.rows);
 
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
@@ -142,22 +145,20 @@ __global__ void __launch_bounds__(kThreads)
       to_floats(weight[i], w);
       to_floats(bias[i], b);
       for (int k = 0; k < kElements; ++k) {
-        const float xhat = (y[k] - mean[step]) * rstd[step];
+        const float xhat = of_row[step].xhat(y[k]);
         y[k] = kLayer ? xhat * w[k] + b[k] : xhat * w[k];
       }
       const bool given = there(i) && row_of(step) < a.rows;
       if (given) store(a.y, row_of(step) * cols + column(i), y);
     }
   }
-  if (kLayer) store_of_rows<Team>(a.mean, mean, first_row, a.rows);  // [9]
-  store_of_rows<Team>(a.rstd, rstd, first_row, a.rows);
 }
 
 template <typename Team, typename T, typename W>
 void launch_team(const ForwardArgs<T, W>& a) {
   constexpr int kBlockRows = kThreads / kWarpSize * Team::kWarpRows;
-  const auto kernel = a.kind == Kind::Layer ? layer_norm_forward<Team, true, T, W>
-                                            : layer_norm_forward<Team, false, T, W>;
+  const auto kernel = a.kind == Kind::Layer ? layer_norm_forward<Team, Kind::Layer, T, W>
+                                            : layer_norm_forward<Team, Kind::Rms, T, W>;
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
   launch(kernel, {blocks_for(a.rows, kBlockRows), kThreads, 0, a.stream}, a, inverse_cols);
 }
@@ -209,6 +210,7 @@ const Registration registration{{
     .parent = "fwd06",
     .road = Road::NarrowRows,
     .usual_cols = 128,
+    .keeps_digits_at_large_means = true,
     .max_cols = kMaxCols,
     .max_cols_because = "a warp keeps a row in registers, 16 columns a lane",
     .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,

@@ -210,8 +210,15 @@ __device__ void remote_store(T* pointer, unsigned rank, T value) {
 
 template <typename T>
 __device__ void remote_store_async(T* pointer, unsigned rank, T value, Barrier& barrier) {
-  static_assert(sizeof(T) == 4 || sizeof(T) == 8);
-  if constexpr (sizeof(T) == 4)
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16);
+  if constexpr (sizeof(T) == 16) {
+    [[maybe_unused]] const auto bits = __builtin_bit_cast(uint4, value);
+    LNC_HOPPER_ASM(
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.u32 "
+        "[%0], {%1, %2, %3, %4}, [%5];" ::"r"(remote_address(pointer, rank)),
+        "r"(bits.x), "r"(bits.y), "r"(bits.z), "r"(bits.w), "r"(remote_address(&barrier, rank))
+        : "memory");
+  } else if constexpr (sizeof(T) == 4)
     LNC_HOPPER_ASM(
         "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];" ::"r"(
             remote_address(pointer, rank)),

@@ -51,9 +51,10 @@
 // cluster_arrive() and cluster_wait(), between which a thread may do something else. Where others
 // need nothing but Barriers that are initialised, fence_barrier_init() and then
 // cluster_arrive_relaxed() are enough: that waits for no store.
-// remote_…(&x, rank, …) means x of block `rank`, for 4 or 8 bytes. remote_store_async needs no
-// meeting: its bytes count for that block's barrier, as a bulk_load's do. It wants a cluster of 2
-// or more: without one it is an illegal instruction, and compute-sanitizer rejects it in one of 1.
+// remote_…(&x, rank, …) means x of block `rank`, for 4 or 8 bytes, and with remote_store_async for
+// 16. The latter needs no meeting: its bytes count for that block's barrier, as a bulk_load's do.
+// It wants a cluster of 2 or more: without one it is an illegal instruction, and compute-sanitizer
+// rejects it in one of 1.
 //
 // The next kernel. One that is launched with LaunchConfig::starts_early may start when every block
 // of the kernel before it has called launch_dependents() or ended, on what those leave free. Before

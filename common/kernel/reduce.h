@@ -26,12 +26,12 @@ __device__ inline float2 warp_sum(float2 values) {
   return make_float2(warp_sum<kLanes>(values.x), warp_sum<kLanes>(values.y));
 }
 
-/// The sum of `value` over the threads of a block, in every thread. All must call it. The block has
-/// kMaxThreads threads, or `threads` of them, a multiple of 32.
-template <int kMaxThreads>
-__device__ float block_sum(float value, int threads = kMaxThreads) {
+/// The sum of a float, or of each of a float2, over the threads of a block, in every thread. All
+/// must call it. The block has kMaxThreads threads, or `threads` of them, a multiple of 32.
+template <int kMaxThreads, typename Value>
+__device__ Value block_sum(Value value, int threads = kMaxThreads) {
   static_assert(kMaxThreads % kWarpSize == 0 && kMaxThreads <= kWarpSize * kWarpSize);
-  __shared__ float partial[kMaxThreads / kWarpSize];
+  __shared__ Value partial[kMaxThreads / kWarpSize];
   const int warp = threadIdx.x / kWarpSize;
   const int lane = threadIdx.x % kWarpSize;
 
@@ -39,7 +39,7 @@ __device__ float block_sum(float value, int threads = kMaxThreads) {
   if (lane == 0) partial[warp] = value;
   __syncthreads();  // every partial is written before one is read
   const bool there = lane < threads / kWarpSize;
-  value = warp_sum(there ? partial[lane] : 0.0f);  // each warp adds them up for itself
+  value = warp_sum(there ? partial[lane] : Value{});  // each warp adds them up for itself
   __syncthreads();  // every partial is read before the next call writes one
   return value;
 }

@@ -515,6 +515,72 @@ TEST_CASE("a row of equal numbers gives y = bias and rstd = 1 / sqrt(eps)") {
   }
 }
 
+namespace {
+
+/// y, mean and rstd, as float errs that has forgotten no digit, and not as the check allows.
+void require_digits(const std::vector<OutputCheck>& checks) {
+  for (const auto& check : checks) {
+    CAPTURE(check.output);
+    CHECK(check.relative_error < (check.output == "mean" ? 0x1p-24 : 1e-6));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a chapter that says so keeps its digits where the mean is 10 000 deviations") {
+  for (const Chapter& chapter : chapters()) {
+    if (!chapter.keeps_digits_at_large_means) continue;
+    for (const std::int64_t cols : {2, 64, 300, 301, 1024, 1536, 2048, 4096, 4097, 8704, 12288,
+                                    16384, 20000, 65536, 65537, 262144})
+      for (const float offset : {1.0f, 100.0f, 10000.0f}) {
+        Problem problem;
+        problem.rows = cols > 16384 ? 2 : 9;
+        problem.cols = cols;
+        problem.offset = offset;
+        if (!refusal(chapter, problem).empty()) continue;
+        INFO(chapter.id << ": " << describe(problem) << ", offset " << offset);
+        const Tensors tensors(problem, Direction::Forward);
+        const Run run(chapter, tensors);
+        run.launch();
+        synchronize();
+        require_digits(run.check());
+      }
+  }
+}
+
+TEST_CASE("a chapter that keeps its digits gives y = bias for large equal numbers of any width") {
+  for (const Chapter& chapter : chapters()) {
+    if (!chapter.keeps_digits_at_large_means) continue;
+    for (const std::int64_t cols : {3, 68, 300, 404, 5000, 20004, 50000}) {
+      Problem problem;
+      problem.rows = 1;
+      problem.cols = cols;
+      if (!refusal(chapter, problem).empty()) continue;
+      INFO(chapter.id << ": " << cols << " columns");
+      const Tensors tensors(problem, Direction::Forward);
+      const Run run(chapter, tensors);
+      const std::vector<float> equal(cols, 12345.678f);
+      upload(tensors.data("x"), equal.data(), cols * 4);
+      run.launch();
+      const Outputs outputs = tensors.outputs();
+      std::vector<float> y(cols), bias(cols);
+      float mean = 0.0f;
+      float rstd = 0.0f;
+      std::memcpy(y.data(), output(outputs, "y").data(), cols * 4);
+      std::memcpy(&mean, output(outputs, "mean").data(), 4);
+      std::memcpy(&rstd, output(outputs, "rstd").data(), 4);
+      download(bias.data(), tensors.data("bias"), cols * 4);
+      CHECK(mean == equal[0]);
+      CHECK(rstd == doctest::Approx(1.0 / std::sqrt(1e-5)).epsilon(1e-6));
+      double worst = 0.0;
+      for (std::int64_t col = 0; col < cols; ++col) {
+        worst = std::max(worst, std::abs(double{y[col]} - bias[col]));
+      }
+      CHECK(worst < 1e-6);
+    }
+  }
+}
+
 TEST_CASE("a backward chapter that can writes y again") {
   for (const Chapter& chapter : chapters())
     for (const std::int64_t cols : {33, 1024, 5000})

@@ -1,0 +1,53 @@
+// The mean and the deviation of a row that waits in registers or shared memory, by two walks over
+// it, exact also where the mean is thousands of deviations: explained by fwd04.
+//
+//   near = sum of x / cols                         a float near the mean: all that rounding leaves
+//   sums = of the deviations x - near, and of their squares
+//   normaliser(near, sums, …)                      what `near` lacks, the variance, rstd
+//
+// RMS norm has no mean. There `near` is 0, and the sums are of the squares alone.
+#pragma once
+
+#include <type_traits>
+
+#include "common/kernel/contract.h"
+#include "common/kernel/launch.h"
+
+namespace lnc {
+
+/// The sums of the deviations (x) and of their squares (y); for RMS norm of the squares.
+template <Kind kKind>
+using Deviations = std::conditional_t<kKind == Kind::Layer, float2, float>;
+
+__device__ inline void add_deviation(float2& sums, float deviation) {
+  sums.x += deviation;
+  sums.y += deviation * deviation;
+}
+__device__ inline void add_deviation(float& squares, float deviation) {
+  squares += deviation * deviation;
+}
+
+/// What a row is normalised by.
+struct Normaliser {
+  float near;   ///< a float near the mean
+  float shift;  ///< (the mean - near) · rstd
+  float mean;   ///< the float nearest to the mean
+  float rstd;
+
+  __device__ float xhat(float x) const { return (x - near) * rstd - shift; }
+};
+
+/// @param sums of a whole row
+__device__ inline Normaliser normaliser(float near, float2 sums, float inverse_cols, float eps) {
+  const float delta = sums.x * inverse_cols;  // what `near` lacks
+  const float variance = sums.y * inverse_cols - delta * delta;
+  const float not_negative = variance < 0.0f ? 0.0f : variance;  // rounded; NaN stays NaN
+  const float rstd = rsqrtf(not_negative + eps);
+  return {near, delta * rstd, near + delta, rstd};
+}
+__device__ inline Normaliser normaliser(float near, float squares, float inverse_cols, float eps) {
+  const float rstd = rsqrtf(squares * inverse_cols + eps);
+  return {near, 0.0f, near, rstd};
+}
+
+}  // namespace lnc
