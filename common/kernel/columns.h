@@ -44,7 +44,9 @@ struct Columns {
   /// Of a tensor that may be null: then each element is `otherwise`.
   template <typename U>
   __device__ Packed<U, kElements> load_or(float otherwise, const U* row) const {
-    return row == nullptr ? load_if<kElements>(false, row, 0, otherwise) : load(row);
+    const bool given = row != nullptr;
+    if constexpr (kAligned) return load_if<kElements>(given && any(), row, first, otherwise);
+    return given ? load(row) : load_if<kElements>(false, row, 0, otherwise);
   }
   template <typename U>
   __device__ void store(U* row, const float (&values)[kElements]) const {
