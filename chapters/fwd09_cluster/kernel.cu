@@ -100,20 +100,21 @@ __device__ inline void send_to_cluster(Moments moments, Moments* place, Barrier&
 /// What a row is normalised by, of the moments of its pieces.
 __device__ inline Normaliser merge_moments(const Moments* moments, int pieces, float inverse_cols,
                                            float eps) {
+  constexpr int kLanePieces = kMostBlocks * kMostWarps / kWarpSize;  // [6]
   const int lane = threadIdx.x % kWarpSize;
-  float near = 0.0f;
+  Moments of_piece[kLanePieces];
 #pragma unroll
-  for (int i = lane; i < kMostBlocks * kMostWarps; i += kWarpSize) {  // [6]
-    if (i >= pieces) continue;
-    const Moments piece = moments[i];
+  for (int i = 0; i < kLanePieces; ++i) {
+    const int number = lane + i * kWarpSize;
+    of_piece[i] = number < pieces ? moments[number] : Moments{};
+  }
+  float near = 0.0f;
+  for (const Moments& piece : of_piece) {
     near += piece.columns * piece.near;
   }
   near = warp_sum(near) * inverse_cols;
   float2 sums = make_float2(0.0f, 0.0f);
-#pragma unroll
-  for (int i = lane; i < kMostBlocks * kMostWarps; i += kWarpSize) {
-    if (i >= pieces) continue;
-    const Moments piece = moments[i];
+  for (const Moments& piece : of_piece) {
     const float distance = piece.near - near;
     const float of_distance = piece.columns * distance;
     sums.x += piece.deviations + of_distance;
