@@ -48,7 +48,8 @@ __device__ float sum_of(const Packed<T, kElements> (&x)[kVectors]) {
   return sum;
 }
 
-/// The sums of a lane's deviations from `near`, in the vectors that are `there(i)`.
+/// The sums of a lane's deviations from `near`, a float near the mean, in the vectors that are
+/// `there(i)`.
 template <Kind kKind, typename T, int kElements, int kVectors, typename There>
 __device__ Deviations<kKind> deviations_of(const Packed<T, kElements> (&x)[kVectors],
                                            const There& there, float near) {

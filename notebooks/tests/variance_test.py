@@ -1,4 +1,4 @@
-"""variance.py against the kernels that it follows, and against fwd04's notes."""
+"""variance.py against the kernels that it follows, and against fwd04's laboratory."""
 
 import platform
 import subprocess
@@ -49,10 +49,10 @@ class Kernels(unittest.TestCase):
 
 
 class Script(unittest.TestCase):
-    def test_the_notes_of_fwd04_show_its_table(self):
-        notes = (ROOT / "chapters/fwd04_welford/notes.md").read_text(encoding="utf-8")
+    def test_the_laboratory_of_fwd04_shows_its_table(self):
+        page = (ROOT / "chapters/fwd04_welford/lab.md").read_text(encoding="utf-8")
         table = "\n".join(variance.table(variance.ROWS, variance.COLS))
-        self.assertIn(f"\n\n{table}\n\n", notes, "fwd04's notes show another table; the script prints:\n" + table)
+        self.assertIn(f"\n\n{table}\n\n", page, "fwd04's laboratory shows another table; the script prints:\n" + table)
 
     def test_rounding_is_to_nearest_even(self):
         for dtype, x, rounded in (("bf16", 1 + 2**-8, 1), ("bf16", 1 + 3 * 2**-8, 1 + 2**-6),
