@@ -1,18 +1,17 @@
 // Rows that start anywhere in memory, in vectors that start at 16-byte boundaries: explained by
 // fwd11.
 //
-//   start_in_vector, row_period, row_vectors   where rows start, and how that repeats
-//   OwnColumns                                 a thread's columns: the same in all rows that start
-//                                              alike
-//   TensorPiece                                neighbouring rows on their way to shared memory
-//   TakeVectors, TakeElements                  a thread's columns out of shared memory
+//   start_in_vector, row_period   where rows start, and how that repeats
+//   row_vectors, rows_at_end      how many vectors a row lies in; which rows lie at a tensor's ends
+//   blocks_in_step                as many blocks as let each step to rows that start alike
+//   OwnColumns                    a thread's columns: the same in all rows that start alike
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <numeric>
 
-#include "common/kernel/hopper.h"
+#include "common/kernel/launch.h"
 #include "common/kernel/vector.h"
 
 namespace lnc {
@@ -44,15 +43,6 @@ std::int64_t row_vectors(const T* tensor, std::int64_t cols) {
 template <typename T>
 unsigned rows_at_end(std::int64_t cols) {
   return blocks_for(kVectorElements<T>, cols);
-}
-
-/// Elements of shared memory, whole vectors, that hold `rows` neighbouring rows wherever they
-/// start.
-template <typename T>
-__host__ __device__ inline int slot_elements_for(int rows, int cols) {
-  constexpr int kElements = kVectorElements<T>;
-  const int most = kElements - 1 + rows * cols;
-  return (most + kElements - 1) / kElements * kElements;
 }
 
 /// How many blocks, at most about `most`, walk over the rows so that each step of a block leads to
@@ -122,107 +112,6 @@ struct OwnColumns {
     for (int k = 0; k < kElements; ++k) {
       if (has(i, k)) row[of(i) + k] = from_float<T>(values[k]);
     }
-  }
-};
-
-/// The whole vectors that neighbouring elements of a tensor lie in, far from the tensor's ends.
-struct WholeVectors {
-  const void* boundary;  ///< where the first begins
-  unsigned bytes;        ///< of all of them
-
-  template <typename T>
-  __device__ WholeVectors(const T* first, int count) {
-    const auto begin = reinterpret_cast<std::uintptr_t>(first) / 16 * 16;
-    const auto end = (reinterpret_cast<std::uintptr_t>(first + count) + 15) / 16 * 16;
-    boundary = reinterpret_cast<const void*>(begin);
-    bytes = static_cast<unsigned>(end - begin);
-  }
-};
-
-/// Neighbouring elements of a tensor on their way to shared memory. There they lie as in memory: in
-/// vectors, counted from the 16-byte boundary before the piece. The numbers below count elements
-/// from there.
-template <typename T>
-struct TensorPiece {
-  static constexpr int kElements = kVectorElements<T>;
-  const T* boundary;
-  int begin, end;
-  int copy_begin, copy_end;  ///< of the vectors that lie wholly inside of the tensor
-
-  /// @param elements of the tensor, of which the piece has `count`, from number `first` on
-  __device__ TensorPiece(const T* tensor, std::int64_t elements, std::int64_t first, int count) {
-    begin = start_in_vector(tensor + first);
-    end = begin + count;
-    boundary = tensor + first - begin;
-    copy_begin = boundary < tensor ? kElements : 0;
-    copy_end = (end + kElements - 1) / kElements * kElements;
-    if (boundary + copy_end > tensor + elements) copy_end -= kElements;
-    copy_end = max(copy_end, copy_begin);
-  }
-  __device__ unsigned copy_bytes() const { return (copy_end - copy_begin) * sizeof(T); }
-
-  /// One thread asks for the vectors inside of the tensor. They count for the barrier.
-  __device__ void copy(T* slot, Barrier& barrier) const {
-    if (copy_end > copy_begin) {
-      bulk_load(slot + copy_begin, boundary + copy_begin, copy_bytes(), barrier);
-    }
-  }
-  /// A block's threads bring what is left at the tensor's ends, an element each. A __syncthreads()
-  /// must follow.
-  __device__ void bring_ends(T* slot) const {
-    const int front = begin + static_cast<int>(threadIdx.x);
-    const int back = copy_end + static_cast<int>(threadIdx.x);
-    if (front < min(copy_begin, end)) slot[front] = boundary[front];
-    if (back < end) slot[back] = boundary[back];
-    fence_proxy_async();  // a later copy may write where this thread has written
-  }
-};
-
-/// Loads vector i of a row that starts as the thread's columns do, at once. What its first vector
-/// and its last have of its neighbours comes along. Where the tensor ends there may be no
-/// neighbour: a row that is not `inside` comes element by element, with 0 in place of the others.
-struct LoadVectors {
-  template <typename T>
-  static __device__ auto load(const OwnColumns& own, int i, const T* row, bool inside) {
-    constexpr int kElements = kVectorElements<T>;
-    if (!inside) return own.load<kElements>(i, row, 0.0f);
-    return load_if<kElements>(own.has(i), row, own.of(i));
-  }
-};
-
-/// Loads vector i of a row that starts anywhere, element by element.
-struct LoadElements {
-  template <typename T>
-  static __device__ auto load(const OwnColumns& own, int i, const T* row, bool) {
-    return own.load<kVectorElements<T>>(i, row, 0.0f);
-  }
-};
-
-/// Takes vector i of a row that starts in shared memory as the thread's columns do: at once. In
-/// place of what is not the row's stands 0.
-struct TakeVectors {
-  template <typename T>
-  static __device__ auto take(const OwnColumns& own, int i, const T* row) {
-    constexpr int kElements = kVectorElements<T>;
-    const auto all = *reinterpret_cast<const Packed<T, kElements>*>(row + own.of(i));
-    if (own.has_all<kElements>(i)) return all;
-    auto vector = __builtin_bit_cast(Vector<T, kElements>, all);
-    for (int k = 0; k < kElements; ++k) {
-      if (!own.has(i, k)) vector.at[k] = from_float<T>(0.0f);
-    }
-    return __builtin_bit_cast(Packed<T, kElements>, vector);
-  }
-};
-
-/// Takes vector i of a row that starts in shared memory anywhere, element by element.
-struct TakeElements {
-  template <typename T>
-  static __device__ auto take(const OwnColumns& own, int i, const T* row) {
-    Vector<T, kVectorElements<T>> vector{};
-    for (int k = 0; k < kVectorElements<T>; ++k) {
-      if (own.has(i, k)) vector.at[k] = row[own.of(i) + k];
-    }
-    return __builtin_bit_cast(Packed<T, kVectorElements<T>>, vector);
   }
 };
 
