@@ -19,9 +19,10 @@ using namespace lnc;
 
 constexpr int kFewColumns = 16;  // [1] of a thread
 constexpr int kManyColumns = 32;
-constexpr int kMaxWarps = 16;   // of a row; a multiprocessor has 128 registers for each thread
-constexpr int kBlockWarps = 8;  // [2] of a block, where a row has fewer
-constexpr int kAhead = 4;       // [3] vectors that a thread asks for ahead of time
+constexpr int kMaxWarps = 16;  // of a row; a multiprocessor has 128 registers for each thread
+constexpr int kMostCols = kMaxWarps * kWarpSize * kManyColumns;
+constexpr int kBlockWarps = 8;         // [2] of a block, where a row has fewer
+constexpr int kAhead = 4;              // [3] vectors that a thread asks for ahead of time
 constexpr int kThreadBytes = 14 * 32;  // [4] of shared memory
 
 /// How the work is cut: each block has `rows` rows at a time and `turns` times, with `warps` warps
@@ -219,7 +220,7 @@ void launch_plan(const BackwardArgs<T, W>& a, const Plan& plan) {
   const PartialSums sums = partial_sums(a, plan.blocks);
   launch(layer_norm_backward<T, W, kColumns>, {blocks, threads, shared_bytes, a.stream}, a, plan,
          sums);
-  add_partial_sums(a, sums, plan.blocks);
+  add_partial_sums<OrdinaryStart, kMostCols>(a, sums, plan.blocks);
 }
 
 template <typename T, typename W>
@@ -241,7 +242,7 @@ const Registration registration{{
     .road = Road::Main,
     .needs_aligned = true,
     .group = "blocks a multiprocessor",
-    .max_cols = kMaxWarps * kWarpSize * kManyColumns,
+    .max_cols = kMostCols,
     .max_cols_because = "a block holds a whole row",
     .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
                              run<__nv_bfloat16, float>},

@@ -159,7 +159,7 @@ void launch_rows(const BackwardArgs<T, W>& a) {
   const PartialSums sums = partial_sums(a, blocks);
   launch(layer_norm_backward<T, W, kKind, kRowThreads, kThreadCols / kVectorElements<T>>,
          {blocks, kThreads, shared_bytes, a.stream}, a, stages, inverse_cols, policy, sums);
-  add_partial_sums<EarlyStart>(a, sums, blocks);  // [10]
+  add_partial_sums<EarlyStart, kMostCols>(a, sums, blocks);  // [10]
 }
 
 template <Kind kKind, typename T, typename W>

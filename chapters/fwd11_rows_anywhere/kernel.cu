@@ -8,6 +8,7 @@
 //
 // It should run at the speed of a copy: 2·M·N elements, each moved once.
 #include "common/kernel/chapter.h"
+#include "common/kernel/moments.h"
 #include "common/kernel/reduce.h"
 #include "common/kernel/rows_anywhere.h"
 #include "common/kernel/vector.h"
@@ -60,28 +61,27 @@ __device__ float sum_of(const Packed<T, kElements> (&x)[kVectors], const OwnColu
   return sum;
 }
 
-/// The sum of the squares of this thread's elements, about the mean.
-template <typename T, int kElements, int kVectors>
-__device__ float squares_about(float mean, Packed<T, kElements> (&x)[kVectors],
-                               const OwnColumns& own) {
-  float squares = 0.0f;
+/// The sums of this thread's deviations from `near`, a float near the mean.
+template <Kind kKind, typename T, int kElements, int kVectors>
+__device__ Deviations<kKind> deviations_from(float near, Packed<T, kElements> (&x)[kVectors],
+                                             const OwnColumns& own) {
+  Deviations<kKind> sums{};
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     stay_packed(x[i]);  // [4]
     float values[kElements];
     to_floats(x[i], values);
-    own.fill_others(i, values, mean);
+    own.fill_others(i, values, near);
     for (int k = 0; k < kElements; ++k) {
-      const float centred = values[k] - mean;
-      squares += centred * centred;
+      add_deviation(sums, values[k] - near);
     }
   }
-  return squares;
+  return sums;
 }
 
 /// The sum over the row's threads, which are the block's. `turn` is 0 and 1 in turns.
-template <int kMostThreads>
-__device__ float row_sum(float value, int turn) {
+template <int kMostThreads, typename Value>
+__device__ Value row_sum(Value value, int turn) {
   if (blockDim.x == kWarpSize) return warp_sum(value);
   const int first_warp = 0;
   const int row_warps = blockDim.x / kWarpSize;
@@ -124,14 +124,14 @@ __global__ void __launch_bounds__(Fit::kThreads, Fit::kBlocks)
     }
     if (row + stride < a.rows) ask_for(row + stride, next);  // [8]
 
-    float mean = 0.0f;
+    float near = 0.0f;
     if (kLayer) {
       turn ^= 1;
-      mean = row_sum<Fit::kThreads>(sum_of(x, own), turn) * inverse_cols;
+      near = row_sum<Fit::kThreads>(sum_of(x, own), turn) * inverse_cols;
     }
     turn ^= 1;
-    const float squares = row_sum<Fit::kThreads>(squares_about(mean, x, own), turn);
-    const float rstd = rsqrtf(squares * inverse_cols + a.eps);
+    const auto sums = row_sum<Fit::kThreads>(deviations_from<kKind>(near, x, own), turn);
+    const Normaliser of_row = normaliser(near, sums, inverse_cols, a.eps);
 
     T* const y_row = a.y + row * a.cols;
 #pragma unroll
@@ -144,14 +144,14 @@ __global__ void __launch_bounds__(Fit::kThreads, Fit::kBlocks)
       to_floats(weights[i * blockDim.x], of_weight);
       to_floats(biases[i * blockDim.x], of_bias);
       for (int k = 0; k < kElements; ++k) {
-        const float xhat = (values[k] - mean) * rstd;
+        const float xhat = of_row.xhat(values[k]);
         values[k] = kLayer ? xhat * of_weight[k] + of_bias[k] : xhat * of_weight[k];
       }
       if (own.has(i)) own.store(i, y_row, values);  // [9]
     }
     if (threadIdx.x == 0) {
-      if (kLayer) a.mean[row] = mean;
-      a.rstd[row] = rstd;
+      if (kLayer) a.mean[row] = of_row.mean;
+      a.rstd[row] = of_row.rstd;
     }
   }
 }
@@ -163,6 +163,12 @@ void run_blocks(const ForwardArgs<T, W>& a) {
   const int64_t vectors = row_vectors(a.y, a.cols);
   const unsigned threads = blocks_for(vectors, Fit::kVectors * kWarpSize) * kWarpSize;
   const std::size_t shared = 2 * Fit::kVectors * threads * sizeof(Packed<W, kVectorElements<T>>);
+
+  if (shared > static_cast<std::size_t>(max_shared_bytes())) {
+    throw std::runtime_error(
+        "fwd11: the shared memory of this GPU has no room for weight and bias of " +
+        std::to_string(a.cols) + " columns");
+  }
 
   int64_t most = a.group;
   if (most == 0) most = multiprocessors() * resident_blocks(kernel, threads, shared);
@@ -201,6 +207,7 @@ const Registration registration{{
     .road = Road::UnalignedRows,
     .usual_cols = 2049,
     .group = "blocks",
+    .keeps_digits_at_large_means = true,
     .max_row_bytes = (ManyVectors::kRowVectors - 1) * 16,
     .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
                             run<__nv_bfloat16, float>},

@@ -128,8 +128,8 @@ void add_partial_sums(const BackwardArgs<T, W>& a, const PartialSums& sums, std:
            sums, static_cast<int>(parts), a.dweight, a.dbias, static_cast<unsigned>(a.cols));
   };
   constexpr std::int64_t kWide = 16384;  // columns: blocks of vectors for a whole GPU
-  if constexpr (kMaxCols >= kWide) {
-    if (a.cols >= kWide && a.cols % 4 == 0 && at_16_bytes(a.dweight, a.dbias)) {
+  if constexpr (kMaxCols > kWide) {
+    if (a.cols > kWide && a.cols % 4 == 0 && at_16_bytes(a.dweight, a.dbias)) {
       return launch_sum(SumOfVectors{});
     }
   }

@@ -58,9 +58,12 @@ TEST_CASE("every kernel of a chapter is right, in each pair of types") {
         problem.mixed = mixed;
         problem.rows = rows;
         problem.cols = cols;
-        problem = drawn(chapter, problem, chance++);
         const int runs = cols > 4096 ? 1 : kRuns;
-        if (refusal(chapter, problem).empty()) check_problem(chapter, problem, runs);
+        const Problem one = drawn(chapter, problem, chance);
+        const Problem other = drawn(chapter, problem, chance ^ 1);  // of the other kind
+        if (refusal(chapter, one).empty()) check_problem(chapter, one, runs);
+        if (refusal(chapter, other).empty()) check_problem(chapter, other, 1);
+        ++chance;
       }
     }
   }
@@ -172,16 +175,18 @@ TEST_CASE("a chapter that groups rows is right where a group has one row, severa
 TEST_CASE("rows beside which a cluster's shared memory has no place for the parameters are right") {
   for (const Chapter& chapter : chapters()) {
     if (chapter.min_architecture < 90) continue;  // it has no clusters
-    for (const auto [dtype, mixed] : kTypes) {
-      Problem problem;
-      problem.dtype = dtype;
-      problem.mixed = mixed;
-      problem.affine = dtype != DType::F16;
-      problem.rows = 3;
-      problem.cols = 400'000;
-      problem.group = 1;
-      if (refusal(chapter, problem).empty()) check_problem(chapter, problem, 1);
-    }
+    for (const auto [dtype, mixed] : kTypes)
+      for (const Kind kind : {Kind::Layer, Kind::Rms}) {
+        Problem problem;
+        problem.dtype = dtype;
+        problem.mixed = mixed;
+        problem.kind = kind;
+        problem.affine = dtype != DType::F16;
+        problem.rows = 3;
+        problem.cols = 400'000;
+        problem.group = 1;
+        if (refusal(chapter, problem).empty()) check_problem(chapter, problem, 1);
+      }
   }
 }
 
