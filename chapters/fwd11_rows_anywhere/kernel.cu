@@ -25,7 +25,7 @@ struct Fit {
   static constexpr int kBlocks = kBlocks_;
   static constexpr int kRowVectors = kThreads * kVectors;
 };
-using FewVectors = Fit<512, 2, 2>;
+using FewVectors = Fit<576, 2, 2>;
 using ManyVectors = Fit<640, 4, 1>;
 
 /// Loads this thread's vectors of a row: whole ones, where that is allowed.

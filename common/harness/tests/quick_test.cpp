@@ -51,7 +51,8 @@ TEST_CASE("every kernel of a chapter is right, in each pair of types") {
           Size{2, 16383}, Size{3, 20000}, Size{2, 20001}, Size{2, 33000}, Size{2, 33001},
           Size{9, 256},   Size{9, 128},   Size{9, 101},   Size{9, 320},   Size{9, 509},
           Size{70, 8},    Size{70, 16},   Size{70, 24},   Size{70, 32},   Size{40, 40},
-          Size{40, 64},   Size{9, 130},   Size{9, 201},   Size{2, 4400},  Size{2, 4401}}) {
+          Size{40, 64},   Size{9, 130},   Size{9, 201},   Size{2, 4400},  Size{2, 4401},
+          Size{9, 192},   Size{3, 901}}) {
       for (const auto [dtype, mixed] : kTypes) {
         Problem problem;
         problem.dtype = dtype;
