@@ -24,43 +24,44 @@ constexpr int kBlockThreads = kRowThreads < 256 ? 256 : 1024;
 template <int kRowThreads>
 constexpr int kBlocks = kRowThreads < 256 ? 2 : 1;
 
-constexpr int kMaxStages = 3;              // [2] of a block's ring
-constexpr int kSpareBytes = 10 << 10;      // of a multiprocessor's shared memory
+constexpr int kMostBlocks = 2;             // of a multiprocessor
+constexpr int kStages = 3;                 // [2] of a block's ring
 constexpr int64_t kSmallBytes = 12 << 20;  // [3] of a tensor
 constexpr int64_t kMostCols = 8192;        // 1024 threads with 8 columns each
 
 /// A block takes a step of kRows neighbouring rows at a time, then those gridDim.x · kRows further
-/// on. A stage of the ring holds these of x, then these of dy.
+/// on. A stage of the ring holds these of x, then these of dy. The kind is known to the compiler:
+/// RMS norm has no dbias, and takes fewer registers.
 template <typename T, typename W, Kind kKind, int kRowThreads, int kVectors>
 __global__ void __launch_bounds__(kBlockThreads<kRowThreads>, kBlocks<kRowThreads>)
-    layer_norm_backward(BackwardArgs<T, W> a, int stages, float inverse_cols, L2Policy policy,
+    layer_norm_backward(BackwardArgs<T, W> a, float inverse_cols, L2Policy policy,
                         PartialSums sums) {
   constexpr int kThreads = kBlockThreads<kRowThreads>;
   constexpr int kRows = kThreads / kRowThreads;
   constexpr int kElements = kVectorElements<T>;
   constexpr bool kLayer = kKind == Kind::Layer;
-  __shared__ Barrier full[kMaxStages];
+  __shared__ Barrier full[kStages];
   const auto cols = static_cast<int>(a.cols);
-  const int dy_at = kRows * cols / kElements;     // of a stage's vectors
-  const int in_step = threadIdx.x / kRowThreads;  // the thread's row
+  const int dy_offset = kRows * cols / kElements;  // where dy begins in a stage, in vectors
+  const int team = threadIdx.x / kRowThreads;      // the threads of a row, of those in a step
   const int thread = threadIdx.x % kRowThreads;
   const ThreadColumns own{thread * kElements, kRowThreads * kElements, cols};
-  const int64_t first_step = int64_t{blockIdx.x} * kRows;
+  const int64_t first_row = int64_t{blockIdx.x} * kRows;  // of the block's first step
   const int64_t stride = int64_t{gridDim.x} * kRows;
 
-  Ring<T> ring{dynamic_shared<Packed<T, kElements>>(), 2 * dy_at, stages, full};
-  const auto request = [&](int64_t step, int stage) {
-    if (step >= a.rows) return;
-    const int64_t rows = min(a.rows - step, int64_t{kRows});
+  Ring<T> ring{dynamic_shared<Packed<T, kElements>>(), 2 * dy_offset, kStages, full};
+  const auto request = [&](int64_t step_row, int stage) {
+    if (step_row >= a.rows) return;
+    const int64_t rows = min(a.rows - step_row, int64_t{kRows});
     const auto bytes = static_cast<unsigned>(rows * a.cols * sizeof(T));
     auto* const x_rows = ring.slot(stage);
-    auto* const dy_rows = x_rows + dy_at;
+    auto* const dy_rows = x_rows + dy_offset;
     full[stage].arrive_and_expect(2 * bytes);  // [4]
-    bulk_load(x_rows, a.x + step * a.cols, bytes, full[stage], policy);
-    bulk_load(dy_rows, a.dy + step * a.cols, bytes, full[stage], policy);
+    bulk_load(x_rows, a.x + step_row * a.cols, bytes, full[stage], policy);
+    bulk_load(dy_rows, a.dy + step_row * a.cols, bytes, full[stage], policy);
   };
   if (threadIdx.x == 0) {
-    ring.fill([&](int stage) { request(first_step + stage * stride, stage); });
+    ring.fill([&](int stage) { request(first_row + stage * stride, stage); });
   }
   launch_dependents();  // [5]
 
@@ -69,7 +70,7 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>, kBlocks<kRowThread
     const float mean = kLayer ? a.mean[row] : 0.0f;
     return make_float2(mean, a.rstd[row]);
   };
-  float2 next = statistics_of(first_step + in_step);  // [6]
+  float2 next = statistics_of(first_row + team);  // [6]
   Packed<W, kElements> weight[kVectors];
   Vector<float, kElements> dweight[kVectors] = {};
   Vector<float, kElements> dbias[kVectors] = {};
@@ -80,14 +81,14 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>, kBlocks<kRowThread
   }
   __syncthreads();
 
-  int parity = 0;
-  for (int64_t step = first_step; step < a.rows; step += stride) {
-    const int64_t row = step + in_step;
+  int parity = 0;  // which of the two places of row_sums is in turn
+  for (int64_t step_row = first_row; step_row < a.rows; step_row += stride) {
+    const int64_t row = step_row + team;
     const bool there = kRows == 1 || row < a.rows;  // [7]
     const float mean = next.x;
     const float rstd = next.y;
     next = statistics_of(row + stride);
-    const T* const x_row = reinterpret_cast<const T*>(ring.wait()) + in_step * cols;
+    const T* const x_row = reinterpret_cast<const T*>(ring.wait()) + team * cols;
     const T* const dy_row = x_row + kRows * cols;
     GradientTerms<kElements> terms[kVectors];
     float2 c = make_float2(0.0f, 0.0f);
@@ -96,7 +97,7 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>, kBlocks<kRowThread
       const bool given = there && own.has(i);
       const auto x = load_if<kElements>(given, x_row, own.of(i));
       const auto dy = load_if<kElements>(given, dy_row, own.of(i));
-      stay_packed(weight[i]);
+      stay_packed(weight[i]);  // otherwise nvcc keeps it as floats, in twice the registers
       terms[i] = GradientTerms<kElements>(x, dy, weight[i], mean, rstd);
       terms[i].add_to(c);
       for (int k = 0; k < kElements; ++k) {
@@ -104,23 +105,23 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>, kBlocks<kRowThread
         if (kLayer) dbias[i].at[k] += terms[i].dy[k];
       }
     }
-    c = row_sums<kThreads, kRowThreads>(c, parity);
+    c = row_sums<kThreads, kRowThreads>(c, parity);  // the step's barrier, but see [8]
     parity ^= 1;
     if (kRowThreads == kWarpSize) __syncthreads();  // [8]
     if (threadIdx.x == 0) {
-      const int64_t step_ahead = step + stages * stride;
-      request(step_ahead, ring.stage);
+      const int64_t row_ahead = step_row + kStages * stride;
+      request(row_ahead, ring.stage);
     }
     ring.advance();
 
-    const float c1 = c.x * inverse_cols * rstd;
-    const float c2 = kLayer ? c.y * inverse_cols * rstd : 0.0f;
+    const float scaled_c1 = c.x * inverse_cols * rstd;
+    const float scaled_c2 = kLayer ? c.y * inverse_cols * rstd : 0.0f;
     T* const dx_row = a.dx + row * a.cols;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       float dx[kElements];
-      for (int k = 0; k < kElements; ++k) {
-        dx[k] = rstd * terms[i].wdy[k] - (terms[i].xhat[k] * c1 + c2);
+      for (int k = 0; k < kElements; ++k) {  // rstd · (wdy − c2 − xhat · c1), in two multiply-adds
+        dx[k] = rstd * terms[i].wdy[k] - (terms[i].xhat[k] * scaled_c1 + scaled_c2);
       }
       if (there && own.has(i)) store_vector(dx_row + own.of(i), dx);
     }
@@ -133,8 +134,8 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>, kBlocks<kRowThread
   } else {  // [9]
     auto* const of_rows = dynamic_shared<float>();
     auto* const dbias_of_rows = of_rows + kRows * cols;
-    store_sums(own, dweight, of_rows + in_step * cols);
-    if (kLayer) store_sums(own, dbias, dbias_of_rows + in_step * cols);
+    store_sums(own, dweight, of_rows + team * cols);
+    if (kLayer) store_sums(own, dbias, dbias_of_rows + team * cols);
     __syncthreads();
     add_rows(of_rows, kRows, cols, sums.dweight + part);
     if (kLayer) add_rows(dbias_of_rows, kRows, cols, sums.dbias + part);
@@ -147,9 +148,7 @@ void launch_rows(const BackwardArgs<T, W>& a) {
   constexpr int kThreads = kBlockThreads<kRowThreads>;
   constexpr int kRows = kThreads / kRowThreads;
   const auto stage_bytes = static_cast<int>(2 * kRows * a.cols * sizeof(T));
-  const int room = (max_shared_bytes() - kSpareBytes) / kBlocks<kRowThreads> / stage_bytes;
-  const int stages = std::clamp(room, 2, kMaxStages);
-  const auto shared_bytes = static_cast<std::size_t>(stages) * stage_bytes;
+  const auto shared_bytes = static_cast<std::size_t>(kStages) * stage_bytes;  // 192 KB at most
   const unsigned places = multiprocessors() * kBlocks<kRowThreads>;
   const unsigned most = a.group > 0 ? a.group : places;
   const unsigned blocks = std::min(most, blocks_for(a.rows, kRows));
@@ -158,7 +157,7 @@ void launch_rows(const BackwardArgs<T, W>& a) {
   const L2Policy policy = small ? L2Policy::EvictFirst : L2Policy::EvictNormal;
   const PartialSums sums = partial_sums(a, blocks);
   launch(layer_norm_backward<T, W, kKind, kRowThreads, kThreadCols / kVectorElements<T>>,
-         {blocks, kThreads, shared_bytes, a.stream}, a, stages, inverse_cols, policy, sums);
+         {blocks, kThreads, shared_bytes, a.stream}, a, inverse_cols, policy, sums);
   add_partial_sums<EarlyStart, kMostCols>(a, sums, blocks);  // [10]
 }
 
@@ -207,7 +206,7 @@ const Registration registration{{
       return 3 * p.tensor_bytes() + parameter_bytes(p);
     },
     .workspace_bytes = [](const Problem& p) -> std::int64_t {
-      const int64_t places = int64_t{multiprocessors()} * kBlocks<1>;
+      const int64_t places = int64_t{multiprocessors()} * kMostBlocks;
       const int64_t blocks = p.group > 0 ? p.group : places;
       return partial_sums_bytes(p, std::min(p.rows, blocks));
     },

@@ -5,7 +5,8 @@
 // memory, dweight and dbias in registers. A row's two sums go from every block to every other, past
 // device memory; while they are on their way, the blocks add up the next row.
 //
-// It should run at the speed of a triad up to 131 072 columns: 3·M·N elements, each moved once.
+// It takes rows of up to 262 144 columns, and up to 131 072 it should run at the speed of a triad:
+// 3·M·N elements, each moved once.
 #include "common/kernel/chapter.h"
 #include "common/kernel/gradient_terms.h"
 #include "common/kernel/partial_sums.h"
@@ -17,9 +18,9 @@
 namespace bwd13 {
 using namespace lnc;
 
-constexpr int kMaxStages = 4;  // [1] rows of a block in shared memory
+constexpr int kMaxStages = 4;  // [1] rows of a slice in shared memory
 constexpr int kLeastStages = 3;
-constexpr int kSliceBytes = 32 << 10;  // [2] of a block, while clusters may grow
+constexpr int kSliceBytes = 32 << 10;  // [2] of x in a block: wider, and a small cluster grows
 constexpr int kLeastCluster = 2;       // blocks
 constexpr int kPortable = 8;           // that every Hopper has room for
 constexpr int kMaxCluster = 16;
@@ -28,10 +29,10 @@ constexpr int kMaxWarps = kMaxThreads / kWarpSize;
 constexpr int kColumns = 32;   // [3] of a thread
 constexpr int kExchanges = 4;  // [4] rows whose sums may be on their way
 
-/// How a row is cut: `cluster` blocks of `slice` columns.
+/// How a row is cut: `cluster_blocks` blocks of `slice` columns.
 struct Plan {
   int64_t slice;
-  int cluster, threads, stages;
+  int cluster_blocks, threads, stages;
 };
 
 /// The sums of a block's warps, and those of all blocks that arrive from the cluster.
@@ -41,7 +42,7 @@ struct Exchange {
 };
 
 /// Adds up the threads' sums of a row and sends the block's to every block of the cluster.
-__device__ inline void send_sums(float2 c, Exchange& exchange, int turn, Barrier& arrived) {
+__device__ inline void send_sums(float2 c, Exchange& exchange, int place, Barrier& arrived) {
   const int warp = threadIdx.x / kWarpSize;
   const int lane = threadIdx.x % kWarpSize;
   const int warps = blockDim.x / kWarpSize;
@@ -53,18 +54,18 @@ __device__ inline void send_sums(float2 c, Exchange& exchange, int turn, Barrier
   c = warp_sum(lane < warps ? exchange.of_warp[lane] : float2{});
   if (lane == 0) arrived.arrive_and_expect(blocks * sizeof c);  // [5]
   if (lane < blocks) {
-    float2* const place = &exchange.of_block[turn][cluster_rank()];
-    remote_store_async(place, lane, c, arrived);
+    float2* const own = &exchange.of_block[place][cluster_rank()];
+    remote_store_async(own, lane, c, arrived);
   }
 }
 
 /// A row's sums over the cluster, when those of all blocks have arrived.
-__device__ inline float2 receive_sums(const Exchange& exchange, int turn, Barrier& arrived,
+__device__ inline float2 receive_sums(const Exchange& exchange, int place, Barrier& arrived,
                                       int parity) {
   const int lane = threadIdx.x % kWarpSize;
   const int blocks = cluster_size();
   arrived.wait_at_cluster_scope(parity);  // [6]
-  return warp_sum(lane < blocks ? exchange.of_block[turn][lane] : float2{});
+  return warp_sum(lane < blocks ? exchange.of_block[place][lane] : float2{});
 }
 
 template <typename T, typename W>
@@ -83,22 +84,21 @@ __global__ void __launch_bounds__(kMaxThreads)
   const int64_t start = cluster_rank() * plan.slice;
   const auto cols = static_cast<int>(max(min(a.cols - start, plan.slice), int64_t{0}));
   const ThreadColumns own{static_cast<int>(threadIdx.x) * kElements, threads * kElements, cols};
-  const auto element = [=](int64_t number) {
-    return (cluster + number * clusters) * a.cols + start;
-  };
+  const auto row_of = [=](int64_t nth) { return cluster + nth * clusters; };  // its nth row
+  const auto element = [=](int64_t nth) { return row_of(nth) * a.cols + start; };
 
   const int stages = plan.stages;
   const auto slice_vectors = static_cast<int>(plan.slice) / kElements;
   Ring<T> ring{dynamic_shared<Packed<T, kElements>>(), 2 * slice_vectors, stages, full};
-  const auto request = [&](int64_t number, int stage) {
-    if (number >= rows) return;
+  const auto request = [&](int64_t nth, int stage) {
+    if (nth >= rows) return;
     const auto bytes = static_cast<unsigned>(cols * sizeof(T));
     full[stage].arrive_and_expect(2 * bytes);
     if (bytes == 0) return;
     auto* const x_slice = ring.slot(stage);
     auto* const dy_slice = x_slice + slice_vectors;
-    bulk_load(x_slice, a.x + element(number), bytes, full[stage]);
-    bulk_load(dy_slice, a.dy + element(number), bytes, full[stage]);
+    bulk_load(x_slice, a.x + element(nth), bytes, full[stage]);
+    bulk_load(dy_slice, a.dy + element(nth), bytes, full[stage]);
   };
   if (threadIdx.x == 0) {
     for (Barrier& barrier : arrived) {
@@ -106,29 +106,29 @@ __global__ void __launch_bounds__(kMaxThreads)
     }
     ring.fill([&](int stage) { request(stage, stage); });
   }
+  cluster_arrive_relaxed();  // [8]
   W* const weights = reinterpret_cast<W*>(ring.slot(stages));
 #pragma unroll 1
-  for (int i = 0; own.has(i); ++i) {  // [8]
+  for (int i = 0; own.has(i); ++i) {  // [9]
     const auto weight = load_if<kElements>(a.weight != nullptr, a.weight, start + own.of(i), 1.0f);
     *reinterpret_cast<Packed<W, kElements>*>(weights + own.of(i)) = weight;
   }
-  cluster_sync();       // [9]
+  cluster_wait();
   launch_dependents();  // [10]
 
   const bool layer = a.kind == Kind::Layer;
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
-  const auto statistics_of = [&](int64_t number) {  // mean and rstd
-    if (number >= rows) return float2{};
-    const int64_t row = cluster + number * clusters;
-    const float mean = layer ? a.mean[row] : 0.0f;
-    return make_float2(mean, a.rstd[row]);
+  const auto statistics_of = [&](int64_t nth) {  // mean and rstd
+    if (nth >= rows) return float2{};
+    const float mean = layer ? a.mean[row_of(nth)] : 0.0f;
+    return make_float2(mean, a.rstd[row_of(nth)]);
   };
   const auto terms_of = [&](int stage, int i, float2 statistics) {
     const T* const x_slice = reinterpret_cast<const T*>(ring.slot(stage));
     const T* const dy_slice = x_slice + plan.slice;
-    const auto x = load_if<kElements>(true, x_slice, own.of(i));
-    const auto dy = load_if<kElements>(true, dy_slice, own.of(i));
-    const auto weight = load_if<kElements>(true, weights, own.of(i));
+    const auto x = load_vector<kElements>(x_slice, own.of(i));
+    const auto dy = load_vector<kElements>(dy_slice, own.of(i));
+    const auto weight = load_vector<kElements>(weights, own.of(i));
     return GradientTerms<kElements>(x, dy, weight, statistics.x, statistics.y);
   };
   Vector<float, kElements> dweight[kVectors] = {};
@@ -147,43 +147,44 @@ __global__ void __launch_bounds__(kMaxThreads)
     }
     return c;
   };
-  const auto store_dx = [&](int64_t number, int stage, float2 statistics, float2 c) {
-    const float c1 = c.x * inverse_cols;
-    const float c2 = layer ? c.y * inverse_cols : 0.0f;
+  const auto store_dx = [&](int64_t nth, int stage, float2 statistics, float2 c) {
     const float rstd = statistics.y;
+    const float scaled_c1 = c.x * inverse_cols * rstd;
+    const float scaled_c2 = layer ? c.y * inverse_cols * rstd : 0.0f;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       if (!own.has(i)) continue;
       const auto terms = terms_of(stage, i, statistics);
       float dx[kElements];
       for (int k = 0; k < kElements; ++k) {
-        dx[k] = rstd * (terms.wdy[k] - c2 - terms.xhat[k] * c1);
+        dx[k] = rstd * terms.wdy[k] - (terms.xhat[k] * scaled_c1 + scaled_c2);
       }
-      store(a.dx, element(number) + own.of(i), dx);
+      store(a.dx, element(nth) + own.of(i), dx);
     }
   };
 
-  const int lag = stages > 1 ? 1 : 0;  // [11]
-  float2 of_done = {};                 // statistics of the row whose dx is next,
-  float2 of_row = {};                  // of the row that is added up,
-  float2 of_next = statistics_of(0);   // [12] and of the one behind it
+  // [11] Steps that dx is behind the sums. 0: one stage, so a row's dx follows its own sums.
+  const int lag = stages > 1 ? 1 : 0;
+  float2 of_done = {};                // [12] mean and rstd of the row whose dx is next
+  float2 of_row = {};                 // of the row that is added up
+  float2 of_next = statistics_of(0);  // of the row behind that one
   int done_stage = 0;
-  for (int64_t number = 0; number < rows + lag; ++number) {
-    const int64_t done = number - lag;
+  for (int64_t nth = 0; nth < rows + lag; ++nth) {
+    const int64_t done = nth - lag;
     of_done = lag == 0 ? of_next : of_row;
     of_row = of_next;
-    of_next = statistics_of(number + 1);
-    if (number < rows) {
-      const int turn = number % kExchanges;
+    of_next = statistics_of(nth + 1);
+    if (nth < rows) {
+      const int place = nth % kExchanges;
       ring.wait();
       const float2 c = add_up(ring.stage, of_row);
       ring.advance();
-      send_sums(c, exchange, turn, arrived[turn]);
+      send_sums(c, exchange, place, arrived[place]);
     }
     if (done >= 0) {
-      const int turn = done % kExchanges;
+      const int place = done % kExchanges;
       const int parity = done / kExchanges % 2;
-      const float2 c = receive_sums(exchange, turn, arrived[turn], parity);
+      const float2 c = receive_sums(exchange, place, arrived[place], parity);
       store_dx(done, done_stage, of_done, c);
     }
     __syncthreads();  // [13]
@@ -197,28 +198,30 @@ __global__ void __launch_bounds__(kMaxThreads)
   if (layer) store_sums(own, dbias, sums.dbias + part);
 }
 
-/// How many rows of x and dy have room in a block beside the weight, where 2 KB are left for what
-/// is static and for the system.
+/// How many rows of x and dy have room in a block beside the weight. 1 KB is left for what is
+/// static.
 int rows_with_room(int64_t slice, int64_t element_bytes, int64_t weight_bytes) {
-  const int64_t bytes = max_shared_bytes() - (1 << 10);
-  return static_cast<int>((bytes / slice - weight_bytes) / (2 * element_bytes));
+  const int64_t column_bytes = (max_shared_bytes() - (1 << 10)) / slice;
+  return static_cast<int>((column_bytes - weight_bytes) / (2 * element_bytes));
 }
 
-/// Of clusters of up to `most_blocks`. The last may not hold the row: then its slice is too wide.
+/// [15] Of clusters of up to `most_blocks`. A cluster doubles while a slice has no room, and up to
+/// kPortable blocks while it has more than kSliceBytes of x. One of `most_blocks` may not hold the
+/// row: then its slice is too wide.
 Plan plan_for(int64_t cols, int64_t element_bytes, int64_t weight_bytes, int group,
               int most_blocks) {
   const int64_t elements = 16 / element_bytes;
   Plan plan{};
-  plan.cluster = kLeastCluster;
-  while (true) {  // [15]
-    plan.slice = blocks_for(blocks_for(cols, elements), plan.cluster) * elements;
+  plan.cluster_blocks = kLeastCluster;
+  while (true) {
+    plan.slice = blocks_for(blocks_for(cols, elements), plan.cluster_blocks) * elements;
     const int rows = rows_with_room(plan.slice, element_bytes, weight_bytes);
     const bool fits = plan.slice <= kMaxThreads * kColumns && rows >= kLeastStages;
-    const bool wide = plan.cluster < kPortable && plan.slice * element_bytes > kSliceBytes;
-    const bool grow = group > 0 ? plan.cluster < group : wide;
+    const bool wide = plan.cluster_blocks < kPortable && plan.slice * element_bytes > kSliceBytes;
+    const bool grow = group > 0 ? plan.cluster_blocks < group : wide;
     plan.stages = std::clamp(rows, 1, kMaxStages);
-    if (plan.cluster == most_blocks || (!grow && fits)) break;
-    plan.cluster *= 2;
+    if (plan.cluster_blocks == most_blocks || (!grow && fits)) break;
+    plan.cluster_blocks *= 2;
   }
   const auto warps = static_cast<int>(blocks_for(plan.slice / elements, kWarpSize));
   plan.threads = std::min(warps, kMaxWarps) * kWarpSize;
@@ -230,7 +233,7 @@ Plan plan_for(int64_t cols, int64_t element_bytes, int64_t weight_bytes, int gro
 int64_t places(const Plan& plan) {
   const int blocks_each = plan.threads <= kMaxThreads / 2 ? 2 : 1;
   const int64_t blocks = int64_t{multiprocessors()} * blocks_each;
-  return std::max<int64_t>(blocks / plan.cluster, 1);
+  return std::max<int64_t>(blocks / plan.cluster_blocks, 1);
 }
 
 /// Whether there is room for clusters of up to `most_blocks`: then they are launched.
@@ -241,11 +244,12 @@ bool launch_clusters(const BackwardArgs<T, W>& a, int most_blocks) {
   if (plan.slice > kMaxThreads * kColumns) return false;
   const std::size_t stage_bytes = 2 * plan.slice * sizeof(T);
   const std::size_t shared_bytes = plan.stages * stage_bytes + plan.slice * sizeof(W);
-  LaunchConfig config{0, unsigned(plan.threads), shared_bytes, a.stream, unsigned(plan.cluster)};
+  LaunchConfig config{0, unsigned(plan.threads), shared_bytes, a.stream,
+                      unsigned(plan.cluster_blocks)};
   const int64_t fit = resident_clusters(kernel, config);
   if (fit == 0) return false;
   const int64_t clusters = std::min({fit, places(plan), a.rows});
-  config.grid = static_cast<unsigned>(clusters * plan.cluster);
+  config.grid = static_cast<unsigned>(clusters * plan.cluster_blocks);
   const PartialSums sums = partial_sums(a, clusters);
   launch(kernel, config, a, plan, sums);
   add_partial_sums<EarlyStart>(a, sums, clusters);

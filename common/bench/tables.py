@@ -64,6 +64,8 @@ FUSION_ROAD = "fusion"
 FUSION_STEPS = tuple(Problem.of("bf16", rows, 4096, options={"prenorm": True, **options}) for rows, options in (
     (131072, {"residual": "same"}), (131072, {"residual": "same", "dropout": 0.1}), (16384, {"residual": "same"}),
     (16384, {"residual": "f32"})))
+WIDE_ROAD = "wide rows"
+WIDE_STEPS = (Problem.of("bf16", 4096, 65536), Problem.of("f32", 512, 262144))
 UNALIGNED_ROAD = "unaligned rows"  # its chapters take both
 UNALIGNED_STEPS = tuple(Problem.of("bf16", 16384, cols) for cols in (4104, 4097))
 RESULTS = (PROGRESSION, Problem.of("f16", 4096, 1024), Problem.of("bf16", 131072, 4096),
@@ -215,7 +217,8 @@ def steps(book, file, chapter):
     if chapter.road == FUSION_ROAD:
         return fusion_steps(book, file, chapter)
     parent = rival(book, chapter)
-    problems = {NARROW_ROAD: NARROW_STEPS, UNALIGNED_ROAD: UNALIGNED_STEPS}.get(chapter.road, STEPS)
+    of_road = {NARROW_ROAD: NARROW_STEPS, WIDE_ROAD: WIDE_STEPS, UNALIGNED_ROAD: UNALIGNED_STEPS}
+    problems = of_road.get(chapter.road, STEPS)
     own, before = ([book.find(one, problem) if one else None for problem in problems] for one in (chapter, parent))
     headers = ["", *(head for problem in problems for head in (f"{with_kind(problem)}: µs", "% of the roof"))]
 

@@ -51,8 +51,8 @@ __global__ void __launch_bounds__(kMeansThreads) row_means(BackwardArgs<T, W> a,
   float2 c = make_float2(0.0f, 0.0f);
 #pragma unroll 4
   for (std::int64_t col = threadIdx.x * kElements; col < a.cols; col += kMeansThreads * kElements) {
-    const auto x = load_if<kElements>(true, a.x, start + col);
-    const auto dy = load_if<kElements>(true, a.dy, start + col);
+    const auto x = load_vector<kElements>(a.x, start + col);
+    const auto dy = load_vector<kElements>(a.dy, start + col);
     const auto weight = load_if<kElements>(a.weight != nullptr, a.weight, col, 1.0f);
     const GradientTerms<kElements> terms(x, dy, weight, mean, rstd);
     terms.add_to(c);

@@ -36,7 +36,8 @@ struct OrdinaryStart {
 };
 
 /// How a block adds up parts: kLanes threads side by side have kElements columns each, and kGroups
-/// groups of so many threads share the parts. A thread asks for kAtOnce parts before it adds one.
+/// groups of so many threads share the parts: group g has the parts g, g + kGroups, … A thread asks
+/// for kAtOnce of them before it adds one. Then group 0 adds up the sums of all groups.
 struct SumOfColumns {
   static constexpr int kElements = 1, kLanes = 16, kGroups = 32;
   static constexpr int kAtOnce = 9;  // 32 · 9 is more than the 2 · 132 parts of two blocks an SM
@@ -76,6 +77,7 @@ __global__ void __launch_bounds__(Cut::kLanes* Cut::kGroups)
   const int group = threadIdx.x / Cut::kLanes;
   const int lane = threadIdx.x % Cut::kLanes;
   const unsigned col = (blockIdx.x * Cut::kLanes + lane) * kElements;
+  // A thread past the last column reads that one, and stores nothing.
   const float* const partial = blockIdx.y == 0 ? sums.dweight : sums.dbias;
   const float* from = partial + std::uint64_t{cols} * group + min(col, cols - kElements);
 

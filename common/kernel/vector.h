@@ -148,6 +148,12 @@ __device__ inline Packed<T, kElements> load_if(bool there, const T* tensor, std:
   return packed;
 }
 
+/// The vector at element `at` of a tensor, likewise aligned.
+template <int kElements, typename T>
+__device__ inline Packed<T, kElements> load_vector(const T* tensor, std::int64_t at) {
+  return *reinterpret_cast<const Packed<T, kElements>*>(tensor + at);
+}
+
 /// Whether each pointer is to a 16-byte boundary; null is.
 template <typename... Ts>
 bool at_16_bytes(const Ts*... pointers) {
