@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 1)
   constexpr int kPlaceBytes = 2 * kElements * sizeof(T);
   constexpr int kPlacesWithRoom = (kThreadBytes - kWeightBytes) / kPlaceBytes;
   constexpr int kWanted = kVectors + kAhead;
-  constexpr int kDepth = kWanted < kPlacesWithRoom ? kWanted : kPlacesWithRoom;  // places in the ring
+  constexpr int kDepth = kWanted < kPlacesWithRoom ? kWanted : kPlacesWithRoom;  // places
   const int lane = threadIdx.x % kWarpSize;
   const int warp = threadIdx.x / kWarpSize;
   constexpr bool kAlone = kColumns == kManyColumns;  // [5]
