@@ -1,14 +1,15 @@
 // bwd11 · 128-bit access, one read, asynchronous copies
 //
 // bwd09 holds the next row in registers while it works on one. They are the scarcest store of a
-// multiprocessor: from 8193 columns on rows are read twice, and one row ahead is all there is. Here
-// the next rows wait in shared memory. Asynchronous copies bring them past the registers, and each
-// thread fetches what it will itself use: no barrier stands between a copy and its reader.
-// Registers are left for dweight and dbias.
+// multiprocessor: from 8193 columns on (4097 of float) rows are read twice, and two vectors of x
+// and of dy are ahead. Here four are, in shared memory: asynchronous copies bring them past the
+// registers, and each thread fetches what it will itself use, so that no barrier stands between a
+// copy and its reader. Registers are left for dweight and dbias.
 //
 // It should move 3·M·N elements up to 16384 columns, at the speed of a triad.
 #include "common/kernel/chapter.h"
 #include "common/kernel/gradient_terms.h"
+#include "common/kernel/own_copies.h"
 #include "common/kernel/partial_sums.h"
 #include "common/kernel/reduce.h"
 #include "common/kernel/thread_columns.h"
@@ -21,9 +22,10 @@ constexpr int kFewColumns = 16;  // [1] of a thread
 constexpr int kManyColumns = 32;
 constexpr int kMaxWarps = 16;  // of a row; a multiprocessor has 128 registers for each thread
 constexpr int kMostCols = kMaxWarps * kWarpSize * kManyColumns;
-constexpr int kBlockWarps = 8;         // [2] of a block, where a row has fewer
-constexpr int kAhead = 4;              // [3] vectors that a thread asks for ahead of time
-constexpr int kThreadBytes = 14 * 32;  // [4] of shared memory
+constexpr int kBlockWarps = 8;  // [2] of a block, where a row has fewer
+constexpr int kAhead = 4;       // [3] vectors that a thread asks for ahead of time
+// [4] Of a thread, of the 224 KB of shared memory that a multiprocessor has for the threads' own.
+constexpr int kThreadBytes = (224 << 10) / (kMaxWarps * kWarpSize);
 
 /// How the work is cut: each block has `rows` rows at a time and `turns` times, with `warps` warps
 /// a row and `columns` columns a thread.
@@ -34,8 +36,8 @@ struct Plan {
 };
 
 /// The sums of both values over a row, in each of its threads: row_sums for rows of `row_warps`
-/// warps each, side by side in a block. `row` is the number of this warp's row in the block.
-__device__ inline float2 sums_of_row(float2 values, int row, int row_warps, int parity) {
+/// warps each, side by side in a block. `team` is the number of this warp's row among them.
+__device__ inline float2 sums_of_row(float2 values, int team, int row_warps, int parity) {
   values = warp_sum(values);
   if (row_warps == 1) return values;
   __shared__ float2 partial[2][kMaxWarps];
@@ -44,7 +46,7 @@ __device__ inline float2 sums_of_row(float2 values, int row, int row_warps, int 
   if (lane == 0) partial[parity][warp] = values;
   __syncthreads();
   values = make_float2(0.0f, 0.0f);
-  if (lane < row_warps) values = partial[parity][row * row_warps + lane];
+  if (lane < row_warps) values = partial[parity][team * row_warps + lane];
   return warp_sum(values);
 }
 
@@ -59,10 +61,6 @@ struct OwnRing {
   __device__ T* dy(int place) const { return x(place) + kWarpElements; }
 };
 
-/// What comes behind it does not rely on what registers held before. Neither a wait for copies nor
-/// a wish to read again is anything that the compiler knows of.
-__device__ inline void forget() { asm volatile("" ::: "memory"); }
-
 template <typename T, typename W, int kColumns>
 __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 1)
     layer_norm_backward(BackwardArgs<T, W> a, Plan plan, PartialSums sums) {
@@ -70,26 +68,30 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 1)
   constexpr int kVectors = kColumns / kElements;
   constexpr int kWarpElements = kWarpSize * kElements;
   constexpr int kWeightBytes = kColumns * sizeof(W);
-  constexpr int kMost = (kThreadBytes - kWeightBytes) / (2 * kElements * int{sizeof(T)});
+  constexpr int kPlaceBytes = 2 * kElements * sizeof(T);
+  constexpr int kPlacesWithRoom = (kThreadBytes - kWeightBytes) / kPlaceBytes;
   constexpr int kWanted = kVectors + kAhead;
-  constexpr int kDepth = kWanted < kMost ? kWanted : kMost;  // of the ring
+  constexpr int kDepth = kWanted < kPlacesWithRoom ? kWanted : kPlacesWithRoom;  // places
   const int lane = threadIdx.x % kWarpSize;
   const int warp = threadIdx.x / kWarpSize;
   constexpr bool kAlone = kColumns == kManyColumns;  // [5]
   const int rows = kAlone ? 1 : plan.rows;
-  const int in_turn = kAlone ? 0 : warp / plan.warps;  // the thread's row
-  const int row_warp = warp - in_turn * plan.warps;
+  const int team = kAlone ? 0 : warp / plan.warps;  // which of the rows in a turn is this warp's
+  const int row_warp = warp - team * plan.warps;
   const auto cols = static_cast<int>(a.cols);
   const int first_column = row_warp * kWarpSize * kColumns + lane * kElements;  // [6]
   const ThreadColumns own{first_column, kWarpElements, cols};
-  const int64_t block_row = int64_t{blockIdx.x} * rows;
-  const auto turns_from = [&](int64_t row) {
+  const int64_t first_row = int64_t{blockIdx.x} * rows;
+  // Whoever begins with `row` has a row in all turns, or in all but the last: there the tensor may
+  // end between the rows of a block. A team without a row goes round with the others, for their
+  // barrier.
+  const auto turns_of = [&](int64_t row) {
     const int64_t last = row + (plan.turns - 1) * plan.stride;
     return last < a.rows ? plan.turns : plan.turns - 1;
   };
-  int64_t row = block_row + in_turn;
-  int turns = turns_from(block_row);                       // that are left to the block
-  const int fewer = kAlone ? 0 : turns - turns_from(row);  // 1 where it has no row in the last
+  int64_t row = first_row + team;
+  int turns = turns_of(first_row);                       // that are left to the block
+  const int fewer = kAlone ? 0 : turns - turns_of(row);  // that the team has: 1 or 0
   const bool layer = a.kind == Kind::Layer;
 
   auto* const shared = dynamic_shared<unsigned char>() + warp * kWarpSize * kThreadBytes;  // [7]
@@ -105,14 +107,14 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 1)
       __pipeline_memcpy_async(ring.x(place), a.x + from, kElements * sizeof(T));
       __pipeline_memcpy_async(ring.dy(place), a.dy + from, kElements * sizeof(T));
     }
-    __pipeline_commit();
+    __pipeline_commit();  // [8]
   };
 #pragma unroll
   for (int i = 0; i < kDepth; ++i) {
     request(i, i);
   }
 #pragma unroll
-  for (int i = 0; i < kVectors; ++i) {  // [8]
+  for (int i = 0; i < kVectors; ++i) {  // [9]
     const bool given = a.weight != nullptr && own.has(i);
     const auto weight = load_if<kElements>(given, a.weight, own.of(i), 1.0f);
     *reinterpret_cast<Packed<W, kElements>*>(weights + i * kWarpElements) = weight;
@@ -120,12 +122,13 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 1)
 
   Vector<float, kElements> dweight[kVectors] = {};
   Vector<float, kElements> dbias[kVectors] = {};
-  const auto statistics_of = [&](int64_t row, bool there) {  // mean and rstd
+  const auto statistics_of = [&](int64_t of_row, bool there) {  // mean and rstd
     if (!there) return make_float2(0.0f, 0.0f);
-    const float mean = layer ? a.mean[row] : 0.0f;
-    return make_float2(mean, a.rstd[row]);
+    const float mean = layer ? a.mean[of_row] : 0.0f;
+    return make_float2(mean, a.rstd[of_row]);
   };
   float2 next = statistics_of(row, turns > fewer);
+  constexpr bool kRowsNeverWrap = kDepth % kVectors == 0;  // from the ring's end to its start
   int first_place = 0;
   for (; turns > 0; --turns) {
     const bool there = kAlone || turns > fewer;
@@ -133,18 +136,17 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 1)
     const float rstd = next.y;
     const auto place_of = [=](int i) {
       const int place = first_place + i;
-      return kDepth % kVectors == 0 || place < kDepth ? place : place - kDepth;
+      return (kRowsNeverWrap || place < kDepth) ? place : place - kDepth;
     };
     const auto terms_of = [&](int i) {
       const bool given = there && own.has(i);
-      forget();  // [9]
-      const auto x = load_if<kElements>(given, ring.x(place_of(i)), 0);
-      const auto dy = load_if<kElements>(given, ring.dy(place_of(i)), 0);
+      constexpr int kStart = 0;
+      const auto x = load_if<kElements>(given, ring.x(place_of(i)), kStart);
+      const auto dy = load_if<kElements>(given, ring.dy(place_of(i)), kStart);
       const auto weight = load_if<kElements>(given, weights, i * kWarpElements);
       return GradientTerms<kElements>(x, dy, weight, mean, rstd);
     };
-    __pipeline_wait_prior(kDepth - kVectors);  // [10]
-    forget();
+    wait_for_own_copies<kDepth - kVectors>();  // [10]
     float2 c = make_float2(0.0f, 0.0f);
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
@@ -155,33 +157,36 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 1)
         dbias[i].at[k] += terms.dy[k];
       }
     }
-    c = sums_of_row(c, in_turn, plan.warps, turns % 2);
+    c = sums_of_row(c, team, plan.warps, turns % 2);
     const float c1 = c.x * plan.inverse_cols;
     const float c2 = layer ? c.y * plan.inverse_cols : 0.0f;
-    auto* const out = reinterpret_cast<Packed<T, kElements>*>(a.dx) + uint64_t(here) / kElements;
     row += plan.stride;
     next = statistics_of(row, turns - fewer > 1);
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
+      forget();  // [11]
       const auto terms = terms_of(i);
       float dx[kElements];
       for (int k = 0; k < kElements; ++k) {
+        // In two multiply-adds, as in bwd12, 32 columns of bfloat16 spill 8 bytes more.
         dx[k] = rstd * (terms.wdy[k] - c2 - terms.xhat[k] * c1);
       }
-      if (there && own.has(i)) out[i * kWarpSize] = from_floats<T>(dx);
-      request(i + kDepth, place_of(i));  // [11]
+      if (there && own.has(i)) store(a.dx, here + i * kWarpElements, dx);
+      request(i + kDepth, place_of(i));  // [12]
     }
     first_place += kVectors;
     if (first_place >= kDepth) first_place -= kDepth;
     here += plan.step;
   }
 
-  auto* const of_rows = dynamic_shared<float>();  // [12]
+  // [13] A row that has its block for itself goes this way too: stored at once, its sums made nvcc
+  // spill 8 bytes in the loop.
+  auto* const of_rows = dynamic_shared<float>();
   auto* const dbias_of_rows = of_rows + rows * cols;
   const int64_t part = blockIdx.x * a.cols;
   __syncthreads();
-  store_sums(own, dweight, of_rows + in_turn * cols);
-  if (layer) store_sums(own, dbias, dbias_of_rows + in_turn * cols);
+  store_sums(own, dweight, of_rows + team * cols);
+  if (layer) store_sums(own, dbias, dbias_of_rows + team * cols);
   __syncthreads();
   add_rows(of_rows, rows, cols, sums.dweight + part);
   if (layer) add_rows(dbias_of_rows, rows, cols, sums.dbias + part);
@@ -205,7 +210,7 @@ Plan plan_for(int64_t rows, int64_t cols, int group) {
   const int blocks_each = group > 0 ? group : room / (plan.warps * plan.rows);
   const int64_t places = int64_t{multiprocessors()} * blocks_each;
   plan.turns = std::max(static_cast<int>(blocks_for(rows, places * plan.rows)), 1);
-  plan.blocks = static_cast<int>(blocks_for(rows, int64_t{plan.turns} * plan.rows));  // [13]
+  plan.blocks = static_cast<int>(blocks_for(rows, int64_t{plan.turns} * plan.rows));  // [14]
   plan.stride = int64_t{plan.blocks} * plan.rows;
   plan.step = plan.stride * cols;
   plan.inverse_cols = 1.0f / static_cast<float>(cols);
@@ -236,7 +241,7 @@ void run(const BackwardArgs<T, W>& a) {
 const Registration registration{{
     .id = "bwd11",
     .title = "128-bit access, one read, asynchronous copies",
-    .teaches = "each thread brings what it will use to shared memory, rows ahead, by cp.async",
+    .teaches = "each thread brings what it will use to shared memory, vectors ahead, by cp.async",
     .source = "this repository",
     .parent = "bwd09",
     .road = Road::Main,

@@ -54,7 +54,7 @@
 // remote_…(&x, rank, …) means x of block `rank`, for 4 or 8 bytes, and with remote_store_async for
 // 16. The latter needs no meeting: its bytes count for that block's barrier, as a bulk_load's do.
 // It wants a cluster of 2 or more: without one it is an illegal instruction, and compute-sanitizer
-// rejects it in one of 1.
+// rejects it in one of 1. resident_clusters(kernel, config) says how many the GPU holds at once.
 //
 // The next kernel. One that is launched with LaunchConfig::starts_early may start when every block
 // of the kernel before it has called launch_dependents() or ended, on what those leave free. Before
