@@ -1,4 +1,4 @@
-// bwd11 · 128-bit access, one read, asynchronous copies
+// bwd11 · Asynchronous copies to a thread's own ring
 //
 // bwd09 holds the next row in registers while it works on one. They are the scarcest store of a
 // multiprocessor: from 8193 columns on (4097 of float) rows are read twice, and two vectors of x
@@ -240,7 +240,7 @@ void run(const BackwardArgs<T, W>& a) {
 
 const Registration registration{{
     .id = "bwd11",
-    .title = "128-bit access, one read, asynchronous copies",
+    .title = "Asynchronous copies to a thread's own ring",
     .teaches = "each thread brings what it will use to shared memory, vectors ahead, by cp.async",
     .source = "this repository",
     .parent = "bwd09",
