@@ -94,7 +94,8 @@ def main(argv):
         providers += own_providers(options.library, device)
     except Exception as error:
         missing.append(("this project's kernels", one_line(error), "make library"))
-    names = parse_names(options.providers, [*(provider.name for provider in providers), *PROVIDERS.split(",")], "provider")
+    known = [*(provider.name for provider in providers), *PROVIDERS.split(",")]
+    names = parse_names(options.providers, known, "provider")
     prepares, absent = load_all([provider for provider in providers if provider.name in names])
     packages = {provider.package: version(provider.package) for provider in PEERS if provider.name in prepares}
     made = made_by(torch, {**packages, "torch": torch.__version__.split("+")[0]})

@@ -100,7 +100,7 @@ def follow(*words):
 
 
 def digits_data():
-    """The records of common/bench/digits.py: the reader's own, or else the committed ones; none before anybody measured."""
+    """The records of common/bench/digits.py: the reader's own, or else the committed ones, if there are any."""
     for name in ("local_digits.jsonl", "digits_h100.jsonl"):
         file = ROOT / "notebooks/data" / name
         if file.exists():
