@@ -15,9 +15,9 @@
 namespace fwd08 {
 using namespace lnc;
 
-constexpr int kMostStages = 4;      // [1] rows that a ring holds
-constexpr int kThreadColumns = 32;  // [2] of a thread, at most
-constexpr int kMostThreads = 512;   // of a block
+constexpr int kMostStages = 4;     // [1] rows that a ring holds
+constexpr int kMostColumns = 32;   // [2] of a thread
+constexpr int kMostThreads = 512;  // of a block
 
 /// The number in its row of a thread's i-th vector.
 template <int kThreads>
@@ -37,22 +37,13 @@ __device__ void load_parameter(Packed<W, kElements> (&values)[kVectors], const W
   }
 }
 
-/// Asks the copy engine for a row, where there is one. One thread calls this.
-template <typename T, typename W, typename Slot>
-__device__ void request_row(const ForwardArgs<T, W>& a, int64_t row, Slot* slot, Barrier& full) {
-  if (row >= a.rows) return;
-  const auto bytes = static_cast<unsigned>(a.cols * sizeof(T));
-  full.arrive_and_expect(bytes);
-  bulk_load(slot, a.x + row * a.cols, bytes, full);
-}
-
 /// Takes this thread's vectors of a row out of a slot. Past the row's end stands 0.
-template <int kThreads, typename Slot, int kVectors>
-__device__ void take_vectors(Slot (&x)[kVectors], const Slot* slot, int row_vectors) {
+template <int kThreads, typename Vec, int kVectors>
+__device__ void take_vectors(Vec (&x)[kVectors], const Vec* slot, int row_vectors) {
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     const int number = vector_number<kThreads>(i);
-    x[i] = number < row_vectors ? slot[number] : Slot{};
+    x[i] = number < row_vectors ? slot[number] : Vec{};
   }
 }
 
@@ -94,18 +85,21 @@ __device__ Deviations<kKind> deviations_from(float near, const Packed<T, kElemen
 template <typename T, typename W, Kind kKind, int kThreads, int kVectors>
 __global__ void __launch_bounds__(kThreads) layer_norm_forward(ForwardArgs<T, W> a, int stages) {
   constexpr int kElements = kVectorElements<T>;
-  using Slot = Packed<T, kElements>;
+  using Vec = Packed<T, kElements>;
+  static_assert(kThreads > kWarpSize);  // else row_sums has no barrier to wait at
   __shared__ Barrier full[kMostStages];
   const int row_vectors = static_cast<int>(a.cols / kElements);
-  Ring<T> ring{dynamic_shared<Slot>(), row_vectors, stages, full};
+  const auto row_bytes = static_cast<unsigned>(a.cols * sizeof(T));
   const int64_t stride = gridDim.x;
 
+  Ring<T> ring{dynamic_shared<Vec>(), row_vectors, stages, full};
+  const auto request = [&](int64_t row, int stage) {
+    if (row >= a.rows) return;
+    full[stage].arrive_and_expect(row_bytes);
+    bulk_load(ring.slot(stage), a.x + row * a.cols, row_bytes, full[stage]);
+  };
   if (threadIdx.x == 0) {  // [3]
-    ring.init();
-#pragma unroll 1
-    for (int stage = 0; stage < stages; ++stage) {
-      request_row(a, blockIdx.x + stage * stride, ring.slot(stage), full[stage]);
-    }
+    ring.fill([&](int stage) { request(blockIdx.x + stage * stride, stage); });
   }
   Packed<W, kElements> weight[kVectors];  // [4]
   Packed<W, kElements> bias[kVectors];
@@ -116,29 +110,28 @@ __global__ void __launch_bounds__(kThreads) layer_norm_forward(ForwardArgs<T, W>
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
   int turn = 0;
   for (int64_t row = blockIdx.x; row < a.rows; row += stride) {
-    Slot* slot = ring.wait();
-    Slot x[kVectors];
-    take_vectors<kThreads>(x, slot, row_vectors);
+    Vec x[kVectors];
+    take_vectors<kThreads>(x, ring.wait(), row_vectors);
 
     float near = 0.0f;
     if (kKind == Kind::Layer) {
-      turn ^= 1;  // [6]
       const float sum = sum_of<kThreads>(x, row_vectors);
       near = row_sums<kThreads, kThreads>(sum, turn) * inverse_cols;
+      turn ^= 1;  // [6]
     }
-    turn ^= 1;
     const auto deviations = deviations_from<kKind, kThreads>(near, x, row_vectors);
     const auto sums = row_sums<kThreads, kThreads>(deviations, turn);
+    turn ^= 1;
     const Normaliser of_row = normaliser(near, sums, inverse_cols, a.eps);
 
     if (threadIdx.x == 0) {
-      request_row(a, row + stages * stride, slot, full[ring.stage]);  // [7]
+      request(row + stages * stride, ring.stage);  // [7]
       if (kKind == Kind::Layer) a.mean[row] = of_row.mean;
       a.rstd[row] = of_row.rstd;
     }
     ring.advance();
 
-    auto* y = reinterpret_cast<Slot*>(a.y + row * a.cols);
+    auto* y = reinterpret_cast<Vec*>(a.y + row * a.cols);
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       stay_packed(weight[i]);  // [8]
@@ -177,8 +170,8 @@ void run_blocks(const ForwardArgs<T, W>& a) {
 template <Kind kKind, typename T, typename W>
 void run_kind(const ForwardArgs<T, W>& a) {
   constexpr int kElements = kVectorElements<T>;
-  constexpr int kMostVectors = kThreadColumns / kElements;  // of a thread: 8 of float, else 4
-  const int64_t vectors = a.cols / kElements;               // [10] of a row
+  constexpr int kMostVectors = kMostColumns / kElements;  // of a thread: 8 of float, else 4
+  const int64_t vectors = a.cols / kElements;             // [10] of a row
   if (vectors <= 64 * 1) {
     run_blocks<kKind, 64, 1>(a);
   } else if (vectors <= 64 * 2) {
@@ -218,7 +211,7 @@ const Registration registration{{
     .group = "blocks",
     .min_architecture = 90,
     .keeps_digits_at_large_means = true,
-    .max_cols = kMostThreads * kThreadColumns,
+    .max_cols = kMostThreads * kMostColumns,
     .max_cols_because = "a thread keeps 32 columns of x, weight and bias in registers",
     .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
                             run<__nv_bfloat16, float>},

@@ -20,8 +20,9 @@ constexpr int kMostWarps = 16;          // of a block
 constexpr int kLaneVectors = 4;         // [2] of a lane, before a row gets another warp
 constexpr int kFewestStages = 3;        // [3] rows in a ring
 constexpr int kMostStages = 8;          // likewise, where there is room
-constexpr int kTurns = 4;               // [4] exchanges that may be under way
+constexpr int kSets = 4;                // [4] of moments: exchanges that may be under way
 constexpr int kStaticShared = 2 << 10;  // bytes: the barriers, and what CUDA takes
+constexpr int kVectorBytes = 16;
 
 /// How a row is cut into pieces, one for each warp of a cluster.
 struct Cut {
@@ -34,7 +35,7 @@ struct Cut {
   std::size_t shared_bytes;  ///< of a block
 };
 
-/// What a piece is known by.
+/// What a piece is known by. For RMS norm `near` counts as 0, and `squares` are those of x.
 struct alignas(16) Moments {
   float columns;     ///< of the piece
   float near;        ///< a float near their mean
@@ -64,14 +65,15 @@ __device__ Moments piece_moments(const Packed<T, kElements>* slot, int vectors) 
   float x[kElements];
   float near = 0.0f;
   if constexpr (kKind == Kind::Layer) {
+    float sum = 0.0f;
 #pragma unroll 4
     for (int i = lane; i < vectors; i += kWarpSize) {
       to_floats(slot[i], x);
       for (int k = 0; k < kElements; ++k) {
-        near += x[k];
+        sum += x[k];
       }
     }
-    near = warp_sum(near) / max(columns, 1.0f);
+    near = warp_sum(sum) / max(columns, 1.0f);
   }
   Deviations<kKind> sums{};
 #pragma unroll 4
@@ -108,11 +110,11 @@ __device__ inline Normaliser merge_moments(const Moments* moments, int pieces, f
     const int number = lane + i * kWarpSize;
     of_piece[i] = number < pieces ? moments[number] : Moments{};
   }
-  float near = 0.0f;
+  float sum = 0.0f;
   for (const Moments& piece : of_piece) {
-    near += piece.columns * piece.near;
+    sum += piece.columns * piece.near;
   }
-  near = warp_sum(near) * inverse_cols;
+  const float near = warp_sum(sum) * inverse_cols;
   float2 sums = make_float2(0.0f, 0.0f);
   for (const Moments& piece : of_piece) {
     const float distance = piece.near - near;
@@ -123,8 +125,9 @@ __device__ inline Normaliser merge_moments(const Moments* moments, int pieces, f
   return normaliser(near, warp_sum(sums), inverse_cols, eps);
 }
 
-/// A warp's piece of weight or bias: in shared memory where kKeeps, else in global memory. Where
-/// the parameter is null each element is `otherwise`.
+/// A warp's piece of weight or bias. Where kKeeps, each lane keeps its vectors in shared memory,
+/// once for all rows; else it loads them from global memory each time. Where the parameter is null
+/// each element is `otherwise`.
 template <typename W, int kElements, bool kKeeps>
 struct Parameter {
   Packed<W, kElements>* kept;
@@ -132,8 +135,8 @@ struct Parameter {
   int64_t first;  ///< column of the piece
   float otherwise;
 
-  __device__ Packed<W, kElements> load(int vector) const {
-    const int64_t col = first + int64_t{vector} * kElements;
+  __device__ Packed<W, kElements> load(int i) const {
+    const int64_t col = first + int64_t{i} * kElements;
     return load_if<kElements>(parameter != nullptr, parameter, col, otherwise);
   }
   __device__ void keep(int vectors) const {  // [7]
@@ -144,9 +147,9 @@ struct Parameter {
       }
     }
   }
-  __device__ Packed<W, kElements> operator[](int vector) const {
-    if constexpr (kKeeps) return kept[vector];
-    return load(vector);
+  __device__ Packed<W, kElements> vector(int i) const {
+    if constexpr (kKeeps) return kept[i];
+    return load(i);
   }
 };
 
@@ -164,10 +167,12 @@ __device__ void store_piece(Packed<T, kElements>* y, const Packed<T, kElements>*
     Packed<W, kElements> bias_batch[kBatch];
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
-      const int i = min(begin + j * kWarpSize, vectors - 1);
+      const int next = begin + j * kWarpSize;
+      const int i =
+          next < vectors ? next : begin;  // past the end its first again, not to be stored
       x_batch[j] = slot[i];
-      weight_batch[j] = weight[i];
-      bias_batch[j] = bias[i];
+      weight_batch[j] = weight.vector(i);
+      bias_batch[j] = bias.vector(i);
     }
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
@@ -192,9 +197,9 @@ template <typename T, typename W, Kind kKind, bool kKeeps>
 __global__ void __launch_bounds__(kMostWarps* kWarpSize)
     layer_norm_forward(ForwardArgs<T, W> a, Cut cut) {
   constexpr int kElements = kVectorElements<T>;
-  using Slot = Packed<T, kElements>;
+  using Vec = Packed<T, kElements>;
   __shared__ Barrier full[kMostWarps][kMostStages];
-  __shared__ Barrier met[kTurns];
+  __shared__ Barrier met[kSets];
   const int warp = threadIdx.x / kWarpSize;
   const int lane = threadIdx.x % kWarpSize;
   const int64_t first_row = blockIdx.x / cut.blocks;
@@ -203,14 +208,14 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize)
   const int piece = cluster_rank() * cut.warps + warp;
   const int vectors = vectors_of(piece, cut, row_vectors);
   const int64_t first_col = int64_t{piece} * cut.vectors * kElements;
-  const auto request = [&](int64_t row, Slot* slot, Barrier& barrier) {
+  const auto request = [&](int64_t row, Vec* slot, Barrier& barrier) {
     if (row < a.rows) request_piece(a.x + row * a.cols + first_col, vectors, slot, barrier);
   };
 
-  // Dynamic shared memory: the moments, [kTurns][pieces]; each warp's ring; each warp's piece of
+  // Dynamic shared memory: the moments, [kSets][pieces]; each warp's ring; each warp's piece of
   // the weight and of the bias.
   auto* const moments = dynamic_shared<Moments>();
-  auto* const slots = reinterpret_cast<Slot*>(moments + kTurns * cut.pieces);
+  auto* const slots = reinterpret_cast<Vec*>(moments + kSets * cut.pieces);
   const int ring_vectors = cut.stages * cut.vectors;
   Ring<T> ring{slots + warp * ring_vectors, cut.vectors, cut.stages, full[warp]};
   auto* const parameters =
@@ -223,7 +228,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize)
     for (Barrier& barrier : met) barrier.init(1);
   }
   if (lane == 0) {
-    ring.init();  // its fence is behind both
+    ring.init();  // its fence makes `met` known too, which thread 0 has just initialised
 #pragma unroll 1
     for (int stage = 0; stage < cut.stages; ++stage) {
       request(first_row + stage * stride, ring.slot(stage), full[warp][stage]);
@@ -232,42 +237,39 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize)
   cluster_arrive_relaxed();  // [9]
   weight.keep(vectors);
   bias.keep(vectors);
-  __syncwarp();
   cluster_wait();
 
-  if (first_row < a.rows) {
-    const Moments first = piece_moments<kKind>(ring.wait(), vectors);
-    send_to_cluster(first, &moments[piece], met[0], cut);
+  const auto send_moments = [&](int64_t row, int k) {  // of the cluster's row k, if there is one
+    if (row >= a.rows) return;
+    const Moments of_piece = piece_moments<kKind>(ring.wait(), vectors);
+    const int set = k % kSets;
+    send_to_cluster(of_piece, &moments[set * cut.pieces + piece], met[set], cut);
     ring.advance();
-  }
+  };
+  send_moments(first_row, 0);
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
-  int stage = 0;
-  int exchange = 0;
+  int stage = 0;  // of the row to be finished: the ring itself is a row ahead
+  int k = 0;      // that row's number in the cluster
   for (int64_t row = first_row; row < a.rows; row += stride) {
-    if (row + stride < a.rows) {  // [10]
-      const Moments next = piece_moments<kKind>(ring.wait(), vectors);
-      const int turn = (exchange + 1) % kTurns;
-      send_to_cluster(next, &moments[turn * cut.pieces + piece], met[turn], cut);
-      ring.advance();
-    }
+    send_moments(row + stride, k + 1);  // [10]
 
-    const int turn = exchange % kTurns;
-    met[turn].wait_at_cluster_scope(exchange / kTurns % 2);  // [11]
-    const Normaliser of_row =
-        merge_moments(moments + turn * cut.pieces, cut.pieces, inverse_cols, a.eps);
+    const int set = k % kSets;
+    met[set].wait_at_cluster_scope(k / kSets % 2);  // [11]
+    const Moments* const of_pieces = moments + set * cut.pieces;
+    const Normaliser of_row = merge_moments(of_pieces, cut.pieces, inverse_cols, a.eps);
     if (piece == 0 && lane == 0) {
       if (kKind == Kind::Layer) a.mean[row] = of_row.mean;
       a.rstd[row] = of_row.rstd;
     }
 
-    Slot* const slot = ring.slot(stage);
-    auto* const y = reinterpret_cast<Slot*>(a.y + row * a.cols + first_col);
+    Vec* const slot = ring.slot(stage);
+    auto* const y = reinterpret_cast<Vec*>(a.y + row * a.cols + first_col);
     store_piece(y, slot, weight, bias, vectors, of_row);
 
     __syncwarp();  // [12]
     if (lane == 0) request(row + cut.stages * stride, slot, full[warp][stage]);
     stage = stage + 1 < cut.stages ? stage + 1 : 0;
-    ++exchange;
+    ++k;
   }
 }
 
@@ -281,16 +283,17 @@ Cut cut_over(int blocks, int64_t vectors) {
   cut.pieces = blocks * cut.warps;
   cut.vectors = static_cast<int>(blocks_for(vectors, cut.pieces));
 
-  const int64_t x_bytes = int64_t{cut.warps} * cut.vectors * 16;
+  const int64_t x_bytes = int64_t{cut.warps} * cut.vectors * kVectorBytes;
   const int64_t parameter_bytes = 2 * x_bytes * sizeof(W) / sizeof(T);
-  const int64_t moments_bytes = kTurns * cut.pieces * sizeof(Moments);
+  const int64_t moments_bytes = kSets * cut.pieces * sizeof(Moments);
   const int64_t reserved = kStaticShared + moments_bytes;
   const int64_t room = max_shared_bytes() - reserved;
   cut.keeps = room - parameter_bytes >= kFewestStages * x_bytes;
   const int64_t kept_bytes = cut.keeps ? parameter_bytes : 0;
   const int64_t stages_there = (room - kept_bytes) / x_bytes;
-  const int64_t share = max_shared_bytes() / (kMostWarps / cut.warps) - reserved;  // [13]
-  const int64_t stages_of_share = (share - kept_bytes) / x_bytes;
+  const int blocks_side_by_side = kMostWarps / cut.warps;  // [13] on a multiprocessor
+  const int64_t fair_share = max_shared_bytes() / blocks_side_by_side - reserved;
+  const int64_t stages_of_share = (fair_share - kept_bytes) / x_bytes;
   const int64_t wanted = std::clamp<int64_t>(stages_of_share, kFewestStages, kMostStages);
   cut.stages = static_cast<int>(std::min(stages_there, wanted));
   cut.shared_bytes = moments_bytes + cut.stages * x_bytes + kept_bytes;
@@ -324,9 +327,9 @@ bool run_clusters(const ForwardArgs<T, W>& a, const Cut& cut) {
 template <Kind kKind, typename T, typename W>
 void run_kind(const ForwardArgs<T, W>& a) {
   const int64_t vectors = a.cols / kVectorElements<T>;
-  for (int most_blocks = kMostBlocks; most_blocks >= 2; most_blocks /= 2) {  // [1]
+  for (int most_blocks = kMostBlocks; most_blocks >= 2; most_blocks /= 2) {  // 16 may not fit
     const Cut cut = cut_row<T, W>(vectors, most_blocks);
-    if (cut.stages < 2) break;  // [10] holds two rows
+    if (cut.stages < 2) break;  // the row to be finished, and the one ahead
     const bool launched =
         cut.keeps ? run_clusters<kKind, true>(a, cut) : run_clusters<kKind, false>(a, cut);
     if (launched) return;
@@ -348,9 +351,10 @@ void run(const ForwardArgs<T, W>& a) {
 constexpr int64_t widest_row_bytes() {
   constexpr int kSharedBytes = 227 << 10;  // of a block, on Hopper
   constexpr int kPieces = kMostBlocks * kMostWarps;
-  constexpr int kMoments = kTurns * kPieces * sizeof(Moments);
-  constexpr int kVectors = (kSharedBytes - kStaticShared - kMoments) / (2 * kMostWarps * 16);
-  return int64_t{kPieces} * kVectors * 16;
+  constexpr int kMoments = kSets * kPieces * sizeof(Moments);
+  constexpr int kRoom = kSharedBytes - kStaticShared - kMoments;
+  constexpr int kVectors = kRoom / (2 * kMostWarps * kVectorBytes);
+  return int64_t{kPieces} * kVectors * kVectorBytes;
 }
 
 const Registration registration{{

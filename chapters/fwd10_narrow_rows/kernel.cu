@@ -14,10 +14,10 @@
 namespace fwd10 {
 using namespace lnc;
 
-constexpr int kThreads = 128;     // of a block
-constexpr int kWordsAhead = 16;   // [1] of 4 bytes, that a lane asks for at once
-constexpr int kWarpColumns = 16;  // of a lane, where a row has a whole warp
-constexpr int kMaxCols = kWarpColumns * kWarpSize;
+constexpr int kThreads = 128;         // of a block
+constexpr int kRegistersAhead = 16;   // [1] of x, that a lane asks for at once
+constexpr int kMostLaneColumns = 16;  // of a row, in one lane
+constexpr int kMaxCols = kMostLaneColumns * kWarpSize;
 
 /// A row has kLanes lanes, a team, and each of them kVectors vectors of kElements elements of T.
 template <typename T, int kElements_, int kLanes_, int kVectors_>
@@ -25,11 +25,11 @@ struct Team {
   static constexpr int kElements = kElements_;
   static constexpr int kLanes = kLanes_;
   static constexpr int kVectors = kVectors_;
-  static constexpr int kTeams = kWarpSize / kLanes;  // of a warp
+  static constexpr int kWarpTeams = kWarpSize / kLanes;
   using Loaded = Packed<T, kElements>;
-  static constexpr int kWords = kVectors * sizeof(Loaded::at) / sizeof(typename Loaded::Word);
-  static constexpr int kSteps = kWords < kWordsAhead ? kWordsAhead / kWords : 1;
-  static constexpr int kWarpRows = kTeams * kSteps;
+  static constexpr int kRegisters = kVectors * sizeof(Loaded::at) / sizeof(typename Loaded::Word);
+  static constexpr int kSteps = kRegisters < kRegistersAhead ? kRegistersAhead / kRegisters : 1;
+  static constexpr int kWarpRows = kWarpTeams * kSteps;
   static constexpr int kColumns = kLanes * kVectors * kElements;  // of a row, at most
 };
 
@@ -49,99 +49,109 @@ __device__ float sum_of(const Packed<T, kElements> (&x)[kVectors]) {
 }
 
 /// The sums of a lane's deviations from `near`, a float near the mean, in the vectors that are
-/// `there(i)`.
-template <Kind kKind, typename T, int kElements, int kVectors, typename There>
+/// `in_row(i)`.
+template <Kind kKind, typename T, int kElements, int kVectors, typename InRow>
 __device__ Deviations<kKind> deviations_of(const Packed<T, kElements> (&x)[kVectors],
-                                           const There& there, float near) {
+                                           const InRow& in_row, float near) {
   Deviations<kKind> sums{};
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     float values[kElements];
     to_floats(x[i], values);
     for (int k = 0; k < kElements; ++k) {
-      if (there(i)) add_deviation(sums, values[k] - near);
+      if (in_row(i)) add_deviation(sums, values[k] - near);
     }
   }
   return sums;
 }
 
-/// Stores a number of each of a warp's rows. `of_row` has those of this lane's team, a row a step.
-template <typename Team>
-__device__ void store_of_rows(float* to, const Normaliser (&of_row)[Team::kSteps],
-                              float Normaliser::*number, int64_t first_row, int64_t rows) {
-  static_assert(Team::kWarpRows <= kWarpSize, "a lane stores one");
+/// Stores a number for each of a warp's rows, from `first_row` on. numbers[step] is that of this
+/// team's row in that step, the same in all its lanes. Lane l fetches the number of the warp's row
+/// l and stores it, so that neighbours store side by side.
+template <typename Shape>
+__device__ void store_per_row(float* to, const float (&numbers)[Shape::kSteps], int64_t first_row,
+                              int64_t rows) {
+  static_assert(Shape::kWarpRows <= kWarpSize, "a lane stores one");
   const int lane = threadIdx.x % kWarpSize;
-  const int from_lane = lane % Team::kTeams * Team::kLanes;
-  const int from_step = lane / Team::kTeams;
-  float value = 0.0f;
+  const int from_lane = lane % Shape::kWarpTeams * Shape::kLanes;  // the first of row l's team
+  const int from_step = lane / Shape::kWarpTeams;
+  float number = 0.0f;
 #pragma unroll
-  for (int step = 0; step < Team::kSteps; ++step) {
-    const float of_step = __shfl_sync(kFullMask, of_row[step].*number, from_lane);
-    if (step == from_step) value = of_step;
+  for (int step = 0; step < Shape::kSteps; ++step) {
+    const float of_step = __shfl_sync(kFullMask, numbers[step], from_lane);
+    if (step == from_step) number = of_step;
   }
-  if (lane < Team::kWarpRows && first_row + lane < rows) to[first_row + lane] = value;
+  if (lane < Shape::kWarpRows && first_row + lane < rows) to[first_row + lane] = number;
 }
 
-template <typename Team, Kind kKind, typename T, typename W>
+/// inverse_cols is 1 / cols: a warp has so few rows that a division of its own would show.
+template <typename Shape, Kind kKind, typename T, typename W>
 __global__ void __launch_bounds__(kThreads)
     layer_norm_forward(ForwardArgs<T, W> a, float inverse_cols) {
   constexpr bool kLayer = kKind == Kind::Layer;
-  constexpr int kElements = Team::kElements;
-  constexpr int kLanes = Team::kLanes;
-  constexpr int kVectors = Team::kVectors;
-  constexpr int kSteps = Team::kSteps;
+  constexpr int kElements = Shape::kElements;
+  constexpr int kLanes = Shape::kLanes;
+  constexpr int kVectors = Shape::kVectors;
+  constexpr int kSteps = Shape::kSteps;
   constexpr int kWarps = kThreads / kWarpSize;
   const int lane = threadIdx.x % kWarpSize;
   const int team = lane / kLanes;  // [2]
   const int in_team = lane % kLanes;
   const int64_t warp = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarpSize;
-  const int64_t first_row = warp * Team::kWarpRows;
+  const int64_t first_row = warp * Shape::kWarpRows;
   if (first_row >= a.rows) return;
   const int cols = static_cast<int>(a.cols);
-  const auto row_of = [=](int step) { return first_row + step * Team::kTeams + team; };  // [3]
+  const auto row_of = [=](int step) { return first_row + step * Shape::kWarpTeams + team; };  // [3]
   const auto column = [=](int i) { return (i * kLanes + in_team) * kElements; };
-  const auto there = [=](int i) { return column(i) < cols; };  // [4]
+  const auto in_row = [=](int i) { return column(i) < cols; };  // [4]
+  const auto exists = [=](int step, int i) { return in_row(i) && row_of(step) < a.rows; };
 
   Packed<W, kElements> weight[kVectors];  // [5]
   Packed<W, kElements> bias[kVectors];
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
-    weight[i] = load_if<kElements>(there(i) && a.weight != nullptr, a.weight, column(i), 1.0f);
-    bias[i] = load_if<kElements>(there(i) && a.bias != nullptr, a.bias, column(i), 0.0f);
+    const bool has_weight = a.weight != nullptr && in_row(i);
+    const bool has_bias = a.bias != nullptr && in_row(i);
+    weight[i] = load_if<kElements>(has_weight, a.weight, column(i), 1.0f);
+    bias[i] = load_if<kElements>(has_bias, a.bias, column(i), 0.0f);
   }
   Packed<T, kElements> x[kSteps][kVectors];  // [6]
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      const bool given = there(i) && row_of(step) < a.rows;
-      x[step][i] = load_if<kElements>(given, a.x, row_of(step) * cols + column(i));
+      const int64_t at = row_of(step) * cols + column(i);
+      x[step][i] = load_if<kElements>(exists(step, i), a.x, at);
     }
   }
 
   float near[kSteps] = {};
-  if constexpr (kLayer) {  // [7]
+  if (kLayer) {  // [7]
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       near[step] = warp_sum<kLanes>(sum_of(x[step])) * inverse_cols;  // [8]
     }
   }
   Normaliser of_row[kSteps];
+  float mean[kSteps];
+  float rstd[kSteps];
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
-    const auto sums = warp_sum<kLanes>(deviations_of<kKind>(x[step], there, near[step]));
-    of_row[step] = normaliser(near[step], sums, inverse_cols, a.eps);
+    const auto sums = warp_sum<kLanes>(deviations_of<kKind>(x[step], in_row, near[step]));
+    of_row[step] = normaliser(near[step], sums, inverse_cols, a.eps);  // [9]
+    mean[step] = of_row[step].mean;
+    rstd[step] = of_row[step].rstd;
   }
-  if (kLayer) {  // [9]
-    store_of_rows<Team>(a.mean, of_row, &Normaliser::mean, first_row, a.rows);
-  }
-  store_of_rows<Team>(a.rstd, of_row, &Normaliser::rstd, first_row, a.rows);
+  if (kLayer) store_per_row<Shape>(a.mean, mean, first_row, a.rows);  // [10]
+  store_per_row<Shape>(a.rstd, rstd, first_row, a.rows);
 
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      float y[kElements], w[kElements], b[kElements];
+      float y[kElements];
+      float w[kElements];
+      float b[kElements];
       to_floats(x[step][i], y);
       to_floats(weight[i], w);
       to_floats(bias[i], b);
@@ -149,48 +159,42 @@ __global__ void __launch_bounds__(kThreads)
         const float xhat = of_row[step].xhat(y[k]);
         y[k] = kLayer ? xhat * w[k] + b[k] : xhat * w[k];
       }
-      const bool given = there(i) && row_of(step) < a.rows;
-      if (given) store(a.y, row_of(step) * cols + column(i), y);
+      if (exists(step, i)) store(a.y, row_of(step) * cols + column(i), y);
     }
   }
 }
 
-template <typename Team, typename T, typename W>
-void launch_team(const ForwardArgs<T, W>& a) {
-  constexpr int kBlockRows = kThreads / kWarpSize * Team::kWarpRows;
-  const auto kernel = a.kind == Kind::Layer ? layer_norm_forward<Team, Kind::Layer, T, W>
-                                            : layer_norm_forward<Team, Kind::Rms, T, W>;
+template <typename Shape, typename T, typename W>
+void launch_shape(const ForwardArgs<T, W>& a) {
+  constexpr int kBlockRows = kThreads / kWarpSize * Shape::kWarpRows;
+  const auto kernel = a.kind == Kind::Layer ? layer_norm_forward<Shape, Kind::Layer, T, W>
+                                            : layer_norm_forward<Shape, Kind::Rms, T, W>;
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
   launch(kernel, {blocks_for(a.rows, kBlockRows), kThreads, 0, a.stream}, a, inverse_cols);
 }
 
 /// Launches the first team that holds a row.
-template <typename Team, typename... Wider, typename T, typename W>
+template <typename Shape, typename... Wider, typename T, typename W>
 void run_smallest(const ForwardArgs<T, W>& a) {
   if constexpr (sizeof...(Wider) > 0) {
-    if (a.cols > Team::kColumns) return run_smallest<Wider...>(a);
+    if (a.cols > Shape::kColumns) return run_smallest<Wider...>(a);
   }
-  launch_team<Team>(a);
+  launch_shape<Shape>(a);
 }
 
 /// Rows of whole vectors.
 template <typename T, typename W>
-void run_vectors(const ForwardArgs<T, W>& a) {  // [10]
+void run_vectors(const ForwardArgs<T, W>& a) {  // [11]
   constexpr int kElements = kVectorElements<T>;
-  constexpr int kWidest = kWarpColumns / kElements;
-  if constexpr (kWidest == 2) {
-    run_smallest<Team<T, kElements, 4, 1>, Team<T, kElements, 8, 1>, Team<T, kElements, 16, 1>,
-                 Team<T, kElements, 32, 1>, Team<T, kElements, 32, 2>>(a);
-  } else {
-    run_smallest<Team<T, kElements, 4, 1>, Team<T, kElements, 8, 1>, Team<T, kElements, 16, 1>,
-                 Team<T, kElements, 32, 1>, Team<T, kElements, 32, 2>, Team<T, kElements, 32, 4>>(
-        a);
-  }
+  constexpr int kMostVectors = kMostLaneColumns / kElements;  // of a lane: 4 of float, else 2
+  run_smallest<Team<T, kElements, 4, 1>, Team<T, kElements, 8, 1>, Team<T, kElements, 16, 1>,
+               Team<T, kElements, 32, 1>, Team<T, kElements, 32, 2>,
+               Team<T, kElements, 32, kMostVectors>>(a);
 }
 
 /// Rows of any width, anywhere, element by element.
 template <typename T, typename W>
-void run_elements(const ForwardArgs<T, W>& a) {  // [11]
+void run_elements(const ForwardArgs<T, W>& a) {  // [12]
   run_smallest<Team<T, 1, 8, 4>, Team<T, 1, 32, 4>, Team<T, 1, 32, 8>, Team<T, 1, 32, 16>>(a);
 }
 

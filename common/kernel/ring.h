@@ -8,31 +8,33 @@
 
 namespace lnc {
 
-/// Slots in shared memory to which bulk copies bring rows, or pieces of rows, in turns.
+/// Places in shared memory to which bulk copies bring rows, or pieces of rows, in turns. A stage is
+/// the number of such a place, and a slot its memory.
 template <typename T>
 struct Ring {
   Packed<T, kVectorElements<T>>* slots;
   int slot_vectors;     ///< that a slot holds
-  int stages;           ///< slots in the ring
-  Barrier* full;        ///< one for each slot
-  int stage = 0;        ///< the slot in turn
+  int stages;           ///< in the ring
+  Barrier* full;        ///< one for each stage
+  int stage = 0;        ///< in turn
   unsigned parity = 0;  ///< of its barrier's phase
 
   __device__ auto* slot(int i) const { return slots + std::int64_t{i} * slot_vectors; }
-  /// One thread calls this before it asks for anything. A __syncthreads() must follow.
+  /// One thread calls this before it asks for anything. A __syncthreads(), or a meeting of the
+  /// cluster, must follow.
   __device__ void init() const {
 #pragma unroll 1
     for (int i = 0; i < stages; ++i) full[i].init(1);
     fence_barrier_init();
   }
-  /// Likewise, and `request(i)` asks for what comes to slot i first.
+  /// Likewise, and `request(i)` asks for what comes to stage i first.
   template <typename Request>
   __device__ void fill(const Request& request) const {
     init();
 #pragma unroll 1
     for (int i = 0; i < stages; ++i) request(i);
   }
-  /// Waits for the slot in turn.
+  /// Waits for what comes to the stage in turn, and says where it is.
   __device__ auto* wait() const {
     full[stage].wait(parity);
     return slot(stage);
