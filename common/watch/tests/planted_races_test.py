@@ -51,14 +51,14 @@ FAULTS = [
           "in place of the __threadfence_block()", ("__ldcg(", "= part.dweight;"),
           missing_at="atomicExch(lock, kFreeAndFull)"),
     Fault("fwd09 waits for other blocks as if they were its own", "fwd09",
-          "met[turn].wait_at_cluster_scope(", "met[turn].wait(",
-          "a wait at cluster scope", ("remote_store_async(place", "piece = moments[i]")),
+          "met[set].wait_at_cluster_scope(", "met[set].wait(",
+          "a wait at cluster scope", ("remote_store_async(place", "moments[number]")),
     Fault("bwd13 waits for other blocks as if they were its own", "bwd13",
           "arrived.wait_at_cluster_scope(", "arrived.wait(",
-          "a wait at cluster scope", ("remote_store_async(place", "of_block[turn][lane]")),
+          "a wait at cluster scope", ("remote_store_async(own", "of_block[place][lane]")),
     Fault("fwd08 asks for a slot too early", "fwd08",
           "    float near = 0.0f;\n",
-          "    if (threadIdx.x == 0) request_row(a, row + stages * stride, slot, full[ring.stage]);\n"
+          "    if (threadIdx.x == 0) request(row + stages * stride, ring.stage);\n"
           "    float near = 0.0f;\n",
           "before the copy is asked for", ("bulk_load(", "slot[number]")),
     Fault("bwd13 asks for a slot too early", "bwd13",
@@ -66,7 +66,7 @@ FAULTS = [
           "before the copy is asked for", ("bulk_load(", "reinterpret_cast<const Packed<T, kElements>*>(tensor + at)")),
     Fault("bwd12's last sum does not wait", "bwd12",
           "wait() { grid_dependency_wait(); }", "wait() {}",
-          "a grid_dependency_wait()", ("reinterpret_cast<Four*>(to + col)", "from + further * cols"), file=HOPPER),
+          "a grid_dependency_wait()", ("reinterpret_cast<Four*>(to + col)", "part[i] = *reinterpret_cast<const Part*>"), file=HOPPER),
 ]
 
 
