@@ -55,18 +55,18 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>, kBlocks<kRowThread
   const auto* const dz = static_cast<const R*>(a.fused.dresidual_out);
   auto* const dresidual = static_cast<R*>(a.fused.dresidual);
   const auto cols = static_cast<int>(a.cols);
-  const int in_step = threadIdx.x / kRowThreads;  // the thread's row
+  const int team = threadIdx.x / kRowThreads;  // the threads of a row, of those in a step
   const int thread = threadIdx.x % kRowThreads;
   const ThreadColumns own{thread * kElements, kRowThreads * kElements, cols};
-  const int64_t first_step = int64_t{blockIdx.x} * kRows;
+  const int64_t first_row = int64_t{blockIdx.x} * kRows;  // of the block's first step
   const int64_t stride = int64_t{gridDim.x} * kRows;
 
   const Step<T, R> places{kRows * cols};
   Ring<T> ring{dynamic_shared<Packed<T, kVectorElements<T>>>(), places.vectors(), stages, full};
-  const auto request = [&](int64_t step, int stage) {
-    if (step >= a.rows) return;
-    const int64_t start = step * a.cols;
-    const int64_t rows = min(a.rows - step, int64_t{kRows});
+  const auto request = [&](int64_t step_row, int stage) {
+    if (step_row >= a.rows) return;
+    const int64_t start = step_row * a.cols;
+    const int64_t rows = min(a.rows - step_row, int64_t{kRows});
     const auto bytes = static_cast<unsigned>(rows * a.cols * sizeof(T));
     const auto stream_bytes = static_cast<unsigned>(rows * a.cols * sizeof(R));
     const unsigned streams = dz == nullptr ? 1 : 2;  // [3]
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>, kBlocks<kRowThread
     if (dz != nullptr) bulk_load(slot + places.dz_at(), dz + start, stream_bytes, full[stage]);
   };
   if (threadIdx.x == 0) {
-    ring.fill([&](int stage) { request(first_step + stage * stride, stage); });
+    ring.fill([&](int stage) { request(first_row + stage * stride, stage); });
   }
   launch_dependents();
 
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>, kBlocks<kRowThread
     const float mean = kLayer ? a.mean[row] : 0.0f;
     return make_float2(mean, a.rstd[row]);
   };
-  float2 next = statistics_of(first_step + in_step);
+  float2 next = statistics_of(first_row + team);
   Packed<W, kElements> weight[kVectors];
   Vector<float, kElements> dweight[kVectors] = {};
   Vector<float, kElements> dbias[kVectors] = {};
@@ -98,16 +98,16 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>, kBlocks<kRowThread
   __syncthreads();
 
   int parity = 0;
-  for (int64_t step = first_step; step < a.rows; step += stride) {
-    const int64_t row = step + in_step;
+  for (int64_t step_row = first_row; step_row < a.rows; step_row += stride) {
+    const int64_t row = step_row + team;
     const bool there = kRows == 1 || row < a.rows;
     const float mean = next.x;
     const float rstd = next.y;
     next = statistics_of(row + stride);
     const auto* const slot = ring.wait();
-    const R* const z_row = reinterpret_cast<const R*>(slot) + in_step * cols;
-    const T* const dy_row = reinterpret_cast<const T*>(slot + places.dy_at()) + in_step * cols;
-    const R* const dz_row = reinterpret_cast<const R*>(slot + places.dz_at()) + in_step * cols;
+    const R* const z_row = reinterpret_cast<const R*>(slot) + team * cols;
+    const T* const dy_row = reinterpret_cast<const T*>(slot + places.dy_at()) + team * cols;
+    const R* const dz_row = reinterpret_cast<const R*>(slot + places.dz_at()) + team * cols;
     GradientTerms<kElements> terms[kVectors];
     Packed<R, kElements> past_norm[kVectors];
     float2 c = make_float2(0.0f, 0.0f);
@@ -129,8 +129,8 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>, kBlocks<kRowThread
     parity ^= 1;
     if (kRowThreads == kWarpSize) __syncthreads();
     if (threadIdx.x == 0) {
-      const int64_t step_ahead = step + stages * stride;
-      request(step_ahead, ring.stage);
+      const int64_t row_ahead = step_row + stages * stride;
+      request(row_ahead, ring.stage);
     }
     ring.advance();
 
@@ -157,8 +157,8 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>, kBlocks<kRowThread
   } else {
     auto* const of_rows = dynamic_shared<float>();
     auto* const dbias_of_rows = of_rows + kRows * cols;
-    store_sums(own, dweight, of_rows + in_step * cols);
-    if (kLayer) store_sums(own, dbias, dbias_of_rows + in_step * cols);
+    store_sums(own, dweight, of_rows + team * cols);
+    if (kLayer) store_sums(own, dbias, dbias_of_rows + team * cols);
     __syncthreads();
     add_rows(of_rows, kRows, cols, sums.dweight + part);
     if (kLayer) add_rows(dbias_of_rows, kRows, cols, sums.dbias + part);
