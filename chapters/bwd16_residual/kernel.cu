@@ -18,8 +18,8 @@
 namespace bwd16 {
 using namespace lnc;
 
-// bwd12's blocks: a multiprocessor has two of 256 threads, with 128 registers for each thread, or
-// where a row has more threads one of 1024, with 64.
+// A multiprocessor has two blocks of 256 threads, with 128 registers and up to 16 columns for each
+// thread, or where a row has more threads one of 1024, with 64 registers and 8 columns.
 template <int kRowThreads>
 constexpr int kBlockThreads = kRowThreads < 256 ? 256 : 1024;
 template <int kRowThreads>
