@@ -66,17 +66,17 @@ struct Row {
   float rstd;
 };
 
-/// `means` has c1 and c2 of each row where rows are cut in slices, and is null where they are not.
+/// `c_of_rows`: c1 and c2 of each row where rows are cut in slices, else null.
 template <typename Team, typename T, typename W>
 __global__ void __launch_bounds__(Team::kThreads, Team::kBlocks)
     layer_norm_backward(BackwardArgs<T, W> a, Shares shares, PartialSums sums,
-                        const float2* means) {
+                        const float2* c_of_rows) {
   constexpr int kElements = Team::kElements;
   constexpr int kVectors = Team::kVectors;
   const int team = threadIdx.x / Team::kRowThreads;
   const int thread = threadIdx.x % Team::kRowThreads;
-  const int64_t group = blockIdx.y;
-  const int64_t first_row = group * Team::kTeams;
+  const int64_t row_group = blockIdx.y;
+  const int64_t first_row = row_group * Team::kTeams;
   const int64_t slice = blockIdx.x * shares.slice_cols;
   const auto cols = static_cast<int>(min(shares.slice_cols, a.cols - slice));
   const ThreadColumns own{thread * kElements, Team::kRowThreads * kElements, cols};
@@ -119,13 +119,13 @@ __global__ void __launch_bounds__(Team::kThreads, Team::kBlocks)
   };
   Row<Team, T> next = load(first_row + team);
   int parity = 0;
-  for (int64_t step = first_row; step < a.rows; step += shares.rows_a_step) {
-    const int64_t row = step + team;
+  for (int64_t step_row = first_row; step_row < a.rows; step_row += shares.rows_a_step) {
+    const int64_t row = step_row + team;
     const Row<Team, T> now = next;
     next = load(row + shares.rows_a_step);
 
     TermsFromY<kElements> terms[kVectors];
-    float2 c = make_float2(0.0f, 0.0f);
+    float2 sums_of_row = make_float2(0.0f, 0.0f);
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       const auto bias = load_parameter(a.bias, i, 0.0f);  // [4]
@@ -134,19 +134,15 @@ __global__ void __launch_bounds__(Team::kThreads, Team::kBlocks)
         inverse[k] = inverse_weight[i][k][threadIdx.x];
       }
       terms[i] = {now.y[i], now.dy[i], weight[i], bias, inverse};
-      terms[i].add_to(c);
+      terms[i].add_to(sums_of_row);
       for (int k = 0; k < kElements; ++k) {
         dweight[i].at[k] += terms[i].dy[k] * terms[i].xhat[k];
         dbias[i].at[k] += terms[i].dy[k];
       }
     }
-    if (means == nullptr) {
-      c = row_sums<Team::kThreads, Team::kRowThreads>(c, parity);
-      c.x *= inverse_cols;
-      c.y = layer ? c.y * inverse_cols : 0.0f;
-    } else {
-      c = means[row];
-    }
+    const float2 c = c_of_rows == nullptr
+                         ? c1_and_c2<Team>(sums_of_row, parity, inverse_cols, layer)
+                         : c_of_rows[row];
     const float c1 = c.x;
     const float c2 = c.y;
     parity ^= 1;
@@ -166,7 +162,7 @@ __global__ void __launch_bounds__(Team::kThreads, Team::kBlocks)
   add_teams<Team>(dweight);
   add_teams<Team>(dbias);
   if (team > 0) return;
-  const int64_t part = group * a.cols + slice;
+  const int64_t part = row_group * a.cols + slice;
   store_sums(own, dweight, sums.dweight + part);
   if (layer) store_sums(own, dbias, sums.dbias + part);
 }
@@ -198,13 +194,13 @@ __global__ void __launch_bounds__(kMeansThreads)
 template <typename Team, typename T, typename W>
 void launch_team(const BackwardArgs<T, W>& a, const Shares& shares) {
   const PartialSums sums = partial_sums(a, shares.groups);
-  float2* const means = means_in_workspace(a, shares);
-  if (means != nullptr) {
+  float2* const c_of_rows = c_of_rows_in_workspace(a, shares);
+  if (c_of_rows != nullptr) {
     launch(row_means_from_y<Team::kElements, T, W>,
-           {blocks_for(a.rows, 1), kMeansThreads, 0, a.stream}, a, means);
+           {blocks_for(a.rows, 1), kMeansThreads, 0, a.stream}, a, c_of_rows);
   }
   launch(layer_norm_backward<Team, T, W>, {shares.grid(), Team::kThreads, 0, a.stream}, a, shares,
-         sums, means);
+         sums, c_of_rows);
   add_partial_sums(a, sums, shares.groups);
 }
 

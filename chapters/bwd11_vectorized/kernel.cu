@@ -2,9 +2,9 @@
 //
 // bwd09 holds the next row in registers while it works on one. They are the scarcest store of a
 // multiprocessor: from 8193 columns on (4097 of float) rows are read twice, and two vectors of x
-// and of dy are ahead. Here four are, in shared memory: asynchronous copies bring them past the
-// registers, and each thread fetches what it will itself use, so that no barrier stands between a
-// copy and its reader. Registers are left for dweight and dbias.
+// and of dy are ahead. Here up to four are, in shared memory: asynchronous copies bring them past
+// the registers, and each thread fetches what it will itself use, so that no barrier stands between
+// a copy and its reader. Registers are left for dweight and dbias.
 //
 // It should move 3·M·N elements up to 16384 columns, at the speed of a triad.
 #include "common/kernel/chapter.h"
@@ -83,15 +83,15 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 1)
   const ThreadColumns own{first_column, kWarpElements, cols};
   const int64_t first_row = int64_t{blockIdx.x} * rows;
   // Whoever begins with `row` has a row in all turns, or in all but the last: there the tensor may
-  // end between the rows of a block. A team without a row goes round with the others, for their
-  // barrier.
+  // end between the rows of a block. A team without a row asks for nothing and adds nothing then,
+  // but goes round with the others, for their barrier.
   const auto turns_of = [&](int64_t row) {
     const int64_t last = row + (plan.turns - 1) * plan.stride;
     return last < a.rows ? plan.turns : plan.turns - 1;
   };
   int64_t row = first_row + team;
   int turns = turns_of(first_row);                       // that are left to the block
-  const int fewer = kAlone ? 0 : turns - turns_of(row);  // that the team has: 1 or 0
+  const int fewer = kAlone ? 0 : turns - turns_of(row);  // that the team has: by 1 or 0
   const bool layer = a.kind == Kind::Layer;
 
   auto* const shared = dynamic_shared<unsigned char>() + warp * kWarpSize * kThreadBytes;  // [7]
@@ -168,7 +168,8 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 1)
       const auto terms = terms_of(i);
       float dx[kElements];
       for (int k = 0; k < kElements; ++k) {
-        // In two multiply-adds, as in bwd12, 32 columns of bfloat16 spill 8 bytes more.
+        // In two multiply-adds, with c1 · rstd and c2 · rstd, 32 columns of bfloat16 beside float
+        // weights would spill 16 bytes in place of 8.
         dx[k] = rstd * (terms.wdy[k] - c2 - terms.xhat[k] * c1);
       }
       if (there && own.has(i)) store(a.dx, here + i * kWarpElements, dx);

@@ -3,7 +3,8 @@
 // A block of bwd12 holds a whole row, and 8192 columns are the most that it has registers for.
 // Here a cluster of up to 16 blocks has a row, each a slice: weight and the next rows in shared
 // memory, dweight and dbias in registers. A row's two sums go from every block to every other, past
-// device memory; while they are on their way, the blocks add up the next row.
+// device memory; while they are on their way, the blocks add up the next row. (Where one row has
+// room, float past 185 088 columns, dx follows its own sums.)
 //
 // It takes rows of up to 262 144 columns, and up to 131 072 it should run at the speed of a triad:
 // 3·M·N elements, each moved once.
@@ -20,9 +21,10 @@ using namespace lnc;
 
 constexpr int kMaxStages = 4;  // [1] rows of a slice in shared memory
 constexpr int kLeastStages = 3;
-constexpr int kSliceBytes = 32 << 10;  // [2] of x in a block: wider, and a small cluster grows
-constexpr int kLeastCluster = 2;       // blocks
-constexpr int kPortable = 8;           // that every Hopper has room for
+// [2] Of x: a cluster of fewer than eight blocks grows until a slice has no more.
+constexpr int kSliceBytes = 32 << 10;
+constexpr int kLeastCluster = 2;  // blocks
+constexpr int kPortable = 8;      // that every Hopper has room for
 constexpr int kMaxCluster = 16;
 constexpr int kMaxThreads = 512;
 constexpr int kMaxWarps = kMaxThreads / kWarpSize;
@@ -54,8 +56,8 @@ __device__ inline void send_sums(float2 c, Exchange& exchange, int place, Barrie
   c = warp_sum(lane < warps ? exchange.of_warp[lane] : float2{});
   if (lane == 0) arrived.arrive_and_expect(blocks * sizeof c);  // [5]
   if (lane < blocks) {
-    float2* const own = &exchange.of_block[place][cluster_rank()];
-    remote_store_async(own, lane, c, arrived);
+    float2* const my_pair = &exchange.of_block[place][cluster_rank()];
+    remote_store_async(my_pair, lane, c, arrived);
   }
 }
 
@@ -165,9 +167,9 @@ __global__ void __launch_bounds__(kMaxThreads)
 
   // [11] Steps that dx is behind the sums. 0: one stage, so a row's dx follows its own sums.
   const int lag = stages > 1 ? 1 : 0;
-  float2 of_done = {};                // [12] mean and rstd of the row whose dx is next
+  float2 of_done = {};                // mean and rstd of the row whose dx is next
   float2 of_row = {};                 // of the row that is added up
-  float2 of_next = statistics_of(0);  // of the row behind that one
+  float2 of_next = statistics_of(0);  // [12] of the row behind that one
   int done_stage = 0;
   for (int64_t nth = 0; nth < rows + lag; ++nth) {
     const int64_t done = nth - lag;
@@ -230,7 +232,7 @@ Plan plan_for(int64_t cols, int64_t element_bytes, int64_t weight_bytes, int gro
 
 /// The most clusters that a launch may have, with one block a multiprocessor or two small ones.
 /// More would make more partial sums.
-int64_t places(const Plan& plan) {
+int64_t most_clusters_of(const Plan& plan) {
   const int blocks_each = plan.threads <= kMaxThreads / 2 ? 2 : 1;
   const int64_t blocks = int64_t{multiprocessors()} * blocks_each;
   return std::max<int64_t>(blocks / plan.cluster_blocks, 1);
@@ -248,7 +250,7 @@ bool launch_clusters(const BackwardArgs<T, W>& a, int most_blocks) {
                       unsigned(plan.cluster_blocks)};
   const int64_t fit = resident_clusters(kernel, config);
   if (fit == 0) return false;
-  const int64_t clusters = std::min({fit, places(plan), a.rows});
+  const int64_t clusters = std::min({fit, most_clusters_of(plan), a.rows});
   config.grid = static_cast<unsigned>(clusters * plan.cluster_blocks);
   const PartialSums sums = partial_sums(a, clusters);
   launch(kernel, config, a, plan, sums);
@@ -264,13 +266,13 @@ void run(const BackwardArgs<T, W>& a) {
                            std::to_string(a.cols) + " columns takes");
 }
 
-/// The most clusters that a launch may have: smaller clusters, where [16] comes to them, are more.
-int64_t most_clusters(const Problem& p) {
-  const auto places_with = [&](int most_blocks) {
-    return places(
+/// A row for each cluster that a launch may have: smaller ones, where [16] comes to them, are more.
+int64_t most_partial_sums(const Problem& p) {
+  const auto clusters_with = [&](int most_blocks) {
+    return most_clusters_of(
         plan_for(p.cols, p.element_bytes(), p.parameter_element_bytes(), p.group, most_blocks));
   };
-  return std::min(p.rows, std::max(places_with(kMaxCluster), places_with(kPortable)));
+  return std::min(p.rows, std::max(clusters_with(kMaxCluster), clusters_with(kPortable)));
 }
 
 const Registration registration{{
@@ -291,7 +293,7 @@ const Registration registration{{
       return 3 * p.tensor_bytes() + parameter_bytes(p);
     },
     .workspace_bytes = [](const Problem& p) -> std::int64_t {
-      return partial_sums_bytes(p, most_clusters(p));
+      return partial_sums_bytes(p, most_partial_sums(p));
     },
 }};
 

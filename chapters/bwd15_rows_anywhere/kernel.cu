@@ -4,6 +4,7 @@
 // these. Here rows lie in vectors that start at the boundary before each, as in fwd11, and a
 // block's steps lead to rows that start alike. So a thread has the same columns in all of its rows,
 // and dweight and dbias of them stay in its registers. A team has as many warps as a row needs.
+// Where x, dy and dx start differently, the same kernel takes elements one by one, and is slower.
 //
 // It should take as long as bwd12 with the next aligned width.
 #include "common/kernel/chapter.h"
@@ -24,25 +25,25 @@ constexpr int64_t kFewColumns = 2048;  // of rows with 16 columns a thread
 /// [1] What the registers allow: kBlocks blocks of up to kThreads threads on a multiprocessor, with
 /// kColumns columns a thread.
 template <int kThreads_, int kBlocks_, int kColumns_>
-struct Fit {
+struct Variant {
   static constexpr int kThreads = kThreads_;
   static constexpr int kBlocks = kBlocks_;
   static constexpr int kColumns = kColumns_;
 };
-using FewWarps = Fit<256, 2, 16>;
-using ManyWarps = Fit<1024, 1, 8>;
-using TwoBlocks = Fit<576, 2, 8>;   // bf16 16384 × 4097: 167 µs, and 182 with ManyWarps
-constexpr int64_t kMostBlocks = 2;  // of a multiprocessor
+using FewWarps = Variant<256, 2, 16>;
+using ManyWarps = Variant<1024, 1, 8>;
+using TwoBlocks = Variant<576, 2, 8>;  // bf16 16384 × 4097: 8 % less time than ManyWarps (lab.md)
 
-/// Columns that a team's vectors have room for.
+/// Columns that a block of one team has room for, with the places that stand before a row.
 template <typename Fit>
-constexpr int64_t kMostColumns = Fit::kThreads* Fit::kColumns;
-constexpr int64_t kMostCols = kMostColumns<ManyWarps> - 8;  // up to 7 places are before a row
+constexpr int64_t kRoom = int64_t{Fit::kThreads} * Fit::kColumns;
+// Up to 7 places stand before a row; 8 leave a multiple of 8.
+constexpr int64_t kMostCols = kRoom<ManyWarps> - 8;
 
 /// How a launch cuts the rows.
-struct Cut {
+struct Plan {
   int row_threads;
-  unsigned step_rows;  ///< of a block at a time
+  unsigned teams;  ///< of a block: a step has a row for each
   int stages;
   int slot_elements;  ///< of a stage for the rows of x, and for those of dy
   unsigned end_rows;  ///< at each end of a tensor
@@ -143,20 +144,20 @@ struct TakeElements {
 /// vector's start as in the team's rows. Then the sums of all teams, added up, to `sums`. All
 /// threads of the block call it.
 template <int kElements, int kVectors>
-__device__ void add_teams(const Vector<float, kElements> (&of_thread)[kVectors], const Cut& cut,
+__device__ void add_teams(const Vector<float, kElements> (&of_thread)[kVectors], const Plan& plan,
                           int first_start, int cols, float* sums) {
   auto* const of_teams = dynamic_shared<Vector<float, kElements>>();
-  const int team_vectors = cut.row_threads * kVectors;
-  const int team = threadIdx.x / cut.row_threads;
-  const int thread = threadIdx.x % cut.row_threads;
+  const int team_vectors = plan.row_threads * kVectors;
+  const int team = threadIdx.x / plan.row_threads;
+  const int thread = threadIdx.x % plan.row_threads;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
-    of_teams[team * team_vectors + i * cut.row_threads + thread] = of_thread[i];
+    of_teams[team * team_vectors + i * plan.row_threads + thread] = of_thread[i];
   }
   __syncthreads();
   for (int col = threadIdx.x; col < cols; col += blockDim.x) {
     float sum = 0.0f;
-    for (unsigned other = 0; other < cut.step_rows; ++other) {
+    for (unsigned other = 0; other < plan.teams; ++other) {
       const int start = (first_start + other * cols) % kElements;
       const auto* const of_team = reinterpret_cast<float*>(of_teams + other * team_vectors);
       sum += of_team[start + col];
@@ -170,50 +171,51 @@ __device__ void add_teams(const Vector<float, kElements> (&of_thread)[kVectors],
 /// further on, which start alike. A stage of the ring holds the step's rows of x, then those of dy.
 template <typename T, typename W, Kind kKind, typename Fit, typename Taking>
 __global__ void __launch_bounds__(Fit::kThreads, Fit::kBlocks)
-    layer_norm_backward(BackwardArgs<T, W> a, Cut cut, float inverse_cols, PartialSums sums) {
+    layer_norm_backward(BackwardArgs<T, W> a, Plan plan, float inverse_cols, PartialSums sums) {
   constexpr int kElements = kVectorElements<T>;
   constexpr int kVectors = Fit::kColumns / kElements;
   constexpr bool kLayer = kKind == Kind::Layer;
   __shared__ Barrier full[kMostStages];
   const auto rows = static_cast<unsigned>(a.rows);  // [6]
   const auto cols = static_cast<int>(a.cols);
-  const int team = threadIdx.x / cut.row_threads;
-  const int thread = threadIdx.x % cut.row_threads;
-  const int team_warps = cut.row_threads / kWarpSize;
+  const int team = threadIdx.x / plan.row_threads;
+  const int thread = threadIdx.x % plan.row_threads;
+  const int team_warps = plan.row_threads / kWarpSize;
   const int first_warp = team * team_warps;
-  const unsigned first_step = blockIdx.x * cut.step_rows;
-  const unsigned stride = gridDim.x * cut.step_rows;
+  const unsigned first_row = blockIdx.x * plan.teams;  // of the block's first step
+  const unsigned stride = gridDim.x * plan.teams;
 
-  const int64_t first_element = first_step * a.cols;  // [7]
+  const int64_t first_element = first_row * a.cols;  // [7]
   const int start = start_in_vector(a.dx + first_element + team * cols);
-  const OwnColumns own{thread * kElements - start, cut.row_threads * kElements, cols};
+  const OwnColumns own{thread * kElements - start, plan.row_threads * kElements, cols};
   const int x_at = start_in_vector(a.x + first_element) + team * cols;  // [8]
   const int dy_at = start_in_vector(a.dy + first_element) + team * cols;
 
-  const int stage_vectors = 2 * cut.slot_elements / kElements;
-  Ring<T> ring{dynamic_shared<Packed<T, kElements>>(), stage_vectors, cut.stages, full};
-  const auto at_end = [&](unsigned step) {  // of the tensor
-    return step < cut.end_rows || step + cut.step_rows + cut.end_rows > rows;
+  const int stage_vectors = 2 * plan.slot_elements / kElements;
+  Ring<T> ring{dynamic_shared<Packed<T, kElements>>(), stage_vectors, plan.stages, full};
+  const auto at_end = [&](unsigned step_row) {  // of the tensor
+    return step_row < plan.end_rows || step_row + plan.teams + plan.end_rows > rows;
   };
-  const auto end_piece = [&](const T* tensor, unsigned step) {
-    const int elements = static_cast<int>(min(rows - step, cut.step_rows)) * cols;
-    return EndPiece<T>(tensor, a.rows * a.cols, step * a.cols, elements);
+  const auto end_piece = [&](const T* tensor, unsigned step_row) {
+    const int elements = static_cast<int>(min(rows - step_row, plan.teams)) * cols;
+    return EndPiece<T>(tensor, a.rows * a.cols, step_row * a.cols, elements);
   };
-  const auto inner_piece = [&](const T* tensor, unsigned step) {
-    return InnerPiece<T>(tensor + step * a.cols, cut.step_rows * cols);
+  const auto inner_piece = [&](const T* tensor, unsigned step_row) {
+    return InnerPiece<T>(tensor + step_row * a.cols, plan.teams * cols);
   };
-  const auto request = [&](unsigned step, int stage) {
-    if (step >= rows) return;
+  const auto request = [&](unsigned step_row, int stage) {
+    if (step_row >= rows) return;
     T* const x_slot = reinterpret_cast<T*>(ring.slot(stage));
-    T* const dy_slot = x_slot + cut.slot_elements;
-    if (at_end(step)) {
-      copy_both(end_piece(a.x, step), x_slot, end_piece(a.dy, step), dy_slot, full[stage]);
+    T* const dy_slot = x_slot + plan.slot_elements;
+    if (at_end(step_row)) {
+      copy_both(end_piece(a.x, step_row), x_slot, end_piece(a.dy, step_row), dy_slot, full[stage]);
     } else {
-      copy_both(inner_piece(a.x, step), x_slot, inner_piece(a.dy, step), dy_slot, full[stage]);
+      copy_both(inner_piece(a.x, step_row), x_slot, inner_piece(a.dy, step_row), dy_slot,
+                full[stage]);
     }
   };
   if (threadIdx.x == 0) {
-    ring.fill([&](int stage) { request(first_step + stage * stride, stage); });
+    ring.fill([&](int stage) { request(first_row + stage * stride, stage); });
   }
   launch_dependents();
 
@@ -222,7 +224,7 @@ __global__ void __launch_bounds__(Fit::kThreads, Fit::kBlocks)
     const float mean = kLayer ? a.mean[row] : 0.0f;
     return make_float2(mean, a.rstd[row]);
   };
-  float2 next = statistics_of(first_step + team);
+  float2 next = statistics_of(first_row + team);
   Packed<W, kElements> weight[kVectors];  // [9]
   Vector<float, kElements> dweight[kVectors] = {};
   Vector<float, kElements> dbias[kVectors] = {};
@@ -232,20 +234,20 @@ __global__ void __launch_bounds__(Fit::kThreads, Fit::kBlocks)
   }
   __syncthreads();
 
-  for (unsigned step = first_step; step < rows; step += stride) {
-    const unsigned row = step + team;
+  for (unsigned step_row = first_row; step_row < rows; step_row += stride) {
+    const unsigned row = step_row + team;
     const bool there = row < rows;
     const float mean = next.x;
     const float rstd = next.y;
     next = statistics_of(row + stride);
     T* const slot = reinterpret_cast<T*>(ring.wait());
-    if (at_end(step)) {  // [10]
-      end_piece(a.x, step).bring_ends(slot);
-      end_piece(a.dy, step).bring_ends(slot + cut.slot_elements);
+    if (at_end(step_row)) {  // [10]
+      end_piece(a.x, step_row).bring_ends(slot);
+      end_piece(a.dy, step_row).bring_ends(slot + plan.slot_elements);
       __syncthreads();
     }
     const T* const x_row = slot + x_at;
-    const T* const dy_row = slot + cut.slot_elements + dy_at;
+    const T* const dy_row = slot + plan.slot_elements + dy_at;
     GradientTerms<kElements> terms[kVectors];
     float2 c = make_float2(0.0f, 0.0f);
 #pragma unroll
@@ -267,19 +269,19 @@ __global__ void __launch_bounds__(Fit::kThreads, Fit::kBlocks)
     c = team_sums<Fit::kThreads, kMostStages>(c, ring.stage, first_warp, team_warps);  // [11]
 
     if (threadIdx.x == 0) {  // [12]
-      const unsigned step_ahead = step + cut.stages * stride;
-      request(step_ahead, ring.stage);
+      const unsigned row_ahead = step_row + plan.stages * stride;
+      request(row_ahead, ring.stage);
     }
     ring.advance();
 
-    const float c1 = c.x * inverse_cols * rstd;
-    const float c2 = kLayer ? c.y * inverse_cols * rstd : 0.0f;
+    const float scaled_c1 = c.x * inverse_cols * rstd;
+    const float scaled_c2 = kLayer ? c.y * inverse_cols * rstd : 0.0f;
     T* const dx_row = a.dx + row * a.cols;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       float dx[kElements];
-      for (int k = 0; k < kElements; ++k) {
-        dx[k] = rstd * terms[i].wdy[k] - (terms[i].xhat[k] * c1 + c2);
+      for (int k = 0; k < kElements; ++k) {  // rstd · (wdy − c2 − xhat · c1), in two multiply-adds
+        dx[k] = rstd * terms[i].wdy[k] - (terms[i].xhat[k] * scaled_c1 + scaled_c2);
       }
       if (there && own.has(i)) own.store(i, dx_row, dx);  // [13]
     }
@@ -287,8 +289,8 @@ __global__ void __launch_bounds__(Fit::kThreads, Fit::kBlocks)
 
   const int64_t part = blockIdx.x * a.cols;  // [14]
   const int first_start = start_in_vector(a.dx + first_element);
-  add_teams(dweight, cut, first_start, cols, sums.dweight + part);
-  if (kLayer) add_teams(dbias, cut, first_start, cols, sums.dbias + part);
+  add_teams(dweight, plan, first_start, cols, sums.dweight + part);
+  if (kLayer) add_teams(dbias, plan, first_start, cols, sums.dbias + part);
 }
 
 /// Elements of a slot that holds `rows` neighbouring rows, in whole vectors, wherever they start.
@@ -313,27 +315,27 @@ void launch_rows(const BackwardArgs<T, W>& a) {
   const auto cols = static_cast<int>(a.cols);
   const auto row_threads =
       static_cast<int>(blocks_for(row_vectors(a.dx, a.cols), kVectors * kWarpSize) * kWarpSize);
-  const unsigned step_rows = Fit::kThreads / row_threads;
-  const unsigned threads = step_rows * row_threads;
-  const int slot_elements = slot_elements_for<T>(step_rows, cols);
+  const unsigned teams = Fit::kThreads / row_threads;
+  const unsigned threads = teams * row_threads;
+  const int slot_elements = slot_elements_for<T>(teams, cols);
   const auto stage_bytes = static_cast<int>(2 * slot_elements * sizeof(T));
   const int room = (max_shared_bytes() - kSpareBytes) / Fit::kBlocks / stage_bytes;
-  const int stages = std::clamp(room, 2, kMostStages);
+  const int stages = std::clamp(room, 2, kMostStages);  // two at least: [11]
   const auto sums_bytes = static_cast<int>(threads * Fit::kColumns * sizeof(float));
   const auto shared_bytes = static_cast<std::size_t>(std::max(stages * stage_bytes, sums_bytes));
 
   const unsigned end_rows = rows_at_end<T>(a.cols);
-  const Cut cut{row_threads, step_rows, stages, slot_elements, end_rows};
+  const Plan plan{row_threads, teams, stages, slot_elements, end_rows};
 
   const int64_t most = most_blocks(a.group, Fit::kBlocks);
-  const int64_t in_step = blocks_in_step<T>(most, step_rows, a.cols);
-  const int64_t steps = blocks_for(a.rows, step_rows);
+  const int64_t in_step = blocks_in_step<T>(most, teams, a.cols);
+  const int64_t steps = blocks_for(a.rows, teams);
   const int64_t blocks = std::min(in_step, steps);
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
   const PartialSums sums = partial_sums(a, blocks);
   const dim3 grid(static_cast<unsigned>(blocks));
   launch(layer_norm_backward<T, W, kKind, Fit, Taking>, {grid, threads, shared_bytes, a.stream}, a,
-         cut, inverse_cols, sums);
+         plan, inverse_cols, sums);
   add_partial_sums<EarlyStart, kMostCols>(a, sums, blocks);
 }
 
@@ -341,12 +343,11 @@ void launch_rows(const BackwardArgs<T, W>& a) {
 template <Kind kKind, typename T, typename W>
 void run_alike(const BackwardArgs<T, W>& a) {
   using Middle = std::conditional_t<sizeof(T) < sizeof(float), TwoBlocks, ManyWarps>;
+  constexpr int64_t kHalfRoom = kRoom<ManyWarps> / 2;  // its block has two teams up to here
   const int64_t columns = row_vectors(a.dx, a.cols) * kVectorElements<T>;  // [15]
   if (columns <= kFewColumns) {
     launch_rows<kKind, FewWarps, TakeVectors>(a);
-  } else if (columns <= kMostColumns<ManyWarps> / 2) {
-    launch_rows<kKind, ManyWarps, TakeVectors>(a);
-  } else if (columns <= kMostColumns<Middle>) {
+  } else if (columns > kHalfRoom && columns <= kRoom<Middle>) {
     launch_rows<kKind, Middle, TakeVectors>(a);
   } else {
     launch_rows<kKind, ManyWarps, TakeVectors>(a);
@@ -397,6 +398,8 @@ const Registration registration{{
       return 3 * p.tensor_bytes() + parameter_bytes(p);
     },
     .workspace_bytes = [](const Problem& p) -> std::int64_t {
+      constexpr int kMostBlocks =
+          std::max({FewWarps::kBlocks, ManyWarps::kBlocks, TwoBlocks::kBlocks});
       constexpr int64_t kMostPeriod = kVectorElements<__half>;
       const int64_t blocks = std::max(most_blocks(p.group, kMostBlocks), kMostPeriod);
       return partial_sums_bytes(p, std::min(p.rows, blocks));

@@ -1,10 +1,10 @@
 // bwd16 · Residual and norm alone, backward
 //
 // fwd12 stores z = x + residual and normalises it. The loss depends on z in two ways: through the
-// norm, and past it, as the residual of the next layer. So dx is the norm's gradient plus dz, the
-// gradient that arrives at z itself. An addition behind bwd12 would read what bwd12 has just
-// written: six tensors. Here dz comes in the ring, beside z and dy, and is added before dx is
-// stored: four.
+// norm, and past it, as the residual of the next layer. So the gradient of z, which x and the
+// residual take as it is, has two parts: the norm's, and the one that arrives past the norm. An
+// addition behind bwd12 would read what bwd12 has just written: six tensors. Here the part past the
+// norm comes in the ring, beside z and dy, and is added before dx is stored: four.
 //
 // It should run at the speed of a triad: 4·M·N elements, each moved once.
 #include "common/kernel/chapter.h"
@@ -18,30 +18,34 @@
 namespace bwd16 {
 using namespace lnc;
 
-// A multiprocessor has two blocks of 256 threads, with 128 registers for each thread, or where a
-// row has more threads one of 1024, with 64.
+// A multiprocessor has two blocks of 256 threads, with 128 registers and up to 16 columns for each
+// thread, or where a row has more threads one of 1024, with 64 registers and 8 columns.
 template <int kRowThreads>
 constexpr int kBlockThreads = kRowThreads < 256 ? 256 : 1024;
 template <int kRowThreads>
 constexpr int kBlocks = kRowThreads < 256 ? 2 : 1;
 
-constexpr int kMaxStages = 3;          // [1] of a block's ring
+constexpr int kMostBlocks = 2;         // of a multiprocessor
+constexpr int kMostStages = 3;         // [1] of a block's ring
 constexpr int kSpareBytes = 10 << 10;  // of a multiprocessor's shared memory
 constexpr int64_t kMostCols = 8192;    // 1024 threads with 8 columns each
 
-/// What a step of `elements` elements of each tensor takes of the ring: z, then dy, then dz. In
-/// vectors of 16 bytes, as the ring counts.
+/// How a stage is laid out that has `elements` elements of each tensor: z, then dy, then what
+/// arrives past the norm. In vectors of 16 bytes, as the ring counts.
 template <typename T, typename R>
-struct Step {
+struct StageLayout {
   int elements;
 
-  __host__ __device__ int dy_at() const { return elements / kVectorElements<R>; }
-  __host__ __device__ int dz_at() const { return dy_at() + elements / kVectorElements<T>; }
-  __host__ __device__ int vectors() const { return dz_at() + elements / kVectorElements<R>; }
+  __host__ __device__ int z_vectors() const { return elements / kVectorElements<R>; }
+  __host__ __device__ int dy_vectors() const { return elements / kVectorElements<T>; }
+  __host__ __device__ int dy_at() const { return z_vectors(); }
+  __host__ __device__ int past_norm_at() const { return dy_at() + dy_vectors(); }
+  __host__ __device__ int vectors() const { return past_norm_at() + z_vectors(); }
 };
 
 /// A block takes a step of kRows neighbouring rows at a time, then those gridDim.x · kRows further
-/// on. R is the type of z and dz: T, or float.
+/// on. R is the stream's type, T or float: of z, of the gradient past the norm and of dresidual.
+/// That gradient may be null, remark 3, and dresidual, remark 6.
 template <typename T, typename W, typename R, Kind kKind, int kRowThreads, int kThreadCols>
 __global__ void __launch_bounds__(kBlockThreads<kRowThreads>, kBlocks<kRowThreads>)
     residual_norm_backward(BackwardArgs<T, W> a, int stages, float inverse_cols, PartialSums sums) {
@@ -50,9 +54,9 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>, kBlocks<kRowThread
   constexpr int kElements = kVectorElements<R>;  // [2]
   constexpr int kVectors = kThreadCols / kElements;
   constexpr bool kLayer = kKind == Kind::Layer;
-  __shared__ Barrier full[kMaxStages];
+  __shared__ Barrier full[kMostStages];
   const auto* const z = static_cast<const R*>(a.fused.residual_out);
-  const auto* const dz = static_cast<const R*>(a.fused.dresidual_out);
+  const auto* const past_norm = static_cast<const R*>(a.fused.dresidual_out);
   auto* const dresidual = static_cast<R*>(a.fused.dresidual);
   const auto cols = static_cast<int>(a.cols);
   const int team = threadIdx.x / kRowThreads;  // the threads of a row, of those in a step
@@ -61,20 +65,21 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>, kBlocks<kRowThread
   const int64_t first_row = int64_t{blockIdx.x} * kRows;  // of the block's first step
   const int64_t stride = int64_t{gridDim.x} * kRows;
 
-  const Step<T, R> places{kRows * cols};
-  Ring<T> ring{dynamic_shared<Packed<T, kVectorElements<T>>>(), places.vectors(), stages, full};
+  const StageLayout<T, R> layout{kRows * cols};
+  Ring<T> ring{dynamic_shared<Packed<T, kVectorElements<T>>>(), layout.vectors(), stages, full};
   const auto request = [&](int64_t step_row, int stage) {
     if (step_row >= a.rows) return;
     const int64_t start = step_row * a.cols;
     const int64_t rows = min(a.rows - step_row, int64_t{kRows});
     const auto bytes = static_cast<unsigned>(rows * a.cols * sizeof(T));
     const auto stream_bytes = static_cast<unsigned>(rows * a.cols * sizeof(R));
-    const unsigned streams = dz == nullptr ? 1 : 2;  // [3]
+    const unsigned streams = past_norm == nullptr ? 1 : 2;  // [3]
     auto* const slot = ring.slot(stage);
     full[stage].arrive_and_expect(bytes + streams * stream_bytes);
     bulk_load(slot, z + start, stream_bytes, full[stage]);
-    bulk_load(slot + places.dy_at(), a.dy + start, bytes, full[stage]);
-    if (dz != nullptr) bulk_load(slot + places.dz_at(), dz + start, stream_bytes, full[stage]);
+    bulk_load(slot + layout.dy_at(), a.dy + start, bytes, full[stage]);
+    if (past_norm == nullptr) return;
+    bulk_load(slot + layout.past_norm_at(), past_norm + start, stream_bytes, full[stage]);
   };
   if (threadIdx.x == 0) {
     ring.fill([&](int stage) { request(first_row + stage * stride, stage); });
@@ -106,17 +111,19 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>, kBlocks<kRowThread
     next = statistics_of(row + stride);
     const auto* const slot = ring.wait();
     const R* const z_row = reinterpret_cast<const R*>(slot) + team * cols;
-    const T* const dy_row = reinterpret_cast<const T*>(slot + places.dy_at()) + team * cols;
-    const R* const dz_row = reinterpret_cast<const R*>(slot + places.dz_at()) + team * cols;
+    const T* const dy_row = reinterpret_cast<const T*>(slot + layout.dy_at()) + team * cols;
+    const R* const past_norm_row =
+        reinterpret_cast<const R*>(slot + layout.past_norm_at()) + team * cols;
     GradientTerms<kElements> terms[kVectors];
-    Packed<R, kElements> past_norm[kVectors];
+    Packed<R, kElements> past_norm_vector[kVectors];
     float2 c = make_float2(0.0f, 0.0f);
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       const bool given = there && own.has(i);
       const auto z_vector = load_if<kElements>(given, z_row, own.of(i));
       const auto dy = load_if<kElements>(given, dy_row, own.of(i));
-      past_norm[i] = load_if<kElements>(given && dz != nullptr, dz_row, own.of(i));  // [4]
+      const bool has_past_norm = given && past_norm != nullptr;
+      past_norm_vector[i] = load_if<kElements>(has_past_norm, past_norm_row, own.of(i));  // [4]
       stay_packed(weight[i]);
       terms[i] = GradientTerms<kElements>(z_vector, dy, weight[i], mean, rstd);
       terms[i].add_to(c);
@@ -134,15 +141,15 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>, kBlocks<kRowThread
     }
     ring.advance();
 
-    const float c1 = c.x * inverse_cols * rstd;
-    const float c2 = kLayer ? c.y * inverse_cols * rstd : 0.0f;
+    const float scaled_c1 = c.x * inverse_cols * rstd;
+    const float scaled_c2 = kLayer ? c.y * inverse_cols * rstd : 0.0f;
     const int64_t start = row * a.cols;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       float dx[kElements];
-      to_floats(past_norm[i], dx);
-      for (int k = 0; k < kElements; ++k) {
-        dx[k] += rstd * terms[i].wdy[k] - (terms[i].xhat[k] * c1 + c2);  // [5]
+      to_floats(past_norm_vector[i], dx);
+      for (int k = 0; k < kElements; ++k) {  // [5] + rstd · (wdy − c2 − xhat · c1)
+        dx[k] += rstd * terms[i].wdy[k] - (terms[i].xhat[k] * scaled_c1 + scaled_c2);
       }
       if (!there || !own.has(i)) continue;
       store_vector(a.dx + start + own.of(i), dx);
@@ -170,10 +177,10 @@ template <typename R, Kind kKind, int kRowThreads, int kThreadCols, typename T, 
 void launch_rows(const BackwardArgs<T, W>& a) {
   constexpr int kThreads = kBlockThreads<kRowThreads>;
   constexpr int kRows = kThreads / kRowThreads;
-  const Step<T, R> places{kRows * static_cast<int>(a.cols)};
-  const int stage_bytes = places.vectors() * 16;
+  const StageLayout<T, R> layout{kRows * static_cast<int>(a.cols)};
+  const int stage_bytes = layout.vectors() * 16;
   const int room = (max_shared_bytes() - kSpareBytes) / kBlocks<kRowThreads> / stage_bytes;
-  const int stages = std::clamp(room, 2, kMaxStages);
+  const int stages = std::clamp(room, 2, kMostStages);
   const auto shared_bytes = static_cast<std::size_t>(stages) * stage_bytes;
   const unsigned blocks_at_once = multiprocessors() * kBlocks<kRowThreads>;
   const unsigned most = a.group > 0 ? a.group : blocks_at_once;
@@ -242,7 +249,7 @@ const Registration registration{{
       return backward_tensor_bytes(p) + parameter_bytes(p);
     },
     .workspace_bytes = [](const Problem& p) -> std::int64_t {
-      const int64_t blocks_at_once = int64_t{multiprocessors()} * kBlocks<1>;
+      const int64_t blocks_at_once = int64_t{multiprocessors()} * kMostBlocks;
       const int64_t blocks = p.group > 0 ? p.group : blocks_at_once;
       return partial_sums_bytes(p, std::min(p.rows, blocks));
     },

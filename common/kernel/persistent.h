@@ -10,13 +10,14 @@
 #include "common/kernel/description.h"
 #include "common/kernel/launch.h"
 #include "common/kernel/partial_sums.h"
+#include "common/kernel/reduce.h"
 #include "common/kernel/vector.h"
 
 namespace lnc {
 
 inline constexpr int kSmallestBlock = 256;  ///< threads
-inline constexpr int kLargestBlock =
-    512;  ///< and all threads of a multiprocessor, 128 registers each
+/// All threads of a multiprocessor, with 128 registers each.
+inline constexpr int kLargestBlock = 512;
 inline constexpr int kSliceThreads = 256;  ///< of a row that is cut in slices
 
 /// A team: the kRowThreads threads of a row, which have kVectors vectors of kElements elements
@@ -57,6 +58,16 @@ __device__ void add_teams(ColumnSums<Team>& sums) {
       }
     }
   }
+}
+
+/// c1 and c2 of a row, of what its threads have added up. All threads of the block call it;
+/// `parity` is that of row_sums.
+template <typename Team>
+__device__ float2 c1_and_c2(float2 sums, int parity, float inverse_cols, bool layer) {
+  sums = row_sums<Team::kThreads, Team::kRowThreads>(sums, parity);
+  const float c1 = sums.x * inverse_cols;
+  const float c2 = layer ? sums.y * inverse_cols : 0.0f;
+  return make_float2(c1, c2);
 }
 
 /// How the work is cut. There are `groups` groups of rows, with a block for each slice of their
@@ -132,9 +143,9 @@ inline std::int64_t shares_bytes(const Problem& p, std::int64_t asked) {
   std::int64_t most = 0;
   for (const bool aligned : {false, true}) {
     const Shares shares = shares_for(p.rows, p.cols, p.element_bytes(), aligned, asked);
-    const std::int64_t means = shares.slices > 1 ? p.rows : 0;
+    const std::int64_t wide_rows = shares.slices > 1 ? p.rows : 0;
     const std::int64_t bytes =
-        partial_sums_bytes(p, shares.groups) + means * std::int64_t{sizeof(float2)};
+        partial_sums_bytes(p, shares.groups) + wide_rows * std::int64_t{sizeof(float2)};
     most = std::max(most, bytes);
   }
   return most;
@@ -142,7 +153,7 @@ inline std::int64_t shares_bytes(const Problem& p, std::int64_t asked) {
 
 /// c1 and c2 of each row in such a workspace; null where a row is not cut.
 template <typename T, typename W>
-float2* means_in_workspace(const BackwardArgs<T, W>& a, const Shares& shares) {
+float2* c_of_rows_in_workspace(const BackwardArgs<T, W>& a, const Shares& shares) {
   if (shares.slices == 1) return nullptr;
   return reinterpret_cast<float2*>(static_cast<float*>(a.workspace) + 2 * shares.groups * a.cols);
 }
