@@ -16,27 +16,14 @@ namespace bwd10 {
 using namespace lnc;
 
 constexpr int kMaxThreads = 512;
-constexpr int kFloats = 16;  // [1] columns a thread, times pairs of weights
+constexpr int kColumnSums = 16;  // [1] dweight's, of all pairs of a thread; and as many of dbias
+constexpr int kRowsAGroup = 4;   // at least: fastest where rows are few (lab.md, 'Rows a block')
 
-/// The sums of both values over a row that has the block to itself, in every thread: row_sums for a
-/// block whose size need not be known before the launch, a multiple of 32 and at most kMaxThreads.
-__device__ inline float2 block_sums(float2 values, int parity) {
-  __shared__ float2 partial[2][kMaxThreads / kWarpSize];
-  const unsigned warp = threadIdx.x / kWarpSize;
-  const unsigned lane = threadIdx.x % kWarpSize;
-  values = warp_sum(values);
-  if (lane == 0) partial[parity][warp] = values;
-  __syncthreads();
-  values = make_float2(0.0f, 0.0f);
-  if (lane < blockDim.x / kWarpSize) values = partial[parity][lane];
-  return warp_sum(values);
-}
-
-/// What a thread loads of a row at once. R is the type of the sum, as the forward pass stored it.
-template <typename T, typename W, typename R, int kElements, int kPairs>
-struct Slice {
-  Packed<R, kElements> sum;
-  Packed<R, kElements> past_norm;
+/// What a thread loads of a row at once. Stream is the type of z, as the forward pass stored it.
+template <typename T, typename W, typename Stream, int kElements, int kPairs>
+struct Loaded {
+  Packed<Stream, kElements> z;
+  Packed<Stream, kElements> past_norm;
   Packed<T, kElements> dy[kPairs];
   Packed<W, kElements> weight[kPairs];
   float mean;
@@ -46,8 +33,8 @@ struct Slice {
     const auto part_of = [&](const auto* tensor) {  // [2]
       return load_if<kElements>(tensor != nullptr && col < a.cols, tensor, row * a.cols + col);
     };
-    sum = part_of(static_cast<const R*>(a.fused.residual_out));
-    past_norm = part_of(static_cast<const R*>(a.fused.dresidual_out));
+    z = part_of(static_cast<const Stream*>(a.fused.residual_out));
+    past_norm = part_of(static_cast<const Stream*>(a.fused.dresidual_out));
     for (int pair = 0; pair < kPairs; ++pair) {
       const W* const weights = pair == 0 ? a.weight : a.fused.weight1;
       const T* const gradients = pair == 0 ? a.dy : a.fused.dy1;
@@ -58,7 +45,7 @@ struct Slice {
     rstd = a.rstd[row];
   }
   __device__ GradientTerms<kElements> terms(int pair) const {
-    return {sum, dy[pair], weight[pair], mean, rstd};
+    return {z, dy[pair], weight[pair], mean, rstd};
   }
 };
 
@@ -76,20 +63,20 @@ struct PairSums {
   }
 };
 
-/// The gradient of the sum: the norm's, and what comes past it.
-template <typename Slice, int kElements>
-__device__ void gradient_of_sum(const Slice& slice, const float (&wdy)[kElements], float c1,
-                                float c2, float (&gradient)[kElements]) {
+/// The gradient of z: the norm's, and what comes past it.
+template <typename Vectors, int kElements>
+__device__ void gradient_of_z(const Vectors& loaded, const float (&wdy)[kElements], float c1,
+                              float c2, float (&gradient)[kElements]) {
   float past_norm[kElements];
-  to_floats(slice.sum, gradient);
-  to_floats(slice.past_norm, past_norm);
+  to_floats(loaded.z, gradient);
+  to_floats(loaded.past_norm, past_norm);
   for (int k = 0; k < kElements; ++k) {
-    const float xhat = (gradient[k] - slice.mean) * slice.rstd;
-    gradient[k] = slice.rstd * (wdy[k] - c2 - xhat * c1) + past_norm[k];
+    const float xhat = (gradient[k] - loaded.mean) * loaded.rstd;
+    gradient[k] = loaded.rstd * (wdy[k] - c2 - xhat * c1) + past_norm[k];
   }
 }
 
-/// Stores the gradient of a branch, x or x1, made of the sum's.
+/// Stores the gradient of a branch, x or x1, made of that of z.
 template <typename T, int kElements>
 __device__ void store_branch(T* tensor, const Branch& branch, int64_t start, int64_t col,
                              const float (&gradient)[kElements]) {
@@ -107,25 +94,26 @@ __device__ inline unsigned made_anew(unsigned number) {
   return number;
 }
 
-/// A block takes the rows group, group + groups, … and the columns of one tile. Where a tile is not
-/// the whole row, `wide_sums` has what each row's c1 and c2 are means of; else it is null.
-template <typename T, typename W, typename R, int kElements, int kPairs>
+/// A block takes the rows group, group + groups, … and the columns of one slice. Where a slice is
+/// not the whole row, `wide_sums` has what each row's c1 and c2 are means of; else it is null.
+template <typename T, typename W, typename Stream, int kElements, int kPairs>
 __global__ void __launch_bounds__(kMaxThreads)
     fused_backward(BackwardArgs<T, W> a, int64_t groups, float* partials, const float2* wide_sums) {
-  constexpr int kVectors = kFloats / kPairs / kElements;
-  constexpr bool kAhead = kElements > 1 && (kPairs == 2 || sizeof(R) == 2);  // [5]
+  constexpr int kVectors = kColumnSums / kPairs / kElements;
+  // [5] Whether registers are left for the next row.
+  constexpr bool kAhead = kElements > 1 && (kPairs == 2 || sizeof(Stream) == 2);
   const FusedBackward<T, W>& f = a.fused;
   const unsigned group = blockIdx.x % groups;
-  const unsigned tile = blockIdx.x / groups;
+  const unsigned slice = blockIdx.x / groups;
   const auto column = [&](int i) {
     const unsigned vector = made_anew(i * blockDim.x + threadIdx.x);
-    return tile * int64_t{kMaxThreads * kFloats / kPairs} + vector * kElements;
+    return slice * int64_t{kMaxThreads * kColumnSums / kPairs} + vector * kElements;
   };
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
   PairSums<kVectors, kElements> sums[kPairs] = {};
-  Slice<T, W, R, kElements, kPairs> slices[kVectors];
-  Slice<T, W, R, kElements, kPairs> now[kVectors];
-  const auto load = [&](int64_t row, int i) { slices[i].load(a, row, column(i)); };
+  Loaded<T, W, Stream, kElements, kPairs> loaded[kVectors];
+  Loaded<T, W, Stream, kElements, kPairs> now[kVectors];
+  const auto load = [&](int64_t row, int i) { loaded[i].load(a, row, column(i)); };
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     if (kAhead && group < a.rows) load(group, i);
@@ -145,17 +133,21 @@ __global__ void __launch_bounds__(kMaxThreads)
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       for (int pair = 0; pair < kPairs; ++pair) {  // [6]
-        const GradientTerms<kElements> terms = slices[i].terms(pair);
+        const GradientTerms<kElements> terms = loaded[i].terms(pair);
         terms.add_to(c);
         sums[pair].add(terms, i);
         for (int k = 0; k < kElements; ++k) {
           wdy[i][k] += terms.wdy[k];
         }
       }
-      now[i] = slices[i];  // [7]
+      now[i] = loaded[i];  // [7]
       if (kAhead && row + groups < a.rows) load(row + groups, i);
     }
-    c = wide_sums == nullptr ? block_sums(c, parity) : wide_sums[row];
+    if (wide_sums == nullptr) {
+      c = team_sums<kMaxThreads, 2>(c, parity, 0, blockDim.x / kWarpSize);
+    } else {
+      c = wide_sums[row];
+    }
     parity ^= 1;
     const float c1 = c.x * inverse_cols;
     const float c2 = a.kind == Kind::Layer ? c.y * inverse_cols : 0.0f;
@@ -164,9 +156,9 @@ __global__ void __launch_bounds__(kMaxThreads)
       const int64_t col = column(i);
       if (col >= a.cols) continue;
       float gradient[kElements];
-      gradient_of_sum(now[i], wdy[i], c1, c2, gradient);
+      gradient_of_z(now[i], wdy[i], c1, c2, gradient);
       if (f.dresidual != nullptr)
-        store(static_cast<R*>(f.dresidual), start + col, gradient);  // [8]
+        store(static_cast<Stream*>(f.dresidual), start + col, gradient);  // [8]
       if (f.dx1 != nullptr) store_branch(f.dx1, branch1, start, col, gradient);
       store_branch(a.dx, branch, start, col, gradient);
     }
@@ -183,50 +175,50 @@ __global__ void __launch_bounds__(kMaxThreads)
 }
 
 /// The sums of rows that are wider than a block's registers.
-template <typename T, typename W, typename R, int kElements, int kPairs>
+template <typename T, typename W, typename Stream, int kElements, int kPairs>
 __global__ void __launch_bounds__(kMaxThreads) sum_rows(BackwardArgs<T, W> a, float2* wide_sums) {
   float2 c = make_float2(0.0f, 0.0f);
 #pragma unroll 2
   for (int64_t col = threadIdx.x * kElements; col < a.cols; col += kMaxThreads * kElements) {
-    Slice<T, W, R, kElements, kPairs> slice;
-    slice.load(a, blockIdx.x, col);
+    Loaded<T, W, Stream, kElements, kPairs> loaded;
+    loaded.load(a, blockIdx.x, col);
     for (int pair = 0; pair < kPairs; ++pair) {
-      slice.terms(pair).add_to(c);
+      loaded.terms(pair).add_to(c);
     }
   }
-  c = block_sums(c, 0);
+  c = block_sum<kMaxThreads>(c);
   if (threadIdx.x == 0) wide_sums[blockIdx.x] = c;
 }
 
-/// How the work is cut: `groups` of rows times `tiles` of columns, a block each.
+/// How the work is cut: `groups` of rows times `slices` of columns, a block each.
 struct Plan {
   unsigned threads = kMaxThreads;
-  int64_t tiles;
+  int64_t slices;
   int64_t groups;
 
   Plan(int64_t rows, int64_t cols, int pairs, int asked) {
-    tiles = blocks_for(cols, kMaxThreads * kFloats / pairs);
-    if (tiles == 1) threads = blocks_for(cols, kFloats / pairs * kWarpSize) * kWarpSize;
-    const int64_t at_once = int64_t{multiprocessors()} * kMaxThreads / (threads * tiles);  // [9]
-    groups = blocks_for(rows, asked > 0 ? asked : 4);
+    slices = blocks_for(cols, kMaxThreads * kColumnSums / pairs);
+    if (slices == 1) threads = blocks_for(cols, kColumnSums / pairs * kWarpSize) * kWarpSize;
+    const int64_t at_once = int64_t{multiprocessors()} * kMaxThreads / (threads * slices);  // [9]
+    groups = blocks_for(rows, asked > 0 ? asked : kRowsAGroup);
     if (asked == 0) groups = std::min(groups, std::max<int64_t>(at_once, 1));
   }
 };
 
-template <typename R, int kElements, int kPairs, typename T, typename W>
+template <typename Stream, int kElements, int kPairs, typename T, typename W>
 void run_rows(BackwardArgs<T, W> a) {
   if (a.fused.residual_out == nullptr) a.fused.residual_out = a.x;  // [10]
   const Plan plan(a.rows, a.cols, kPairs, a.group);
   const int64_t size = plan.groups * a.cols;
   auto* const partials = static_cast<float*>(a.workspace);
   float2* wide_sums = nullptr;
-  if (plan.tiles > 1) {
+  if (plan.slices > 1) {
     wide_sums = reinterpret_cast<float2*>(partials + 2 * kPairs * size);
-    launch(sum_rows<T, W, R, kElements, kPairs>, {blocks_for(a.rows, 1), kMaxThreads, 0, a.stream},
-           a, wide_sums);
+    launch(sum_rows<T, W, Stream, kElements, kPairs>,
+           {blocks_for(a.rows, 1), kMaxThreads, 0, a.stream}, a, wide_sums);
   }
-  launch(fused_backward<T, W, R, kElements, kPairs>,
-         {blocks_for(plan.groups * plan.tiles, 1), plan.threads, 0, a.stream}, a, plan.groups,
+  launch(fused_backward<T, W, Stream, kElements, kPairs>,
+         {blocks_for(plan.groups * plan.slices, 1), plan.threads, 0, a.stream}, a, plan.groups,
          partials, wide_sums);
   add_partial_sums(a, {partials, partials + size}, plan.groups);
   if constexpr (kPairs == 2) {
@@ -243,16 +235,16 @@ void run(const BackwardArgs<T, W>& a) {
   const bool aligned =
       a.cols % kElements == 0 && at_16_bytes(a.dy, a.x, a.weight, a.dx, f.dy1, f.residual_out,
                                              f.dresidual_out, f.weight1, f.dx1, f.dresidual);
-  const auto run_as = [&]<typename R>(R) {
+  const auto run_as = [&]<typename Stream>(Stream) {
     const bool two_pairs = f.dweight1 != nullptr;
     if (aligned && two_pairs) {
-      run_rows<R, kElements, 2>(a);
+      run_rows<Stream, kElements, 2>(a);
     } else if (aligned) {
-      run_rows<R, kElements, 1>(a);
+      run_rows<Stream, kElements, 1>(a);
     } else if (two_pairs) {
-      run_rows<R, 1, 2>(a);
+      run_rows<Stream, 1, 2>(a);
     } else {
-      run_rows<R, 1, 1>(a);
+      run_rows<Stream, 1, 1>(a);
     }
   };
   if (f.residual_is_float) {
@@ -265,7 +257,7 @@ void run(const BackwardArgs<T, W>& a) {
 std::int64_t workspace_bytes(const Problem& p) {
   const int pairs = 1 + p.fusion.second_affine;
   const Plan plan(p.rows, p.cols, pairs, p.group);
-  const std::int64_t wide_sums_bytes = plan.tiles > 1 ? p.rows * std::int64_t{sizeof(float2)} : 0;
+  const std::int64_t wide_sums_bytes = plan.slices > 1 ? p.rows * std::int64_t{sizeof(float2)} : 0;
   return pairs * partial_sums_bytes(p, plan.groups) + wide_sums_bytes;
 }
 
@@ -285,11 +277,11 @@ const Registration registration{{
       const int pairs = 1 + f.second_affine;
       const int inputs = 1 + f.second_input;
       const int numbers_a_row = inputs * (f.rowscale + (f.dropout > 0.0f));  // scales and seeds
-      const int walks = p.cols > kMaxThreads * kFloats / pairs ? 2 : 1;
+      const int walks = p.cols > kMaxThreads * kColumnSums / pairs ? 2 : 1;
       const auto walked = p.rows * p.cols * p.residual_element_bytes() + pairs * p.tensor_bytes();
       const auto walked_again = (device_reads(walks, walked, gpu) - 1) * walked;
       return backward_tensor_bytes(p) + walked_again + 4 * p.rows * numbers_a_row +
-             pairs * parameter_bytes(p) + workspace_bytes(p);
+             pairs * parameter_bytes(p);
     },
     .workspace_bytes = workspace_bytes,
 }};

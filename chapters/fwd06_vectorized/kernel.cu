@@ -26,10 +26,10 @@ struct Variant {
   static constexpr int kMaxThreads = kMaxThreads_;
   static constexpr int kVectors = kVectors_;
   static constexpr Early kEarly = kEarly_;
-  static constexpr int kBlocks = std::min(kBlocks_, kSmThreads / kMaxThreads);
-  static constexpr bool kAsNeeded = kBlocks_ > 0;
+  static constexpr int kBlocks = std::min(kBlocks_, kSmThreads / kMaxThreads);  // Turing has fewer
+  static constexpr bool kAsNeeded = kBlocks_ > 0;  // lab.md, 'As many warps as a row needs'
   static constexpr bool kOneWarp = kMaxThreads == kWarpSize;
-  static constexpr int kBlockRows = kOneWarp ? 4 : 1;
+  static constexpr int kBlockRows = kOneWarp ? 4 : 1;  // four warps a block, as in fwd02
 };
 
 /// The sum over the threads of a row, in each of them.
@@ -129,10 +129,10 @@ __global__ void __launch_bounds__(V::kMaxThreads* V::kBlockRows, kAligned ? V::k
     }
     near = row_sum<V>(sum, row_threads) * inverse_cols;
   }
-  Deviations<kKind> sums{};  // [6]
+  Deviations<kKind> sums{};
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
-    if (columns(i).any()) add_deviations(sums, near, x[i], columns(i));
+    if (columns(i).any()) add_deviations(sums, near, x[i], columns(i));  // [6]
   }
   sums = row_sum<V>(sums, row_threads);
   const Normaliser of_row = normaliser(near, sums, inverse_cols, a.eps);
@@ -186,7 +186,7 @@ __global__ void __launch_bounds__(kWideThreads)
   const Normaliser of_row = normaliser(near, sums, inverse_cols, a.eps);
   if (threadIdx.x == 0) store_statistics<kKind>(a, row, of_row);
 
-#pragma unroll 1  // a load of x does not pass the store of the turn before
+#pragma unroll 1  // unrolled, a load of x could not move ahead of the store before it either
   for (int64_t i = threadIdx.x; i < vectors; i += kWideThreads) {
     const auto weight = columns(i).load_or(1.0f, a.weight);
     const auto bias = columns(i).load_or(0.0f, a.bias);
@@ -258,9 +258,9 @@ const Registration registration{{
                             run<__nv_bfloat16, float>},
     .predicted_bytes = [](const Problem& p, const Gpu& gpu) -> std::int64_t {
       const std::int64_t row_bytes = p.cols * p.element_bytes();
-      const std::int64_t in_flight = rows_in_flight(p, 1024, gpu) * row_bytes;
+      const auto beyond = std::max<std::int64_t>(row_bytes - kSharedBytes, 0);  // waits in L2
+      const std::int64_t in_flight = rows_in_flight(p, kWideThreads, gpu) * beyond;
       const auto walks = device_reads(p.kind == Kind::Layer ? 3 : 2, in_flight, gpu);
-      const auto beyond = std::max<std::int64_t>(row_bytes - kSharedBytes, 0);
       const auto again = (walks - 1) * p.rows * beyond;
       return 2 * p.tensor_bytes() + again + parameter_bytes(p);
     },

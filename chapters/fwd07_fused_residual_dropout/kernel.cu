@@ -4,7 +4,8 @@
 // residual stream before it normalises, and as kernels of their own these steps write each sum to
 // device memory for the next to read. Here they happen while an element is in a register: every
 // input is read once, every output written once. Dropout stores nothing: Philox makes its mask of
-// a seed and the column, here and again in the backward pass. That should hide behind memory.
+// a seed and the column, here and again in the backward pass. By a count of instructions that
+// should hide behind memory.
 #include "common/kernel/branch.h"
 #include "common/kernel/chapter.h"
 #include "common/kernel/columns.h"
@@ -33,39 +34,39 @@ __device__ void load_residual(const FusedForward<T, W>& f, const Columns& column
   }
 }
 
-/// Adds a vector of a branch, x or x1, to that of the sum.
+/// Adds a vector of a branch, x or x1, to that of z.
 template <typename T, int kElements>
 __device__ void add_branch(const Branch& branch, const Packed<T, kElements>& x, int64_t col,
-                           float (&sum)[kElements]) {
+                           float (&z)[kElements]) {
   float values[kElements];
   to_floats(x, values);
   branch.apply(values, col);  // [2]
   for (int k = 0; k < kElements; ++k) {
-    sum[k] += values[k];
+    z[k] += values[k];
   }
 }
 
-/// A vector of the sum: the residual, x and x1. Beyond the row it is 0.
+/// A vector of z, the sum of the residual, x and x1. Beyond the row it is 0.
 template <typename T, typename W, int kElements, typename Columns>
-__device__ void make_sum(const ForwardArgs<T, W>& a, const Branch& branch, const Branch& branch1,
-                         const Columns& columns, int64_t start, float (&sum)[kElements]) {
+__device__ void make_z(const ForwardArgs<T, W>& a, const Branch& branch, const Branch& branch1,
+                       const Columns& columns, int64_t start, float (&z)[kElements]) {
   const auto x = columns.load(a.x + start);  // [3]
-  load_residual(a.fused, columns, start, sum);
-  add_branch(branch, x, columns.first, sum);
+  load_residual(a.fused, columns, start, z);
+  add_branch(branch, x, columns.first, z);
   if (a.fused.x1 == nullptr) return;
   const auto x1 = columns.load(a.fused.x1 + start);
-  add_branch(branch1, x1, columns.first, sum);
+  add_branch(branch1, x1, columns.first, z);
 }
 
-/// Stores a vector of the sum, in the residual's type.
+/// Stores a vector of z, in the residual's type.
 template <typename T, typename W, int kElements, typename Columns>
-__device__ void store_sum(const FusedForward<T, W>& f, const Columns& columns, int64_t start,
-                          const float (&sum)[kElements]) {
+__device__ void store_z(const FusedForward<T, W>& f, const Columns& columns, int64_t start,
+                        const float (&z)[kElements]) {
   if (f.residual_out == nullptr) return;
   if (f.residual_is_float) {
-    columns.store(static_cast<float*>(f.residual_out) + start, sum);
+    columns.store(static_cast<float*>(f.residual_out) + start, z);
   } else {
-    columns.store(static_cast<T*>(f.residual_out) + start, sum);  // [4]
+    columns.store(static_cast<T*>(f.residual_out) + start, z);  // [4]
   }
 }
 
@@ -86,16 +87,16 @@ __device__ void store_affine(T* y, const W* weight, const W* bias, const Columns
   columns.store(y, values);
 }
 
-/// Makes xhat of a vector of the sum, and of xhat y, and y1 where there is a second output.
+/// Makes xhat of a vector of z, and of xhat y, and y1 where there is a second output.
 template <typename T, typename W, int kElements, typename Columns>
 __device__ void store_outputs(const ForwardArgs<T, W>& a, const Columns& columns, int64_t start,
-                              float (&sum)[kElements], float mean, float rstd) {
-  for (float& value : sum) {
+                              float (&z)[kElements], float mean, float rstd) {
+  for (float& value : z) {
     value = (value - mean) * rstd;
   }
-  store_affine(a.y + start, a.weight, a.bias, columns, sum);
+  store_affine(a.y + start, a.weight, a.bias, columns, z);
   const FusedForward<T, W>& f = a.fused;
-  if (f.y1 != nullptr) store_affine(f.y1 + start, f.weight1, f.bias1, columns, sum);
+  if (f.y1 != nullptr) store_affine(f.y1 + start, f.weight1, f.bias1, columns, z);
 }
 
 template <int kElements>
@@ -119,7 +120,7 @@ __device__ float squares_of(const float (&values)[kElements], const Columns& col
   return squares;
 }
 
-/// A block has a row, and a thread kVectors vectors of its sum.
+/// A block has a row, and a thread kVectors vectors of its z.
 template <typename T, typename W, int kThreads, int kVectors, bool kAligned>
 __global__ void __launch_bounds__(kThreads) fused_forward(ForwardArgs<T, W> a) {
   constexpr int kElements = kVectorElements<T>;
@@ -132,28 +133,28 @@ __global__ void __launch_bounds__(kThreads) fused_forward(ForwardArgs<T, W> a) {
     return Columns<T, kAligned>(a.x + start, i * kThreads + threadIdx.x, a.cols);
   };
 
-  float sum[kVectors][kElements];
-  float total = 0.0f;
+  float z[kVectors][kElements];
+  float sum = 0.0f;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
-    make_sum(a, branch, branch1, columns(i), start, sum[i]);
-    store_sum(f, columns(i), start, sum[i]);
-    total += sum_of(sum[i]);
+    make_z(a, branch, branch1, columns(i), start, z[i]);
+    store_z(f, columns(i), start, z[i]);
+    sum += sum_of(z[i]);
   }
 
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
   float mean = 0.0f;
-  if (a.kind == Kind::Layer) mean = block_sum<kThreads>(total) * inverse_cols;  // [6]
+  if (a.kind == Kind::Layer) mean = block_sum<kThreads>(sum) * inverse_cols;  // [6]
   float squares = 0.0f;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
-    squares += squares_of(sum[i], columns(i), mean);
+    squares += squares_of(z[i], columns(i), mean);
   }
   const float rstd = rsqrtf(block_sum<kThreads>(squares) * inverse_cols + a.eps);
 
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
-    store_outputs(a, columns(i), start, sum[i], mean, rstd);
+    store_outputs(a, columns(i), start, z[i], mean, rstd);
   }
   if (threadIdx.x == 0) {
     if (a.kind == Kind::Layer) a.mean[row] = mean;
@@ -162,8 +163,9 @@ __global__ void __launch_bounds__(kThreads) fused_forward(ForwardArgs<T, W> a) {
 }
 
 constexpr int kWideThreads = 1024;
+constexpr int kMostFloats = 16;  // of z, in a thread's registers
 
-/// A row that does not fit in a block's registers: each walk makes its sum again.
+/// A row that does not fit in a block's registers: each walk makes z again.
 template <typename T, typename W, bool kAligned>
 __global__ void __launch_bounds__(kWideThreads)
     fused_forward_wide(ForwardArgs<T, W> a, int64_t vectors) {
@@ -177,27 +179,27 @@ __global__ void __launch_bounds__(kWideThreads)
 #pragma unroll 1
     for (int64_t vector = threadIdx.x; vector < vectors; vector += kWideThreads) {
       const Columns<T, kAligned> columns(a.x + start, vector, a.cols);
-      float sum[kElements];
-      make_sum(a, branch, branch1, columns, start, sum);  // [7]
-      body(columns, sum);
+      float z[kElements];
+      make_z(a, branch, branch1, columns, start, z);  // [7]
+      body(columns, z);
     }
   };
 
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
   float mean = 0.0f;
   if (a.kind == Kind::Layer) {
-    float total = 0.0f;
-    walk([&](const auto&, const auto& sum) { total += sum_of(sum); });
-    mean = block_sum<kWideThreads>(total) * inverse_cols;
+    float sum = 0.0f;
+    walk([&](const auto&, const auto& z) { sum += sum_of(z); });
+    mean = block_sum<kWideThreads>(sum) * inverse_cols;
   }
   float squares = 0.0f;
-  walk([&](const auto& columns, const auto& sum) {
-    squares += squares_of(sum, columns, mean);
-    store_sum(f, columns, start, sum);
+  walk([&](const auto& columns, const auto& z) {
+    squares += squares_of(z, columns, mean);
+    store_z(f, columns, start, z);
   });
   const float rstd = rsqrtf(block_sum<kWideThreads>(squares) * inverse_cols + a.eps);
 
-  walk([&](const auto& columns, auto& sum) { store_outputs(a, columns, start, sum, mean, rstd); });
+  walk([&](const auto& columns, auto& z) { store_outputs(a, columns, start, z, mean, rstd); });
   if (threadIdx.x == 0) {
     if (a.kind == Kind::Layer) a.mean[row] = mean;
     a.rstd[row] = rstd;
@@ -230,15 +232,14 @@ bool run_if_it_fits(const ForwardArgs<T, W>& a, int64_t vectors) {
 template <bool kAligned, typename T, typename W>
 void run_aligned(const ForwardArgs<T, W>& a) {
   constexpr int kElements = kVectorElements<T>;
-  // A row that starts inside of a vector may touch one more.
-  constexpr int kBefore = kAligned ? 0 : kElements - 1;
-  const int64_t vectors = (kBefore + a.cols + kElements - 1) / kElements;
+  constexpr int kBefore = kAligned ? 0 : kElements - 1;  // of a row that starts inside of a vector
+  const int64_t vectors = blocks_for(kBefore + a.cols, kElements);
   if (run_if_it_fits<32, 8, kAligned>(a, vectors)) return;  // [9]
   if (run_if_it_fits<128, 8, kAligned>(a, vectors)) return;
   if (run_if_it_fits<128, 16, kAligned>(a, vectors)) return;
   if (run_if_it_fits<256, 16, kAligned>(a, vectors)) return;
   if (run_if_it_fits<512, 16, kAligned>(a, vectors)) return;
-  if (run_if_it_fits<1024, 16, kAligned>(a, vectors)) return;
+  if (run_if_it_fits<kWideThreads, kMostFloats, kAligned>(a, vectors)) return;
   launch(fused_forward_wide<T, W, kAligned>, {blocks_for(a.rows, 1), kWideThreads, 0, a.stream}, a,
          vectors);
 }
@@ -277,13 +278,15 @@ const Registration registration{{
       const Fusion& f = p.fusion;
       const std::int64_t branches = 1 + f.second_input;
       const std::int64_t drops = f.dropout > 0.0f;
-      const std::int64_t x = p.element_bytes();  // bytes for each element, as the next three
-      const std::int64_t sum = f.residual == Residual::F32 ? 4 : x;
-      const auto in = branches * x + (f.residual != Residual::None) * sum;
-      const auto out = (1 + f.second_affine) * x + f.prenorm * sum + f.masks * drops * branches;
+      const std::int64_t x_bytes = p.element_bytes();  // of each element, as the next three
+      const std::int64_t z_bytes = p.residual_element_bytes();
+      const auto in = branches * x_bytes + (f.residual != Residual::None) * z_bytes;
+      const auto out =
+          (1 + f.second_affine) * x_bytes + f.prenorm * z_bytes + f.masks * drops * branches;
       const int wide_walks = p.kind == Kind::Layer ? 3 : 2;
-      const int walks = p.cols <= 1024 * 16 ? 1 : wide_walks;
-      const auto reads = device_reads(walks, rows_in_flight(p, 2048, gpu) * p.cols * in, gpu);
+      const int walks = p.cols <= kWideThreads * kMostFloats ? 1 : wide_walks;
+      const auto rows = rows_in_flight(p, gpu.threads_per_multiprocessor, gpu);  // a block each
+      const auto reads = device_reads(walks, rows * p.cols * in, gpu);
       return p.rows * p.cols * (reads * in + out) + 4 * p.rows * branches * (f.rowscale + drops) +
              parameter_bytes(p) + f.second_affine * 2 * p.cols * p.parameter_element_bytes();
     },

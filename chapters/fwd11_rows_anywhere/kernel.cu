@@ -19,14 +19,14 @@ using namespace lnc;
 /// [1] A row has up to kThreads threads, with kVectors vectors each. A multiprocessor has registers
 /// for kBlocks such rows.
 template <int kThreads_, int kVectors_, int kBlocks_>
-struct Fit {
+struct Variant {
   static constexpr int kThreads = kThreads_;
   static constexpr int kVectors = kVectors_;
   static constexpr int kBlocks = kBlocks_;
   static constexpr int kRowVectors = kThreads * kVectors;
 };
-using FewVectors = Fit<576, 2, 2>;
-using ManyVectors = Fit<640, 4, 1>;
+using FewVectors = Variant<576, 2, 2>;   // 36 warps of 56 registers
+using ManyVectors = Variant<640, 4, 1>;  // 20 warps of 96
 
 /// Loads this thread's vectors of a row: whole ones, where that is allowed.
 template <typename T, int kElements, int kVectors>
@@ -175,7 +175,8 @@ void run_blocks(const ForwardArgs<T, W>& a) {
   const int64_t blocks = blocks_in_step<T>(most, 1, a.cols);  // [10]
   const auto grid = static_cast<unsigned>(std::min(blocks, a.rows));
   const bool alike = start_in_vector(a.x) == start_in_vector(a.y);
-  const int64_t end_rows = alike ? rows_at_end<T>(a.cols) : a.rows;  // [11]
+  // [11] Where x starts differently, each row counts as one at an end: no vector is loaded whole.
+  const int64_t end_rows = alike ? rows_at_end<T>(a.cols) : a.rows;
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
   launch(kernel, {grid, threads, shared, a.stream}, a, end_rows, inverse_cols);
 }

@@ -7,6 +7,7 @@
 //
 // It should run at the speed of a copy: 4·M·N elements, each moved once.
 #include "common/kernel/chapter.h"
+#include "common/kernel/moments.h"
 #include "common/kernel/reduce.h"
 #include "common/kernel/thread_columns.h"
 #include "common/kernel/vector.h"
@@ -29,9 +30,9 @@ __device__ void load_columns(Packed<U, kElements> (&values)[kVectors], const U* 
 }
 
 /// z = x + residual, in float.
-template <typename T, typename R, int kElements, int kVectors>
+template <typename T, typename Stream, int kElements, int kVectors>
 __device__ void add(const Packed<T, kElements> (&x)[kVectors],
-                    const Packed<R, kElements> (&residual)[kVectors],
+                    const Packed<Stream, kElements> (&residual)[kVectors],
                     float (&z)[kVectors][kElements]) {
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
@@ -44,9 +45,9 @@ __device__ void add(const Packed<T, kElements> (&x)[kVectors],
   }
 }
 
-/// Stores this thread's columns of z, in the residual's type.
-template <typename R, int kElements, int kVectors>
-__device__ void store_columns(R* tensor, int64_t start, const ThreadColumns& own,
+/// Stores this thread's columns of a row, rounded to the tensor's type.
+template <typename U, int kElements, int kVectors>
+__device__ void store_columns(U* tensor, int64_t start, const ThreadColumns& own,
                               const float (&z)[kVectors][kElements]) {
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
@@ -67,26 +68,25 @@ __device__ float sum_of(const float (&z)[kVectors][kElements]) {
   return sum;
 }
 
-/// The sum of the squares of this thread's elements, about the mean.
-template <int kElements, int kVectors>
-__device__ float squares_about(float mean, const float (&z)[kVectors][kElements],
-                               const ThreadColumns& own) {
-  float squares = 0.0f;
+/// The sums of this thread's deviations from `near`, a float near the mean.
+template <Kind kKind, int kElements, int kVectors>
+__device__ Deviations<kKind> deviations_from(float near, const float (&z)[kVectors][kElements],
+                                             const ThreadColumns& own) {
+  Deviations<kKind> sums{};
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     if (!own.has(i)) continue;
     for (int k = 0; k < kElements; ++k) {
-      const float centred = z[i][k] - mean;
-      squares += centred * centred;
+      add_deviation(sums, z[i][k] - near);
     }
   }
-  return squares;
+  return sums;
 }
 
-/// A block has one row. R is the type of the residual: T, or float.
-template <typename T, typename W, typename R>
+/// A block has one row. Stream is the type of the residual stream: T, or float.
+template <typename T, typename W, typename Stream, Kind kKind>
 __global__ void __launch_bounds__(kMaxThreads) residual_norm_forward(ForwardArgs<T, W> a) {
-  constexpr int kElements = kVectorElements<R>;  // [3]
+  constexpr int kElements = kVectorElements<Stream>;  // [3]
   constexpr int kVectors = kThreadCols / kElements;
   const auto threads = static_cast<int>(blockDim.x);
   const auto first = static_cast<int>(threadIdx.x) * kElements;
@@ -95,22 +95,22 @@ __global__ void __launch_bounds__(kMaxThreads) residual_norm_forward(ForwardArgs
   const int64_t start = row * a.cols;
 
   Packed<T, kElements> x[kVectors];
-  Packed<R, kElements> residual[kVectors];
+  Packed<Stream, kElements> residual[kVectors];
   load_columns(x, a.x, start, own);  // [4]
-  load_columns(residual, static_cast<const R*>(a.fused.residual), start, own);
+  load_columns(residual, static_cast<const Stream*>(a.fused.residual), start, own);
 
   float z[kVectors][kElements];
   add(x, residual, z);
-  auto* const z_out = static_cast<R*>(a.fused.residual_out);
+  auto* const z_out = static_cast<Stream*>(a.fused.residual_out);
   if (z_out != nullptr) store_columns(z_out, start, own, z);  // [5]
 
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
-  float mean = 0.0f;
-  if (a.kind == Kind::Layer) {
-    mean = block_sum<kMaxThreads>(sum_of(z), threads) * inverse_cols;  // [6]
+  float near = 0.0f;
+  if constexpr (kKind == Kind::Layer) {  // [6]
+    near = block_sum<kMaxThreads>(sum_of(z), threads) * inverse_cols;
   }
-  const float squares = block_sum<kMaxThreads>(squares_about(mean, z, own), threads);
-  const float rstd = rsqrtf(squares * inverse_cols + a.eps);
+  const auto sums = block_sum<kMaxThreads>(deviations_from<kKind>(near, z, own), threads);
+  const Normaliser of_row = normaliser(near, sums, inverse_cols, a.eps);
 
   Packed<W, kElements> weight[kVectors];
   Packed<W, kElements> bias[kVectors];
@@ -123,23 +123,40 @@ __global__ void __launch_bounds__(kMaxThreads) residual_norm_forward(ForwardArgs
     to_floats(weight[i], of_weight);
     to_floats(bias[i], of_bias);
     for (int k = 0; k < kElements; ++k) {
-      const float xhat = (z[i][k] - mean) * rstd;
+      const float xhat = of_row.xhat(z[i][k]);
       z[i][k] = xhat * of_weight[k] + of_bias[k];
     }
   }
   store_columns(a.y, start, own, z);
   if (threadIdx.x == 0) {
-    if (a.kind == Kind::Layer) a.mean[row] = mean;
-    a.rstd[row] = rstd;
+    if (kKind == Kind::Layer) a.mean[row] = of_row.mean;
+    a.rstd[row] = of_row.rstd;
+  }
+}
+
+template <typename Stream, Kind kKind, typename T, typename W>
+void run_rows(const ForwardArgs<T, W>& a) {
+  const unsigned threads = blocks_for(a.cols, kThreadCols * kWarpSize) * kWarpSize;  // [8]
+  launch(residual_norm_forward<T, W, Stream, kKind>, {blocks_for(a.rows, 1), threads, 0, a.stream},
+         a);
+}
+
+template <Kind kKind, typename T, typename W>
+void run_kind(const ForwardArgs<T, W>& a) {
+  if (a.fused.residual_is_float) {
+    run_rows<float, kKind>(a);
+  } else {
+    run_rows<T, kKind>(a);
   }
 }
 
 template <typename T, typename W>
 void run(const ForwardArgs<T, W>& a) {
-  const bool same = sizeof(T) == sizeof(float) || !a.fused.residual_is_float;
-  const auto kernel = same ? residual_norm_forward<T, W, T> : residual_norm_forward<T, W, float>;
-  const unsigned threads = blocks_for(a.cols, kThreadCols * kWarpSize) * kWarpSize;  // [8]
-  launch(kernel, {blocks_for(a.rows, 1), threads, 0, a.stream}, a);
+  if (a.kind == Kind::Layer) {
+    run_kind<Kind::Layer>(a);
+  } else {
+    run_kind<Kind::Rms>(a);
+  }
 }
 
 const Registration registration{{
@@ -152,6 +169,7 @@ const Registration registration{{
     .needs_aligned = true,
     .fused = true,
     .residual_only = true,
+    .keeps_digits_at_large_means = true,
     .max_cols = kMaxThreads * kThreadCols,
     .max_cols_because = "a block holds a whole row",
     .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,

@@ -16,9 +16,9 @@ struct Columns {
 
   __device__ Columns(const T* row, std::int64_t vector, std::int64_t cols) : cols(cols) {
     // Vectors start at 16-byte boundaries of memory, wherever the row starts.
-    const std::int64_t shift =
+    const std::int64_t start =
         kAligned ? 0 : reinterpret_cast<std::uintptr_t>(row) % 16 / sizeof(T);
-    first = vector * kElements - shift;
+    first = vector * kElements - start;
   }
   __device__ bool any() const { return first < cols; }
   __device__ bool has(int element) const {  // no test at all where rows are aligned

@@ -66,8 +66,9 @@ __device__ inline void store_whole(T* to, const Packed<T, kElements>& packed) {
 #endif
 }
 
-/// The columns of a row that a thread has: vectors, each `apart` columns behind the one before. A
-/// vector may begin before the row, in column -1 or -7, and it may end behind it.
+/// ThreadColumns of a row that may start inside of a vector: the columns that a thread has, in
+/// vectors, each `apart` columns behind the one before. A vector may begin before the row, in
+/// column -1 or -7, and it may end behind it.
 struct OwnColumns {
   int first;  ///< column where its first vector begins
   int apart;

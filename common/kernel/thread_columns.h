@@ -1,4 +1,4 @@
-// Which columns of a row a thread has, and its sums of them: explained by bwd11.
+// Which columns of a row a thread has, and its sums of them: explained by fwd12 and bwd11.
 #pragma once
 
 #include "common/kernel/vector.h"

@@ -184,6 +184,17 @@ def test_the_top_comment_is_short(chapter):
     assert top_comment <= LONGEST_TOP_COMMENT, "lines of the top comment"
 
 
+def test_each_lesson_has_the_reader_write_a_chapter_of_an_id_that_no_other_lesson_takes():
+    asked = {chapter.id: re.findall(r"make new CH=(my\d\d) FROM=(\w+)", chapter.notes) for chapter in CHAPTERS}
+    for identifier, requests in asked.items():
+        assert all(origin == identifier for _, origin in requests)
+    own = [name for requests in asked.values() for name, _ in requests]
+    assert len(own) == len(set(own))
+    for chapter in CHAPTERS:
+        names = {name for name, _ in asked[chapter.id]}
+        assert set(re.findall(r"CH=(my\d\d)", chapter.notes)) <= names, "what an exercise runs is what was made"
+
+
 FOLDERS = (".", ".github", "chapters", "chapters/*", "common", "common/*", "notebooks", "reference_cpu")
 PAGES = sorted(page.relative_to(ROOT).as_posix() for folder in FOLDERS for page in ROOT.glob(f"{folder}/*.md"))
 
