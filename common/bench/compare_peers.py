@@ -21,7 +21,7 @@ provider that is wrong is shown as wrong and has no time. Then it is timed, by C
     roof         a copy (forward) or a triad (backward) of the same size, timed in the same way: the
                  fastest of PyTorch's and three of Triton's.
 
-The dispatch and the peers come first, shape by shape, the chapters after them; when the budget is
+Problem by problem all contenders come one after another, forward and then backward; when the budget is
 spent, nothing new is started. Each record is written as soon as it is measured (--json, one line
 each), so an interrupted run keeps what it has. What is not installed is listed, with how to get it.
 Exit status 1 where a result was wrong, 2 where the request was, or where there is no GPU or no
@@ -64,9 +64,12 @@ def parse_arguments(argv):
     parser.add_argument("--shapes", metavar="SHAPE,…",
                         help="ROWSxCOLS or DTYPE:ROWSxCOLS; default: " + ",".join(
                             f"{shape.dtype}:{shape.rows}x{shape.cols}" for shape in peers.SHAPES))
+    parser.add_argument("--set", metavar="NAME,…", help="in place of shapes: the problems of sets in "
+                        "common/harness/problem_sets.json, as in widths,smaller")
     parser.add_argument("--dtype", choices=DTYPES,
-                        help="of the shapes that name none (else bf16); of the default shapes, only these")
-    parser.add_argument("--kind", choices=KINDS, default="layer")
+                        help="of the shapes that name none (else bf16); of the default shapes and of a set, only these")
+    parser.add_argument("--kind", metavar="NAME,…",
+                        help=f"{','.join(KINDS)} or one of them; default: layer, of a set all that it has")
     parser.add_argument("--direction", choices=peers.DIRECTIONS, help="default: both")
     parser.add_argument("--providers", metavar="NAME,…", help="default: all; --list names them")
     parser.add_argument("--samples", type=positive(int), default=160, help="of each median, at most (160)")
@@ -92,6 +95,19 @@ def positive(number):
             raise argparse.ArgumentTypeError(f"'{text}' is no {'whole ' if number is int else ''}number above 0")
         return value
     return parse
+
+
+def problems_of(options):
+    """The Problems that are asked for."""
+    if options.set is not None and options.shapes is not None:
+        raise RequestError("--set has its own shapes: leave --shapes out, or --set")
+    if options.set is not None:
+        problems = peers.parse_sets(options.set, options.dtype, peers.parse_names(options.kind, KINDS, "kind"))
+        if not problems:
+            raise RequestError(f"--set {options.set} has no problem of this type and kind")
+        return problems
+    kinds = peers.parse_names(options.kind or "layer", KINDS, "kind")
+    return peers.parse_shapes(options.shapes, options.dtype, kinds)
 
 
 # --- Who is there ---
@@ -171,12 +187,12 @@ class Progress:
             print(f"\r{'':<110}\r", end="", file=sys.stderr, flush=True)
 
 
-def plan(providers, problems, kind, directions):
-    """[(problem, direction, provider)] in the order in which they are measured: the chapters last."""
-    stages = ([p for p in providers if not peers.CHAPTER.fullmatch(p.name)],
-              [p for p in providers if peers.CHAPTER.fullmatch(p.name)])
-    return [(problem, direction, provider) for stage in stages for problem in problems for direction in directions
-            for provider in stage if kind in provider.kinds and direction in provider.directions]
+def plan(providers, problems, directions):
+    """[(problem, direction, provider)] in the order in which they are measured: problem by problem, so that all
+    contenders stand close together, and of those the chapters last."""
+    order = sorted(providers, key=lambda provider: peers.CHAPTER.fullmatch(provider.name) is not None)
+    return [(problem, direction, provider) for problem in problems for direction in directions
+            for provider in order if problem.kind in provider.kinds and direction in provider.directions]
 
 
 class Comparison:
@@ -223,7 +239,7 @@ class Comparison:
         if self.problem != problem:
             self.problem, self.inputs, self.inputs_from_y = None, [], []
             peer_clock.free_memory()
-            first = peer_providers.make_inputs(self.options.kind, problem, self.device)
+            first = peer_providers.make_inputs(problem.kind, problem, self.device)
             count = peers.copies(peers.bytes_of(first.x))
             self.inputs = [first, *(first.copy() for _ in range(count - 1))]
             self.problem = problem
@@ -262,7 +278,7 @@ class Comparison:
         else:
             self.note(provider.name, result.why, problem, direction)
         self.journal.add(peers.make_record(
-            provider.name, direction, problem._replace(kind=self.options.kind), self.made_by, samples,
+            provider.name, direction, problem, self.made_by, samples,
             eps=inputs[0].eps, seed=inputs[0].seed, passed=result.passed,
             host="counted" if self.options.with_launch else "hidden", late=late, **more))
 
@@ -275,7 +291,7 @@ def compare(options):
     from peer_clock import Clock
     from peer_providers import PEERS, own_providers, version
 
-    problems = peers.parse_shapes(options.shapes, options.dtype)
+    problems = problems_of(options)
     providers, missing = list(PEERS), []
     try:
         ours = own_providers(options.library, "cuda", options.with_launch)
@@ -295,7 +311,7 @@ def compare(options):
     versions = {provider.package: version(provider.package) for provider in PEERS if provider.name in prepares}
     versions["torch"] = torch.__version__.split("+")[0]
     directions = [options.direction] if options.direction else peers.DIRECTIONS
-    tasks = plan([provider for provider in providers if provider.name in prepares], problems, options.kind, directions)
+    tasks = plan([provider for provider in providers if provider.name in prepares], problems, directions)
     made = made_by(torch, versions)
     print(", ".join([made["device"], *(f"{name} {number}" for name, number in made["packages"].items())]))
     roof_clock = Clock()
@@ -330,7 +346,7 @@ def report(comparison, missing, interrupted):
 def main(argv):
     options = parse_arguments(argv)
     try:
-        peers.parse_shapes(options.shapes, options.dtype)  # a slip needs no GPU to be found
+        problems_of(options)  # a slip needs no GPU to be found
         why = not_ready()
         if why:
             raise RequestError(why)

@@ -47,20 +47,28 @@ def is_ours(provider):
 # --- What is asked for ---
 
 
-def parse_shapes(text, dtype=None):
-    """'1024x2048,bf16:8192x4096' -> Problems. `dtype` is that of shapes that name none.
+def parse_shapes(text, dtype=None, kinds=("layer",)):
+    """'1024x2048,bf16:8192x4096' -> Problems of each kind. `dtype` is that of shapes that name none.
 
     Without a text: the default shapes, of one type only if one is given.
     """
     if text is None:
-        return [problem for problem in SHAPES if dtype in (None, problem.dtype)]
+        return [problem._replace(kind=kind) for kind in kinds for problem in SHAPES if dtype in (None, problem.dtype)]
     problems = []
     for word in text.split(","):
         parts = re.fullmatch(r"\s*(?:(\w+):)?(\d+)[x×](\d+)\s*", word)
         if not parts or (parts[1] or "bf16") not in DTYPES or not int(parts[2]) or not int(parts[3]):
             raise RequestError(f"'{word.strip()}' is no shape; write ROWSxCOLS or DTYPE:ROWSxCOLS, as in "
                                f"bf16:8192x4096, with {', '.join(DTYPES)}")
-        problems.append(Problem(parts[1] or dtype or "bf16", int(parts[2]), int(parts[3])))
+        problems += [Problem(parts[1] or dtype or "bf16", int(parts[2]), int(parts[3]), kind) for kind in kinds]
+    return list(dict.fromkeys(problems))
+
+
+def parse_sets(text, dtype=None, kinds=KINDS):
+    """'widths,smaller' -> the Problems of these sets, in their order; of one type, of some kinds."""
+    plain = [name for name, problems in SETS.items() if not any(problem.options for problem in problems)]
+    problems = [problem for name in parse_names(text, plain, "set for peers") for problem in SETS[name]
+                if dtype in (None, problem.dtype) and problem.kind in kinds]
     return list(dict.fromkeys(problems))
 
 
@@ -139,12 +147,18 @@ def make_record(provider, direction, problem, made_by, samples=(), *, eps, seed,
     record = {"schema": SCHEMA, "provider": provider, "direction": direction,
               "problem": {"kind": problem.kind, "dtype": problem.dtype, "rows": problem.rows, "cols": problem.cols,
                           "eps": eps, "seed": seed, "options": dict(problem.options)},
-              "set": "peers" if problem._replace(kind="layer") in SHAPES else None,
+              "set": set_of(problem),
               "l2": "cold", "clock": CLOCK, "host": host, **made_by, "passed": passed}
     if samples:
         record |= {"median_us": round(quantile(samples, 0.5), 2), "p10_us": round(quantile(samples, 0.1), 2),
                    "p90_us": round(quantile(samples, 0.9), 2), "samples": len(samples)}
     return record | {key: value for key, value in more.items() if value or isinstance(value, float)}
+
+
+def set_of(problem):
+    """The set that a problem is of, of those that are made for peers; None for any other problem."""
+    return "peers" if problem._replace(kind="layer") in SHAPES else next(
+        (name for name in ("widths", "smaller") if problem in SETS[name]), None)
 
 
 # --- What is shown ---

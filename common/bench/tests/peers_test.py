@@ -47,8 +47,22 @@ class Requests(unittest.TestCase):
     def test_a_shape_has_the_type_that_it_names_or_that_is_asked_for(self):
         self.assertEqual(peers.parse_shapes("8x1024, f32:4×2048,8x1024"), [SMALL, WIDE])
         self.assertEqual(peers.parse_shapes("4x2048", "f32"), [WIDE])
+        self.assertEqual(peers.parse_shapes("8x1024", kinds=("rms", "layer")), [SMALL._replace(kind="rms"), SMALL])
         self.assertEqual(peers.parse_shapes(None), list(peers.SHAPES))
         self.assertEqual({shape.dtype for shape in peers.parse_shapes(None, "f16")}, {"f16"})
+
+    def test_a_set_has_its_own_kinds_and_types(self):
+        asked = compare_peers.problems_of(compare_peers.parse_arguments(["--set", "widths,smaller"]))
+        self.assertEqual({(problem.kind, problem.dtype) for problem in asked},
+                         {(kind, dtype) for kind in peers.KINDS for dtype in ("bf16", "f32")})
+        some = compare_peers.problems_of(compare_peers.parse_arguments("--set widths --dtype f32 --kind rms".split()))
+        self.assertEqual(set(some), {problem for problem in measurements.SETS["widths"]
+                                     if (problem.dtype, problem.kind) == ("f32", "rms")})
+        for words, said in (("--set nope", "nope is no set for peers; choose from progression, sweep"),
+                            ("--set fused", "fused is no set for peers"), ("--set widths --shapes 8x8", "its own shapes"),
+                            ("--set narrow --dtype f16", "has no problem"), ("--kind both", "both is no kind")):
+            with self.subTest(words), self.assertRaisesRegex(peers.RequestError, said):
+                compare_peers.problems_of(compare_peers.parse_arguments(words.split()))
 
     def test_small_tensors_take_turns_and_large_ones_need_not(self):
         self.assertEqual([peers.copies(size) for size in (16 << 10, 64 << 20, 256 << 20)], [32, 4, 1])
@@ -93,6 +107,7 @@ class Records(unittest.TestCase):
         self.assertNotIn("chosen", made)
         made = record("torch", "forward", peers.SHAPES[0]._replace(kind="rms"), 1.0, host="counted")
         self.assertEqual((made["set"], made["host"], made["problem"]["kind"]), ("peers", "counted", "rms"))
+        self.assertEqual(peers.set_of(measurements.SETS["smaller"][3]), "smaller")
 
     def test_a_wrong_result_has_no_time(self):
         made = record("torch", "forward", SMALL, rel_err=peers.rounded(float("nan"), 3))
@@ -116,14 +131,15 @@ class Records(unittest.TestCase):
 
 
 class Plan(unittest.TestCase):
-    def test_chapters_come_last_and_nobody_gets_what_it_does_not_take(self):
-        providers = [provider("dispatch"), provider("apex-fast", kinds=("layer",)),
-                     provider("fwd01", directions=("forward",)), provider("bwd01", directions=("backward",))]
-        tasks = compare_peers.plan(providers, [SMALL, WIDE], "rms", peers.DIRECTIONS)
+    def test_a_problem_has_all_its_contenders_the_chapters_last_and_nobody_gets_what_it_does_not_take(self):
+        providers = [provider("fwd01", directions=("forward",)), provider("bwd01", directions=("backward",)),
+                     provider("dispatch"), provider("apex-fast", kinds=("layer",))]
+        tasks = compare_peers.plan(providers, [SMALL._replace(kind="rms"), WIDE], peers.DIRECTIONS)
         self.assertEqual([(problem.cols, direction[:3], each.name) for problem, direction, each in tasks],
-                         [(1024, "for", "dispatch"), (1024, "bac", "dispatch"), (2048, "for", "dispatch"),
-                          (2048, "bac", "dispatch"), (1024, "for", "fwd01"), (1024, "bac", "bwd01"),
-                          (2048, "for", "fwd01"), (2048, "bac", "bwd01")])
+                         [(1024, "for", "dispatch"), (1024, "for", "fwd01"), (1024, "bac", "dispatch"),
+                          (1024, "bac", "bwd01"), (2048, "for", "dispatch"), (2048, "for", "apex-fast"),
+                          (2048, "for", "fwd01"), (2048, "bac", "dispatch"), (2048, "bac", "apex-fast"),
+                          (2048, "bac", "bwd01")])
 
     def test_a_provider_that_does_not_load_is_listed(self):
         def fails(error):
@@ -166,13 +182,13 @@ class Measuring(unittest.TestCase):
         clock = SimpleNamespace(median=lambda run, count: 5.0, samples=lambda run, count: ([5.0] * count, True))
         stub = SimpleNamespace(roof=lambda *_: SimpleNamespace(us=4.0, bytes=99), synchronize=lambda: None,
                                check=lambda *_: SimpleNamespace(passed=True, rel_err=0.0, why=""))
-        options = SimpleNamespace(kind="rms", samples=3, with_launch=True)
+        options = SimpleNamespace(samples=3, with_launch=True)
         with tempfile.TemporaryDirectory() as directory, mock.patch.dict(sys.modules, peer_clock=stub):
             journal = compare_peers.Journal(Path(directory) / "a")
             prepares = {"torch": lambda direction, one: lambda: (dx,)}
             comparison = compare_peers.Comparison(options, prepares, journal, MADE_BY, clock, clock)
             comparison.inputs = [inputs, inputs]
-            comparison.measure(SMALL, "backward", SimpleNamespace(name="torch", from_y=False, note=""))
+            comparison.measure(SMALL._replace(kind="rms"), "backward", SimpleNamespace(name="torch", from_y=False, note=""))
             found = measurements.load(journal.path).find("torch", SMALL._replace(kind="rms"), "backward", host="counted")
         self.assertEqual((found["operator_bytes"], found["roof_bytes"], found["roof_us"]), (8 * 1024 * 8, 99, 4.0))
         self.assertEqual((found["eps"], found["seed"], found["rel_err"], found["late"]), (1e-6, 7, 0.0, True))
@@ -181,7 +197,7 @@ class Measuring(unittest.TestCase):
 
 class Interruption(unittest.TestCase):
     def comparison(self, directory, budget=100.0):
-        options = SimpleNamespace(kind="layer", budget=budget, with_launch=False, samples=3, json=Path(directory) / "a")
+        options = SimpleNamespace(budget=budget, with_launch=False, samples=3, json=Path(directory) / "a")
         clock = SimpleNamespace(warm_up=lambda: None)
         return compare_peers.Comparison(options, {}, compare_peers.Journal(options.json), MADE_BY, clock, clock)
 
@@ -194,7 +210,7 @@ class Interruption(unittest.TestCase):
                     raise KeyboardInterrupt
                 comparison.journal.add(record(provider.name, direction, problem, 5.0))
 
-            tasks = compare_peers.plan([provider("torch")], [SMALL], "layer", peers.DIRECTIONS)
+            tasks = compare_peers.plan([provider("torch")], [SMALL], peers.DIRECTIONS)
             with mock.patch.object(comparison, "attempt", attempt), contextlib.redirect_stderr(io.StringIO()):
                 with self.assertRaises(KeyboardInterrupt):
                     comparison.run(tasks)
@@ -206,7 +222,7 @@ class Interruption(unittest.TestCase):
     def test_a_spent_budget_starts_nothing_new(self):
         with tempfile.TemporaryDirectory() as directory:
             comparison = self.comparison(directory, budget=-1.0)
-            tasks = compare_peers.plan([provider("torch"), provider("liger")], [SMALL, WIDE], "layer", ["forward"])
+            tasks = compare_peers.plan([provider("torch"), provider("liger")], [SMALL, WIDE], ["forward"])
             comparison.run(tasks)
             with contextlib.redirect_stdout(io.StringIO()) as out:
                 compare_peers.report(comparison, [], interrupted=False)

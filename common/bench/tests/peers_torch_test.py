@@ -82,6 +82,11 @@ class Reference(unittest.TestCase):
             self.assertTrue(peer_clock.check("forward", inputs, (y,)).passed)
         self.assertEqual([(s.start, s.stop) for s in peer_clock.chunks(5, 10, 20)], [(0, 2), (2, 4), (4, 5)])
 
+    def test_the_roof_moves_all_but_the_last_half_word(self):
+        for numbers, words in ((6, 3), (7, 3)):
+            self.assertEqual(peer_clock.in_words(torch.zeros(1, numbers, dtype=torch.bfloat16)).numel(), words)
+        self.assertEqual(peer_clock.in_words(torch.zeros(5, 1)).numel(), 5)
+
     def test_what_is_wrong_is_found(self):
         inputs = peer_providers.make_inputs("layer", Problem("bf16", 4000, 64), DEVICE)
         outputs = peer_providers.own_call(Library(LIBRARY), None, "backward", inputs)()
@@ -148,7 +153,7 @@ def failing(direction, inputs):
 def comparison(prepares, samples=3):
     with tempfile.TemporaryDirectory() as directory, contextlib.redirect_stderr(io.StringIO()), \
             mock.patch.object(peer_clock, "triton", peer_clock.triton if DEVICE == "cuda" else None):
-        options = SimpleNamespace(kind="layer", budget=600, with_launch=False, samples=samples)
+        options = SimpleNamespace(budget=600, with_launch=False, samples=samples)
         journal = compare_peers.Journal(Path(directory) / "peers.jsonl")
         made_by = {"device": "a device", "run": "now"}
         clock = peer_clock.Clock() if DEVICE == "cuda" else WallClock()
@@ -186,7 +191,7 @@ class Run(unittest.TestCase):
         prepares, missing = compare_peers.load_all(ours + theirs)
         self.assertEqual(missing, [])
         with comparison(prepares) as compared:
-            compared.run(compare_peers.plan(ours + theirs, PROBLEMS, "layer", peers.DIRECTIONS))
+            compared.run(compare_peers.plan(ours + theirs, PROBLEMS, peers.DIRECTIONS))
             with contextlib.redirect_stdout(io.StringIO()) as out:
                 compare_peers.report(compared, missing, interrupted=False)
             found = measurements.load(compared.journal.path)

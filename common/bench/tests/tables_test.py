@@ -163,6 +163,19 @@ class Sets(InDirectory):
         for problem in measurements.WIDE[1:]:
             self.assertEqual(problem.rows * problem.cols, {"f32": 1 << 27, "bf16": 1 << 28}[problem.dtype])
 
+    def test_the_sets_of_widths_hold_as_many_whole_rows_as_fit_each_of_both_types_and_kinds(self):
+        for name, sizes in (("widths", {128}), ("smaller", {64, 8})):
+            problems, mib = measurements.SETS[name], 1 << 20
+            self.assertEqual(len(set(problems)), len(problems))
+            of_width = {}
+            for problem in problems:
+                row = problem.cols * {"f32": 4, "bf16": 2}[problem.dtype]
+                fits = [size for size in sizes if size * mib - row < problem.rows * row <= size * mib]
+                self.assertEqual(len(fits), 1, problem)
+                of_width.setdefault((problem.cols, *fits), []).append((problem.dtype, problem.kind))
+            for found in of_width.values():
+                self.assertEqual(sorted(found), [(dtype, kind) for dtype in ("bf16", "f32") for kind in ("layer", "rms")])
+
 
 class Catalogue(InDirectory):
     def test_what_is_no_list_is_a_sentence(self):
