@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from unittest import mock
 import compare_peers
 import measurements
 import peers
+import warm_caches
 from made_up import MADE_BY
 from measurements import Problem
 
@@ -158,6 +160,53 @@ class Plan(unittest.TestCase):
         self.assertEqual(peers.missing_lines([]), [])
 
 
+    def test_what_a_file_has_of_this_commit_and_device_is_not_measured_again(self):
+        tasks = compare_peers.plan([provider("torch"), provider("liger")], [SMALL, WIDE], ["forward"])
+        left = lambda path, host="hidden", **made: [  # noqa: E731
+            (problem.cols, each.name)
+            for problem, _, each in compare_peers.not_measured(tasks, path, {**MADE_BY, **made}, host)]
+        everything = [(1024, "torch"), (1024, "liger"), (2048, "torch"), (2048, "liger")]
+        with tempfile.TemporaryDirectory() as directory:
+            path = Path(directory) / "a.jsonl"
+            self.assertEqual(left(path), everything)
+            journal = compare_peers.Journal(path)
+            journal.add(record("torch", "forward", SMALL, 5.0))
+            journal.add(record("liger", "forward", WIDE))  # it was wrong, and would be again
+            journal.add(record("liger", "backward", SMALL, 5.0))
+            self.assertEqual(left(path), everything[1:3])
+            self.assertEqual(left(path, commit="d"), everything)
+            self.assertEqual(left(path, device="another"), everything)
+            self.assertEqual(left(path, host="counted"), everything)
+
+    def test_an_estimate_grows_with_the_problems_and_needs_neither_a_gpu_nor_a_peer(self):
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            self.assertEqual(compare_peers.main("--set widths,smaller --estimate --warm-caches 4".split()), 0)
+            self.assertEqual(compare_peers.main("--shapes 8x1024 --providers torch,fwd01 --estimate".split()), 0)
+        lines = out.getvalue().splitlines()
+        self.assertIn("228 problems, 456 comparisons, 2736 measurements", lines[0])
+        self.assertIn(" minutes in 4 (assumed)", lines[2])
+        self.assertIn("1 problems, 2 comparisons, 3 measurements", lines[3])
+
+
+def note_it(directory_and_number):
+    directory, number = directory_and_number
+    if number == 1:
+        os._exit(3)  # as a process that lost its device
+    (Path(directory) / str(number)).touch()
+    if number == 9:
+        time.sleep(600)
+
+
+class Warming(unittest.TestCase):
+    def test_a_process_that_dies_takes_one_problem_with_it_and_one_that_hangs_is_ended(self):
+        with tempfile.TemporaryDirectory() as directory:
+            done = warm_caches.warm([(directory, number) for number in range(6)], note_it, 2, 60)
+            self.assertEqual((done, {path.name for path in Path(directory).iterdir()}), (5, {"0", "2", "3", "4", "5"}))
+            start = time.monotonic()
+            self.assertEqual(warm_caches.warm([(directory, 9)], note_it, 2, 3), 0)
+            self.assertLess(time.monotonic() - start, 30)
+
+
 class Tables(unittest.TestCase):
     RECORDS = [record("dispatch", "forward", SMALL, 11.0, chosen="fwd06"), record("torch", "forward", SMALL, 22.0),
                record("liger", "forward", SMALL, rel_err=0.5), record("fwd01", "forward", SMALL, 1234.5),
@@ -228,3 +277,20 @@ class Interruption(unittest.TestCase):
                 compare_peers.report(comparison, [], interrupted=False)
             self.assertIn("Not started, because --budget -1 was spent: torch forward, bf16, 8 × 1024; liger forward, "
                           "bf16, 8 × 1024; and 2 more.", out.getvalue())
+
+    def test_a_problem_that_may_outlast_the_budget_is_not_started_and_one_that_is_started_has_all_its_contenders(self):
+        now, attempted = [0.0], []
+
+        def attempt(problem, direction, provider):
+            attempted.append((problem.cols, provider.name))
+            now[0] += 20.0
+
+        problems = [SMALL._replace(cols=cols) for cols in (1, 2, 3)]
+        tasks = compare_peers.plan([provider("torch"), provider("liger")], problems, ["forward"])
+        with tempfile.TemporaryDirectory() as directory, mock.patch.object(compare_peers.time, "monotonic", lambda: now[0]):
+            comparison = self.comparison(directory, budget=110.0)
+            with mock.patch.object(comparison, "attempt", attempt), contextlib.redirect_stderr(io.StringIO()):
+                comparison.run(tasks, start=-1.0)
+        self.assertEqual(attempted, [(1, "torch"), (1, "liger"), (2, "torch"), (2, "liger")])
+        self.assertEqual([(problem.cols, each.name) for problem, _, each in comparison.unstarted],
+                         [(3, "torch"), (3, "liger")])

@@ -22,6 +22,7 @@ import measurements  # noqa: E402
 import peer_clock  # noqa: E402
 import peer_providers  # noqa: E402
 import peers  # noqa: E402
+import warm_caches  # noqa: E402
 from layernorm_chapters.library import Library, LibraryError  # noqa: E402
 from measurements import Problem  # noqa: E402
 
@@ -212,6 +213,45 @@ class Run(unittest.TestCase):
         self.assertIn("wrong", text)
         self.assertIn("failing: no kernel image (forward, f32, 33 × 264; backward, f32, 33 × 264; and 4 more)", text)
         self.assertIn("broken: y is wrong: relative error 1.0e+00", text)
+
+
+class Caches(unittest.TestCase):
+    def test_a_worker_runs_each_peer_once_in_each_direction_and_a_failure_ends_nothing(self):
+        calls = []
+
+        def prepare(name):
+            def of_inputs(direction, inputs):
+                calls.append((name, direction, inputs.kind, tuple(inputs.x.shape)))
+                return failing(direction, inputs) if name == "failing" else lambda: None
+            return of_inputs
+
+        there = [peer_providers.Provider(name, lambda name=name: prepare(name), "", "", **more)
+                 for name, more in (("failing", {}), ("liger", {}), ("not asked for", {}), ("fast", {"kinds": ("layer",)}))]
+        with mock.patch.object(peer_providers, "PEERS", there), mock.patch.object(warm_caches, "KEPT", {}):
+            warm_caches.Compile(["failing", "liger", "fast", "dispatch"], peers.DIRECTIONS, DEVICE)(
+                Problem("bf16", 3, 8, "rms"))
+        self.assertEqual(calls, [(name, direction, "rms", (3, 8)) for name in ("failing", "liger")
+                                 for direction in peers.DIRECTIONS])
+
+    def test_whatever_is_chosen_by_timing_can_be_chosen_without(self):
+        kernel, ran = SimpleNamespace(configs=[1, 2], _do_bench=None), []
+        module = SimpleNamespace(kernel=kernel, other=3)
+        with mock.patch.dict(peer_providers.sys.modules, {"flash_attn.ops.triton.layer_norm": module}):
+            peer_providers.choose_without_timing()
+        self.assertEqual(len(kernel._do_bench(lambda: ran.append(1), quantiles=(0.5, 0.2, 0.8))), 3)
+        self.assertEqual(ran, [1])
+
+    def test_tensors_that_nobody_checks_are_those_of_the_problem(self):
+        for kind in peers.KINDS:
+            problem = Problem("bf16", 5, 8, kind)
+            ours, theirs = peer_providers.unchecked_inputs(problem, DEVICE), peer_providers.make_inputs(
+                kind, problem, DEVICE)
+            for name, value in vars(theirs).items():
+                other = getattr(ours, name)
+                if isinstance(value, torch.Tensor):
+                    self.assertEqual((value.shape, value.dtype), (other.shape, other.dtype), name)
+                elif name != "seed":
+                    self.assertEqual(value, other, name)
 
 
 class Training(unittest.TestCase):
