@@ -196,6 +196,43 @@ def beside(records):
     return problems
 
 
+ROOFS_AGREE = 0.01  # two calls whose roofs are closer than this found the GPU in one state
+
+
+def side_by_side(records):
+    """Of the right records of one problem and direction on one device, those that may be held against each other:
+    of one run, the newest with our kernels and a peer, and what that lacks from others of its commit, where
+    their roofs agree. Empty where ours or the peers are missing."""
+    runs = {}
+    for record in records:
+        if record.get("run"):
+            runs.setdefault(record["run"], []).append(record)
+    joined = [(run, joined_with(run, runs)) for run in runs if any(is_ours(one["provider"]) for one in runs[run])]
+    found = [(kinds_of(runs[run]), run, records) for run, records in joined if kinds_of(records) == 2]
+    return max(found, key=lambda one: one[:2])[2] if found else []
+
+
+def kinds_of(records):
+    """2 where there are ours and a peer's."""
+    return len({is_ours(record["provider"]) for record in records})
+
+
+def joined_with(run, runs):
+    """The records of a run, then for who is not among them the newest of the runs that agree with it."""
+    found = {record["provider"]: record for record in runs[run]}
+    for other in sorted(runs, reverse=True):
+        if agree(runs[run], runs[other]):
+            found = {record["provider"]: record for record in runs[other]} | found
+    return list(found.values())
+
+
+def agree(records, others):
+    """Whether two runs' times of a problem may stand in one row."""
+    roofs = roof_of(records), roof_of(others)
+    commits = {record.get("commit") for record in (*records, *others)}
+    return len(commits) == 1 and None not in roofs and max(roofs) <= (1 + ROOFS_AGREE) * min(roofs)
+
+
 def roof_of(records):
     """Microseconds of the roof, from any record that has it; None without."""
     return next((record["roof_us"] for record in records if record.get("roof_us")), None)

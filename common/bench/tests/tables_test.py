@@ -520,9 +520,9 @@ class Tables(InDirectory):
         self.assertIn("the roof's own would be 0.84.\n", text)
         self.assertNotIn("ackward, ", text)  # which no peer was measured on
 
-    def test_a_peer_of_another_run_or_problem_than_ours_is_not_shown(self):
+    def test_a_peer_of_another_gpu_s_state_or_problem_than_ours_is_not_shown(self):
         own = peer("dispatch", "forward", 8.0, chosen="fwd01")
-        for other in (peer("torch", "forward", 30.0, run="later"), peer("torch", "forward", 30.0, problem={"rows": 7})):
+        for other in (peer("torch", "forward", 30.0, run="later", roof=1900.0), peer("torch", "forward", 30.0, problem={"rows": 7})):
             text = self.peers(own, other)
             self.assertEqual(text.count("Not measured yet."), 2)
             self.assertNotIn("30.00", text)
