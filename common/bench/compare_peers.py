@@ -186,8 +186,7 @@ USUAL = ("dispatch", "torch", "torch.compile", "liger", "quack", "flash-attentio
 def estimate(tasks, samples, workers):
     """Sentences: how long the tasks take, without this project's time to compile or another peer's to install."""
     def kernel_s(problem, direction):
-        size = {"f32": 4}.get(problem.dtype, 2) * problem.rows * problem.cols
-        return (2 if direction == "forward" else 3) * size / BYTES_A_SECOND
+        return (2 if direction == "forward" else 3) * measurements.size_of(problem) / BYTES_A_SECOND
 
     problems = dict.fromkeys(problem for problem, *_ in tasks)
     comparisons = dict.fromkeys((problem, direction) for problem, direction, _ in tasks)

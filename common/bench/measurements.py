@@ -44,6 +44,7 @@ A line of another schema is skipped, counted and named: it is never guessed what
 
 import itertools
 import json
+import math
 import sys
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -332,6 +333,15 @@ def parse_training(entry):
     numeric = shaped and all(type(value) in (int, float, type(None)) for value in
                              [*losses, *(entry.get(key) for key in TRAINING_NUMBERS)])
     return entry if named and numeric else None
+
+
+def size_of(problem):
+    """Bytes of one tensor of rows × cols."""
+    return problem.rows * problem.cols * {"f32": 4}.get(problem.dtype, 2)
+
+
+def geometric_mean(ratios):
+    return math.exp(sum(map(math.log, ratios)) / len(ratios))
 
 
 def gbps(record):

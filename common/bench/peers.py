@@ -10,7 +10,7 @@ A record is measurements.py's, with the provider in place of the chapter:
     late        true: the host could not keep ahead of the device, so the time has some of its own
     host        "hidden", or "counted" where the host's time is meant to be in it (--with-launch)
     note        what is not alike in this provider's work
-    run         when the run started; only records of one run are held against each other
+    run         when the run started; side_by_side() says which records are held against each other
     packages    {"torch": "2.11.0", …}: the versions
 """
 

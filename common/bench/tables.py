@@ -33,7 +33,6 @@ Exit status 2, with a sentence: an unknown table, a marker that is not closed, d
 import argparse
 import difflib
 import json
-import math
 import os
 import re
 import sys
@@ -46,7 +45,7 @@ import plots
 from book import DIRECTIONS, KINDS, is_right, open_book, provenance
 from chapter_map import MAIN
 from measurements import (GROUPS, LARGE, MISSING, NARROW, ODD, PROGRESSION, ROOT, SWEEP, WIDE, DataError, Problem, count,
-                          number, problem_of, roof_gbps)
+                          geometric_mean, number, problem_of, roof_gbps)
 from profile_chapter import profile_rows
 
 FIGURES = Path("notebooks/figures")
@@ -526,10 +525,6 @@ def against(book, kind):
                 f"{min(ratios):.2f} to {max(ratios):.2f}, {geometric_mean(ratios):.2f} in the geometric mean"
                 + (f"; the roof's own would be {geometric_mean(roofs):.2f}." if roofs else "."))
     return lines or ["Not measured yet."]
-
-
-def geometric_mean(ratios):
-    return math.exp(sum(map(math.log, ratios)) / len(ratios))
 
 
 # --- Training ---
