@@ -19,12 +19,10 @@ from typing import NamedTuple
 
 import measurements
 from book import KINDS, PEERS, fastest, is_right, own_choice, provenance
-from measurements import ROOT, SETS, DataError, Problem, geometric_mean, problem_of, size_of
+from measurements import ROOT, SETS, WIDTHS, DataError, Problem, geometric_mean, problem_of, size_of
 from peers import is_ours, side_by_side
 
 MIB = 1 << 20
-NOBODYS = (65, 127, 1000, 1023, 4097, 5119, 12289, 50257)  # widths that no model has
-VERY_WIDE = 65536  # from here on, likewise
 LARGEST = Problem.of("f32", 512, 262144)  # 512 MiB, of the set "wide"
 
 
@@ -123,8 +121,7 @@ def thousands(cols):
 
 def of_list(kind, dtype):
     """The widths that models have."""
-    return [problem for problem in in_sets(128) if (problem.kind, problem.dtype) == (kind, dtype)
-            and problem.cols not in NOBODYS and problem.cols < VERY_WIDE]
+    return [problem for problem in WIDTHS if (problem.kind, problem.dtype) == (kind, dtype)]
 
 
 def share(one):
