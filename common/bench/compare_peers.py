@@ -196,13 +196,12 @@ def estimate(tasks, samples, workers):
     roofs = sum(4 * 80 * (FLUSH_S + kernel_s(*shape)) for shape in shapes)
     first = INPUTS_S * len(problems) + sum(FIRST_CALL_S + FROM_DISK_S.get(provider.name, 0) for *_, provider in tasks)
     compiled = sum(COMPILE_S.get(provider.name, 0) for *_, provider in tasks)
-    lines = [f"{len(problems)} problems, {len(comparisons)} comparisons, {len(tasks)} measurements of at most {samples} "
-             "samples",
-             f"  samples {sampled:.0f} s, roofs {roofs:.0f} s, inputs, first calls and checks {first:.0f} s: "
-             f"{(sampled + roofs + first) / 60:.1f} minutes with all compiled",
-             f"  compiling {compiled:.0f} s in one process"
-             + (f", {compiled / workers / 60:.1f} minutes in {workers}" if workers else "") + " (assumed)"]
-    return lines
+    return [f"{len(problems)} problems, {len(comparisons)} comparisons, {len(tasks)} measurements of at most "
+            f"{samples} samples",
+            f"  samples {sampled:.0f} s, roofs {roofs:.0f} s, inputs, first calls and checks {first:.0f} s: "
+            f"{(sampled + roofs + first) / 60:.1f} minutes with all compiled",
+            f"  compiling {compiled:.0f} s in one process"
+            + (f", {compiled / workers / 60:.1f} minutes in {workers}" if workers else "") + " (assumed)"]
 
 
 def named_providers(text):

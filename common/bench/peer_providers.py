@@ -92,9 +92,10 @@ def unchecked_inputs(problem, device="cuda"):
     def ones(*shape, dtype=dtype):
         return torch.ones(*shape, device=device, dtype=dtype)
 
-    shape, cols, rows = (problem.rows, problem.cols), problem.cols, problem.rows
-    return Inputs(problem.kind, problem.dtype, ones(*shape), ones(cols), ones(cols) if problem.kind == "layer" else None,
-                  ones(*shape), ones(rows, dtype=torch.float32), ones(rows, dtype=torch.float32))
+    rows, cols = problem.rows, problem.cols
+    bias = ones(cols) if problem.kind == "layer" else None
+    mean, rstd = (ones(rows, dtype=torch.float32) for _ in range(2))
+    return Inputs(problem.kind, problem.dtype, ones(rows, cols), ones(cols), bias, ones(rows, cols), mean, rstd)
 
 
 class Provider(NamedTuple):

@@ -572,7 +572,8 @@ def draw_widths(axes, rows, value, line):
     """A curve for each kind and type; a black line where the roof or the peer is."""
     axes.set_xscale("log", base=2)
     axes.axhline(line, color="black", linewidth=1.6, zorder=2)
-    for (kind, dtype), own in by(sorted(rows, key=lambda row: row["cols"]), lambda row: (row["kind"], row["dtype"])).items():
+    curves = by(sorted(rows, key=lambda row: row["cols"]), lambda row: (row["kind"], row["dtype"]))
+    for (kind, dtype), own in sorted(curves.items()):
         light = dtype == "f32"
         axes.plot([row["cols"] for row in own], [row[value] for row in own], color=KIND_COLOURS[kind],
                   linewidth=1.0 if light else 1.8, linestyle=(0, (4, 2)) if light else "-",
@@ -587,16 +588,18 @@ def means(rows):
     for direction, own in by(rows, lambda row: row["direction"]).items():
         name, roof = DIRECTIONS[direction]
         shares, mean = [row["of_roof"] for row in own], geometric_mean([row["ratio"] for row in own])
-        texts.append(f"{name} {mean:.2f} of the fastest peer's time, {min(shares):.0f} to {max(shares):.0f} % of a {roof}")
+        texts.append(f"{name} {mean:.2f} of the fastest peer's time, {min(shares):.0f} to {max(shares):.0f} % of a "
+                     f"{roof}")
     return texts
 
 
 def widths_words(rows):
     """The alternative text of widths()."""
-    cols, names = sorted({row["cols"] for row in rows}), list(dict.fromkeys(peer for row in rows for peer in row["ratios"]))
-    return (f"Our share of the roof, and our time over that of the fastest of {', '.join(names)}, at {len(cols)} widths from "
-            f"{cols[0]} to {cols[-1]} columns, {' and '.join(dict.fromkeys(KINDS[row['kind']] for row in rows))}. In the geometric "
-            f"mean {'; '.join(means(rows))}.")
+    cols, names = sorted({row["cols"] for row in rows}), dict.fromkeys(peer for row in rows for peer in row["ratios"])
+    kinds = dict.fromkeys(KINDS[row["kind"]] for row in rows)
+    return (f"Our share of the roof, and our time over that of the fastest of {', '.join(names)}, at {len(cols)} widths "
+            f"from {cols[0]} to {cols[-1]} columns, {' and '.join(kinds)}. In the geometric mean "
+            f"{'; '.join(means(rows))}.")
 
 
 # --- Training ---

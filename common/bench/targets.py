@@ -133,17 +133,16 @@ def of_peer(one):
 
 
 def targets():
-    middle = {"low": 256, "high": 16384}
+    middle, round_widths = at([128], 256, 16384), at([128], more=thousands)
     outside = [*at([128], high=255), *at([128], low=16385)]
     found = [
         Target("128 MiB, from 256 columns on: % of the copy", "forward", at([128], low=256), share, 97, True),
         Target("128 MiB, below 256 columns: % of the copy", "forward", at([128], high=255), share, 93, True),
         Target("128 MiB: ours / fastest peer", "forward", at([128]), of_peer, 1.01),
         Target("8 MiB: ours / fastest peer", "forward", at([8]), of_peer, 1.02),
-        Target("128 MiB, 256 to 16384 columns: % of the triad", "backward", at([128], **middle), share, 93, True),
+        Target("128 MiB, 256 to 16384 columns: % of the triad", "backward", middle, share, 93, True),
         Target("128 MiB, below 256 and beyond 16384 columns: % of the triad", "backward", outside, share, 90, True),
-        Target("128 MiB, multiples of 1024 up to 8192: % of the triad", "backward", at([128], more=thousands), share, 95,
-               True),
+        Target("128 MiB, multiples of 1024 up to 8192: % of the triad", "backward", round_widths, share, 95, True),
         Target("64 MiB: % of the triad", "backward", at([64]), share, 90, True),
         Target("128 MiB: ours / fastest peer", "backward", at([128]), of_peer, 1.0),
         Target("64 MiB: ours / fastest peer", "backward", at([64]), of_peer, 1.0),

@@ -27,7 +27,8 @@ def warm(problems, work, workers, seconds):
         process.start()
         return process
 
-    processes, lives, end = [start() for _ in range(min(workers, len(problems)))], 2 * workers, time.monotonic() + seconds
+    processes, lives = [start() for _ in range(min(workers, len(problems)))], 2 * workers
+    end = time.monotonic() + seconds
     try:
         while time.monotonic() < end and any(process.exitcode is None for process in processes):
             for at, process in enumerate(processes):
@@ -54,6 +55,17 @@ def take_turns(problems, work, taken, done):
             done.value += 1
 
 
+def load(provider):
+    try:
+        return provider.load()
+    except Exception:  # the process that measures lists it
+        return None
+
+
+def takes(provider, direction, problem):
+    return problem.kind in provider.kinds and direction in provider.directions and not provider.from_y
+
+
 class Compile:
     """The work: each of these peers once in each direction."""
 
@@ -67,12 +79,12 @@ class Compile:
         providers = [provider for provider in peer_providers.PEERS if provider.name in self.names]
         for provider in providers:
             if provider.name not in KEPT:
-                KEPT[provider.name] = provider.load()
+                KEPT[provider.name] = load(provider)
         peer_providers.choose_without_timing()
         inputs = peer_providers.unchecked_inputs(problem, self.device)
         for provider in providers:
             for direction in self.directions:
-                if problem.kind in provider.kinds and direction in provider.directions and not provider.from_y:
+                if KEPT[provider.name] and takes(provider, direction, problem):
                     self.compile(KEPT[provider.name], direction, inputs)
         del inputs
         peer_clock.free_memory()

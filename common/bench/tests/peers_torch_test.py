@@ -227,8 +227,9 @@ class Caches(unittest.TestCase):
 
         there = [peer_providers.Provider(name, lambda name=name: prepare(name), "", "", **more)
                  for name, more in (("failing", {}), ("liger", {}), ("not asked for", {}), ("fast", {"kinds": ("layer",)}))]
+        there.append(peer_providers.Provider("gone", peer_providers.load_apex_fast, "", ""))
         with mock.patch.object(peer_providers, "PEERS", there), mock.patch.object(warm_caches, "KEPT", {}):
-            warm_caches.Compile(["failing", "liger", "fast", "dispatch"], peers.DIRECTIONS, DEVICE)(
+            warm_caches.Compile(["gone", "failing", "liger", "fast", "dispatch"], peers.DIRECTIONS, DEVICE)(
                 Problem("bf16", 3, 8, "rms"))
         self.assertEqual(calls, [(name, direction, "rms", (3, 8)) for name in ("failing", "liger")
                                  for direction in peers.DIRECTIONS])
