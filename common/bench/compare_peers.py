@@ -130,6 +130,11 @@ def problems_of(options):
     return peers.parse_shapes(options.shapes, options.dtype, kinds)
 
 
+def host_of(options):
+    """What a record says of the host's time."""
+    return "counted" if options.with_launch else "hidden"
+
+
 def directions_of(options):
     return [options.direction] if options.direction else peers.DIRECTIONS
 
@@ -281,6 +286,7 @@ class Comparison:
         self.clock, self.roof_clock = clock, roof_clock
         self.roofs, self.notes, self.unstarted = {}, {}, []
         self.problem, self.inputs, self.inputs_from_y = None, [], []
+        self.host = host_of(options)
 
     def run(self, tasks, start=None):
         """`start`: of the budget, by time.monotonic(); now if it is not given."""
@@ -301,15 +307,26 @@ class Comparison:
 
     def attempt(self, problem, direction, provider):
         """Measures one provider on one problem; what it cannot do becomes a note."""
-        import peer_clock
-
         try:
             self.prepare_inputs(problem)
             self.measure(problem, direction, provider)
         except Exception as error:  # a peer's failure must not end the others'
-            self.note(provider.name, one_line(error), problem, direction)
+            said = one_line(error)
+            self.note(provider.name, said, problem, direction)
             del error
-            peer_clock.synchronize()  # raises where the device is lost: then nothing more can run
+            self.find_device(problem, direction, provider, said)
+
+    def find_device(self, problem, direction, provider, said):
+        """Raises where the device is lost, so that nothing more can run here; a record of that keeps --resume from
+        losing it there again."""
+        import peer_clock
+
+        try:
+            peer_clock.synchronize()
+        except Exception:
+            self.journal.add(peers.make_record(provider.name, direction, problem, self.made_by, eps=None, seed=None,
+                                               passed=False, host=self.host, error=said))
+            raise
 
     def prepare_inputs(self, problem):
         import peer_clock
@@ -360,7 +377,7 @@ class Comparison:
         self.journal.add(peers.make_record(
             provider.name, direction, problem, self.made_by, samples,
             eps=inputs[0].eps, seed=inputs[0].seed, passed=result.passed,
-            host="counted" if self.options.with_launch else "hidden", late=late, **more))
+            host=self.host, late=late, **more))
 
     def note(self, name, sentence, problem, direction):
         self.notes.setdefault((name, sentence), []).append(f"{direction}, {problem}")
@@ -405,7 +422,7 @@ def compare(options):
     made = made_by(torch, versions)
     if options.resume:
         planned = len(tasks)
-        tasks = not_measured(tasks, options.json, made, "counted" if options.with_launch else "hidden")
+        tasks = not_measured(tasks, options.json, made, host_of(options))
         print(f"Of {planned} measurements {planned - len(tasks)} are in {options.json} already")
     print(", ".join([made["device"], *(f"{name} {number}" for name, number in made["packages"].items())]))
     if options.warm_caches:

@@ -268,6 +268,23 @@ class Interruption(unittest.TestCase):
             self.assertIn("Interrupted; what was measured is kept.\nRecords written: 1, to", out.getvalue())
             self.assertEqual(len(measurements.load(comparison.options.json).records), 1)
 
+    def test_where_the_device_is_lost_a_record_keeps_the_next_call_from_losing_it_again(self):
+        def lost():
+            raise RuntimeError("an illegal memory access was encountered")
+
+        tasks = compare_peers.plan([provider("torch"), provider("liger")], [SMALL], ["forward"])
+        with tempfile.TemporaryDirectory() as directory:
+            comparison = self.comparison(directory)
+            with mock.patch.dict(sys.modules, peer_clock=SimpleNamespace(synchronize=lost)), \
+                    mock.patch.object(comparison, "prepare_inputs", mock.Mock(side_effect=RuntimeError("misaligned"))), \
+                    contextlib.redirect_stderr(io.StringIO()), self.assertRaisesRegex(RuntimeError, "illegal memory"):
+                comparison.run(tasks)
+            found = measurements.load(comparison.journal.path).records
+            self.assertEqual([(one["provider"], one["passed"], one["error"]) for one in found],
+                             [("torch", False, "misaligned")])
+            self.assertEqual([task[2].name for task in
+                              compare_peers.not_measured(tasks, comparison.journal.path, MADE_BY, "hidden")], ["liger"])
+
     def test_a_spent_budget_starts_nothing_new(self):
         with tempfile.TemporaryDirectory() as directory:
             comparison = self.comparison(directory, budget=-1.0)
