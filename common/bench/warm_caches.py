@@ -30,10 +30,12 @@ def warm(problems, work, workers, seconds):
     processes, lives = [start() for _ in range(min(workers, len(problems)))], 2 * workers
     end = time.monotonic() + seconds
     try:
-        while time.monotonic() < end and any(process.exitcode is None for process in processes):
+        while time.monotonic() < end:
             for at, process in enumerate(processes):
                 if process.exitcode and taken.value < len(problems) and lives:
                     processes[at], lives = start(), lives - 1
+            if all(process.exitcode is not None for process in processes):
+                break
             time.sleep(0.1)
     finally:
         for process in processes:

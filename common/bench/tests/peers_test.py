@@ -200,7 +200,7 @@ def note_it(directory_and_number):
 class Warming(unittest.TestCase):
     def test_a_process_that_dies_takes_one_problem_with_it_and_one_that_hangs_is_ended(self):
         with tempfile.TemporaryDirectory() as directory:
-            done = warm_caches.warm([(directory, number) for number in range(6)], note_it, 2, 60)
+            done = warm_caches.warm([(directory, number) for number in range(6)], note_it, 1, 60)
             self.assertEqual((done, {path.name for path in Path(directory).iterdir()}), (5, {"0", "2", "3", "4", "5"}))
             start = time.monotonic()
             self.assertEqual(warm_caches.warm([(directory, 9)], note_it, 2, 3), 0)
@@ -307,7 +307,10 @@ class Interruption(unittest.TestCase):
         with tempfile.TemporaryDirectory() as directory, mock.patch.object(compare_peers.time, "monotonic", lambda: now[0]):
             comparison = self.comparison(directory, budget=110.0)
             with mock.patch.object(comparison, "attempt", attempt), contextlib.redirect_stderr(io.StringIO()):
-                comparison.run(tasks, start=-1.0)
-        self.assertEqual(attempted, [(1, "torch"), (1, "liger"), (2, "torch"), (2, "liger")])
-        self.assertEqual([(problem.cols, each.name) for problem, _, each in comparison.unstarted],
-                         [(3, "torch"), (3, "liger")])
+                comparison.run(tasks)
+                self.assertEqual(attempted, [(1, "torch"), (1, "liger"), (2, "torch"), (2, "liger")])
+                self.assertEqual([(problem.cols, each.name) for problem, _, each in comparison.unstarted],
+                                 [(3, "torch"), (3, "liger")])
+                attempted.clear()
+                comparison.run(tasks, start=now[0] - 35)  # as much went to compiling
+                self.assertEqual(attempted, [(1, "torch"), (1, "liger")])

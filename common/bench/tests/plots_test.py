@@ -118,8 +118,10 @@ def test_the_widths_are_drawn_for_both_directions_beside_the_roof_and_the_fastes
     for title in ("forward: % of a copy", "backward: % of a triad", "forward: ours / fastest peer"):
         assert title in words
     assert f"128 MiB, cold L2, on {DEVICE}" in figure.get_suptitle() and "fastest peer's time" in figure.get_suptitle()
-    curves = {line.get_label(): len(line.get_xdata()) for line in figure.axes[0].lines if len(line.get_xdata()) > 2}
-    assert curves == {f"{KINDS[kind]}, {dtype}": 6 for kind in kinds for dtype in ("bf16", "f32")}
+    assert len(figure.axes) == 4
+    for axes in figure.axes:
+        curves = {line.get_label(): len(line.get_xdata()) for line in axes.lines if len(line.get_xdata()) > 2}
+        assert curves == {f"{KINDS[kind]}, {dtype}": 6 for kind in kinds for dtype in ("bf16", "f32")}
     assert "of torch, torch.compile, at 6 widths from 64 to 16384 columns" in figure.get_label()
     assert not [text for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip()
                 and text.get_fontsize() < 10]

@@ -96,6 +96,14 @@ class Judged(unittest.TestCase):
         self.assertTrue(any(line.startswith("met     backward, 64 MiB: % of the triad") and
                             line.endswith("; 4 of 32 problems not measured") for line in lines), lines)
 
+    def test_a_gap_alone_is_not_met(self):
+        status, lines = self.judge(campaign(without=(1152,)))
+        self.assertEqual(status, 1)
+        self.assertTrue(all(line.startswith("met ") for line in lines[1:]), lines)
+        found = targets.standings(measurements.load(self.path).records)
+        self.assertEqual({target.words for target in targets.targets() if not targets.judge(target, found)[0]},
+                         {target.words for target in targets.targets() if 1152 in {one.cols for one in target.problems}})
+
     def test_shares_need_no_peer_and_ratios_do(self):
         ours = [record for record in campaign() if record["provider"] == "dispatch"]
         _, lines = self.judge(ours)
