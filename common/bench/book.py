@@ -233,13 +233,14 @@ class Book:
     def name_of(self, data):
         return data.path.relative_to(self.root) if data.path.is_relative_to(self.root) else data.path
 
-    def about_peers(self, kind="layer"):
-        """A sentence: when the peers were measured, and with which versions."""
+    def about_peers(self, kind="layer", problems=None):
+        """A sentence: when the peers were measured (on these problems, where some are named), and with which versions."""
         if self.emulated:
             return "A peer's time is a GPU's; none stands beside emulated times."
         if not self.peers.records:
             return f"No peer was measured on this device ({self.device})."
-        shared = [records for direction in DIRECTIONS for records in self.shared_runs(direction, kind).values()]
+        shared = [records for direction in DIRECTIONS for problem, records in self.shared_runs(direction, kind).items()
+                  if problems is None or problem in problems]
         shown = [record for records in shared for record in records]
         if not shown:
             return f"No run has peers and our kernels with {KINDS[kind]}; `make peers` measures one."

@@ -53,7 +53,7 @@ def parse_shapes(text, dtype=None, kinds=("layer",)):
     Without a text: the default shapes, of one type only if one is given.
     """
     if text is None:
-        return [problem._replace(kind=kind) for kind in kinds for problem in SHAPES if dtype in (None, problem.dtype)]
+        return [problem._replace(kind=kind) for problem in SHAPES if dtype in (None, problem.dtype) for kind in kinds]
     problems = []
     for word in text.split(","):
         parts = re.fullmatch(r"\s*(?:(\w+):)?(\d+)[x×](\d+)\s*", word)

@@ -479,14 +479,18 @@ def peers_table(book, kind):
     affine = "weight and bias" if kind == "layer" else "weight"
     return [*lines, f"Microseconds, {KINDS[kind]} with {affine}, cold L2; the fastest in bold. Ours is what the "
             "dispatch chooses, or the fastest chapter where the dispatch was not measured. The roof: forward "
-            f"{ROOFS['fwd']}, backward {ROOFS['bwd']}. {book.about_peers(kind)} {provenance(timed)}."]
+            f"{ROOFS['fwd']}, backward {ROOFS['bwd']}. {book.about_peers(kind, shapes_of(kind))} {provenance(timed)}."]
 
 
 def shown_pairs(book, direction, kind):
     """The rows of book.against_peers() on the problems of `make peers`, in their order."""
     of_problem = {problem_of(row): row for row in book.against_peers(direction, kind)}
-    shapes = [shape._replace(kind=kind) for shape in peers.SHAPES]
-    return [of_problem[problem] for problem in shapes if problem in of_problem]
+    return [of_problem[problem] for problem in shapes_of(kind) if problem in of_problem]
+
+
+def shapes_of(kind):
+    """The problems of `make peers`."""
+    return [shape._replace(kind=kind) for shape in peers.SHAPES]
 
 
 def peers_line(pair, theirs, names):
@@ -547,8 +551,8 @@ def widths_table(book):
                 for cols in sorted({cols for own in shown.values() for cols in own})]
         lines += ["", f"<details><summary>{dtype}, width by width</summary>", "",
                   *markdown(["columns", *heads], rows, left=()), "", "</details>"]
-    return [*lines, "", f"Tensors of 128 MiB. {' '.join(dict.fromkeys(book.about_peers(kind) for kind in KINDS))} "
-                        f"{provenance(pairs)}."]
+    about = dict.fromkeys(book.about_peers(kind, WIDTHS) for kind in dict.fromkeys(row["kind"] for row in pairs))
+    return [*lines, "", f"Tensors of 128 MiB. {' '.join(about)} {provenance(pairs)}."]
 
 
 def width_cells(row):

@@ -152,6 +152,8 @@ class Choose(unittest.TestCase):
         self.assertEqual((ours, peers), ([("fwd02", 8.0), ("fwd01", 21.0)], [("torch", 9.0)]))
         for words in ("in one run", "2026-01-02", "PyTorch 2.11", "QuACK 0.6"):
             self.assertIn(words, chosen.about_peers())
+            self.assertIn(words, chosen.about_peers(problems=[PROGRESSION]))
+        self.assertIn("No run has peers", chosen.about_peers(problems=[PROGRESSION._replace(rows=1)]))
         pair, = chosen.against_peers("fwd")
         self.assertEqual((pair["title"], pair["peer"], pair["ratio"]), ("Two", "torch", 8 / 9))
 
