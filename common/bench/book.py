@@ -234,7 +234,7 @@ class Book:
         return data.path.relative_to(self.root) if data.path.is_relative_to(self.root) else data.path
 
     def about_peers(self, kind="layer", problems=None):
-        """A sentence: when the peers were measured (on these problems, where some are named), and with which versions."""
+        """A sentence: when the peers were measured, on these problems where some are named, and which versions."""
         if self.emulated:
             return "A peer's time is a GPU's; none stands beside emulated times."
         if not self.peers.records:

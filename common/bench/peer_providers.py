@@ -152,7 +152,8 @@ def load_compile():
     # A backward pass runs many times here, so that it may not reuse the memory of what is saved.
     torch._functorch.config.donated_buffer = False
     # What it chooses by timing, the process that measures chooses, on a GPU that does nothing else.
-    torch._inductor.config.autotune_local_cache = False
+    if hasattr(torch._inductor.config, "autotune_local_cache"):
+        torch._inductor.config.autotune_local_cache = False
 
     compiled, compiled_for = None, None
 

@@ -597,8 +597,8 @@ def widths_words(rows):
     """The alternative text of widths()."""
     cols, names = sorted({row["cols"] for row in rows}), dict.fromkeys(peer for row in rows for peer in row["ratios"])
     kinds = dict.fromkeys(KINDS[row["kind"]] for row in rows)
-    return (f"Our share of the roof, and our time over that of the fastest of {', '.join(names)}, at {len(cols)} widths "
-            f"from {cols[0]} to {cols[-1]} columns, {' and '.join(kinds)}. In the geometric mean "
+    return (f"Our share of the roof, and our time over that of the fastest of {', '.join(names)}, at {len(cols)} "
+            f"widths from {cols[0]} to {cols[-1]} columns, {' and '.join(kinds)}. In the geometric mean "
             f"{'; '.join(means(rows))}.")
 
 
