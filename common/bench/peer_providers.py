@@ -190,6 +190,7 @@ def load_flash_attention():
     # For every width and type it times six configurations anew; a quarter of Triton's 0.1 s for each still is
     # hundreds of launches of what takes 0.1 ms.
     choose_by(module, lambda call, quantiles: triton_testing().do_bench(call, warmup=5, rep=25, quantiles=quantiles))
+    leave_out_spills(module)
     return by_autograd(lambda inputs, x, weight, bias: module.layer_norm_fn(
         x, weight, bias, eps=inputs.eps, is_rms_norm=inputs.kind == "rms"))
 
@@ -203,6 +204,21 @@ def choose_by(module, bench):
     for kernel in vars(module).values():
         if hasattr(kernel, "configs") and hasattr(kernel, "_do_bench"):
             kernel._do_bench = bench
+
+
+MOST_ELEMENTS = 128  # of a row that a thread holds; its registers are 255, and a backward pass has three such arrays
+
+
+def leave_out_spills(module):
+    """Takes from a module's autotuned kernels the configurations with so few warps that a thread holds more of a row
+    than it has registers. They cannot be the fastest, and ptxas needs 14 s for 8192 columns in one warp, 70 for 16384."""
+    def without_spills(configs, named, **more):
+        block = {**named, **more}.get("BLOCK_N", 0)
+        return [config for config in configs if block <= MOST_ELEMENTS * 32 * config.num_warps] or configs
+
+    for kernel in vars(module).values():
+        if hasattr(kernel, "configs") and hasattr(kernel, "early_config_prune"):
+            kernel.early_config_prune = kernel.early_config_prune or without_spills
 
 
 def choose_without_timing():

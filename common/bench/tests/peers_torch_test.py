@@ -242,6 +242,16 @@ class Caches(unittest.TestCase):
         self.assertEqual(len(kernel._do_bench(lambda: ran.append(1), quantiles=(0.5, 0.2, 0.8))), 3)
         self.assertEqual(ran, [1])
 
+    def test_configurations_that_must_spill_are_not_compiled(self):
+        configs = [SimpleNamespace(num_warps=warps) for warps in (1, 2, 4, 8, 16, 32)]
+        kernel = SimpleNamespace(configs=configs, early_config_prune=None)
+        peer_providers.leave_out_spills(SimpleNamespace(kernel=kernel, other=3))
+        for block, least in ((1024, 1), (4096, 1), (8192, 2), (32768, 8), (1 << 20, 1)):  # of the last, all would
+            left = kernel.early_config_prune(configs, {"BLOCK_N": block, "N": block})
+            self.assertEqual(left[0].num_warps, least)
+            self.assertEqual(left[-1].num_warps, 32)
+        self.assertEqual(kernel.early_config_prune(configs, {}), configs)
+
     def test_tensors_that_nobody_checks_are_those_of_the_problem(self):
         for kind in peers.KINDS:
             problem = Problem("bf16", 5, 8, kind)
