@@ -32,7 +32,7 @@ from catalogue import CATALOGUE, load_catalogue
 from chapter_map import ChapterMap
 from measurements import (MISSING, MODEL, PROGRESSION, ROOT, DataError, Measurements, MissingData, gbps, problem_of,
                           roof_gbps)
-from peers import is_ours
+from peers import is_ours, side_by_side
 from profile_chapter import STALL, STALLS, load_profiles
 
 DATA = Path("notebooks/data/h100.jsonl")
@@ -133,8 +133,8 @@ class Book:
     def contenders(self, direction, kind="layer"):
         """(our rows, the peers' rows) to hold against each other, problem by problem.
 
-        Both are of the newest run that has both (`make peers`); a problem of which none has is not
-        among them. A peer's row has its provider's name in place of a chapter; ours are the
+        peers.side_by_side() says which: those of one run, or of calls whose roofs agree; a problem without
+        such is not among them. A peer's row has its provider's name in place of a chapter; ours are the
         dispatch's and the chapters'.
         """
         ours, theirs = [], []
@@ -160,16 +160,13 @@ class Book:
         return found
 
     def shared_runs(self, direction, kind):
-        """{problem: the right records of the newest run that has our kernels and peers}."""
-        runs = {}
+        """{problem: the right records of our kernels and of peers that may be held against each other}."""
+        found = {}
         for record in self.peers.records:
-            if (record["direction"] == DIRECTIONS[direction] and record["kind"] == kind and is_right(record)
-                    and record.get("run")):
-                runs.setdefault(problem_of(record), {}).setdefault(record["run"], []).append(record)
-        shared = {problem: [run for run, own in of_problem.items()
-                            if len({is_ours(record["provider"]) for record in own}) == 2]
-                  for problem, of_problem in runs.items()}
-        return {problem: runs[problem][max(both)] for problem, both in shared.items() if both}
+            if record["direction"] == DIRECTIONS[direction] and record["kind"] == kind and is_right(record):
+                found.setdefault(problem_of(record), []).append(record)
+        shared = {problem: side_by_side(records) for problem, records in found.items()}
+        return {problem: records for problem, records in shared.items() if records}
 
     def own_row(self, record):
         """The row of a chapter, or of the dispatch's choice, that was measured with the peers."""
@@ -236,18 +233,21 @@ class Book:
     def name_of(self, data):
         return data.path.relative_to(self.root) if data.path.is_relative_to(self.root) else data.path
 
-    def about_peers(self, kind="layer"):
-        """A sentence: when the peers were measured, and with which versions."""
+    def about_peers(self, kind="layer", problems=None):
+        """A sentence: when the peers were measured, on these problems where some are named, and which versions."""
         if self.emulated:
             return "A peer's time is a GPU's; none stands beside emulated times."
         if not self.peers.records:
             return f"No peer was measured on this device ({self.device})."
-        shown = [record for direction in DIRECTIONS for records in self.shared_runs(direction, kind).values()
-                 for record in records]
+        shared = [records for direction in DIRECTIONS for problem, records in self.shared_runs(direction, kind).items()
+                  if problems is None or problem in problems]
+        shown = [record for records in shared for record in records]
         if not shown:
             return f"No run has peers and our kernels with {KINDS[kind]}; `make peers` measures one."
         each = "" if len({record["run"] for record in shown}) == 1 else "each problem "
-        return f"The peers were measured beside our kernels, {each}in one run, {tools_of(shown)}."
+        joined = any(len({record["run"] for record in records}) > 1 for records in shared)
+        where = "in one run or in calls whose roofs agree within 1 %" if joined else "in one run"
+        return f"The peers were measured beside our kernels, {each}{where}, {tools_of(shown)}."
 
 
 # --- Rows ---

@@ -5,6 +5,7 @@
     make peers ARGS="--shapes bf16:8192x4096 --kind rms"     # one problem, RMS norm
     make peers ARGS="--providers dispatch,torch,liger"       # some of them
     make peers ARGS="--with-launch"                          # with the time that the host needs
+    make peers ARGS="--set widths --estimate"                # how long that would take
 
 Every provider gets the same tensors and does one pass of a training step: forward with what the
 backward pass needs, or dx, dweight and dbias. Its result is held against double precision first; a
@@ -21,9 +22,20 @@ provider that is wrong is shown as wrong and has no time. Then it is timed, by C
     roof         a copy (forward) or a triad (backward) of the same size, timed in the same way: the
                  fastest of PyTorch's and three of Triton's.
 
-The dispatch and the peers come first, shape by shape, the chapters after them; when the budget is
-spent, nothing new is started. Each record is written as soon as it is measured (--json, one line
-each), so an interrupted run keeps what it has. What is not installed is listed, with how to get it.
+The unit is a problem: all contenders one after another in one process, forward and then backward, the
+roof before them. A problem that may not end within the budget is not started. Each record is written as
+soon as it is measured (--json, one line each), so an interrupted run keeps what it has, and what --resume
+finds in that file, of the same commit, device, problem, direction and provider, it does not measure again.
+
+What is not installed is listed, with how to get it.
+
+Samples: their standard deviation is about 1 % of the median at 64 MiB a tensor and 4 % at 8 MiB, so that
+64 samples tell a median to 0.2 % and 0.6 %, 160 to 0.1 % and 0.4 %. A multiple of 16 has every place in
+the GPU's queue equally often.
+
+--warm-caches N compiles what is to be measured in N processes beforehand, for half the budget at most:
+torch.compile, Triton and QuACK find it on disk. --estimate says how long all that takes, and stops.
+
 Exit status 1 where a result was wrong, 2 where the request was, or where there is no GPU or no
 PyTorch.
 """
@@ -38,8 +50,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
+import measurements
 import peers
+import warm_caches as warming
 from peers import DTYPES, KINDS, RequestError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,14 +79,22 @@ def parse_arguments(argv):
     parser.add_argument("--shapes", metavar="SHAPE,…",
                         help="ROWSxCOLS or DTYPE:ROWSxCOLS; default: " + ",".join(
                             f"{shape.dtype}:{shape.rows}x{shape.cols}" for shape in peers.SHAPES))
+    parser.add_argument("--set", metavar="NAME,…", help="in place of shapes: the problems of sets in "
+                        "common/harness/problem_sets.json, as in widths,smaller")
     parser.add_argument("--dtype", choices=DTYPES,
-                        help="of the shapes that name none (else bf16); of the default shapes, only these")
-    parser.add_argument("--kind", choices=KINDS, default="layer")
+                        help="of the shapes that name none (else bf16); of the default shapes and of a set, only these")
+    parser.add_argument("--kind", metavar="NAME,…",
+                        help=f"{','.join(KINDS)} or one of them; default: layer, of a set all that it has")
     parser.add_argument("--direction", choices=peers.DIRECTIONS, help="default: both")
     parser.add_argument("--providers", metavar="NAME,…", help="default: all; --list names them")
     parser.add_argument("--samples", type=positive(int), default=160, help="of each median, at most (160)")
     parser.add_argument("--budget", type=positive(float), default=240, metavar="SECONDS",
-                        help="after which nothing new is started (240)")
+                        help="within which all should end: no problem is started that may last longer (240)")
+    parser.add_argument("--resume", action="store_true", help="leave out what the --json file has already, of the "
+                        "same commit, device, problem, direction and provider")
+    parser.add_argument("--warm-caches", type=positive(int), default=0, metavar="N",
+                        help="compile everything first, in so many processes, for half the budget at most")
+    parser.add_argument("--estimate", action="store_true", help="say how long this takes on an H100, and stop")
     parser.add_argument("--with-launch", action="store_true", help="count the host's time, too")
     parser.add_argument("--json", type=Path, default=ROOT / JSON, metavar="FILE",
                         help=f"records are appended to it ({JSON})")
@@ -92,6 +115,28 @@ def positive(number):
             raise argparse.ArgumentTypeError(f"'{text}' is no {'whole ' if number is int else ''}number above 0")
         return value
     return parse
+
+
+def problems_of(options):
+    """The Problems that are asked for."""
+    if options.set is not None and options.shapes is not None:
+        raise RequestError("--set has its own shapes: leave --shapes out, or --set")
+    if options.set is not None:
+        problems = peers.parse_sets(options.set, options.dtype, peers.parse_names(options.kind, KINDS, "kind"))
+        if not problems:
+            raise RequestError(f"--set {options.set} has no problem of this type and kind")
+        return problems
+    kinds = peers.parse_names(options.kind or "layer", KINDS, "kind")
+    return peers.parse_shapes(options.shapes, options.dtype, kinds)
+
+
+def host_of(options):
+    """What a record says of the host's time."""
+    return "counted" if options.with_launch else "hidden"
+
+
+def directions_of(options):
+    return [options.direction] if options.direction else peers.DIRECTIONS
 
 
 # --- Who is there ---
@@ -130,6 +175,46 @@ def made_by(torch, packages):
               "run": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
               "packages": {name: version for name, version in packages.items() if version}}
     return {key: value for key, value in fields.items() if value}
+
+
+# --- How long it takes ---
+
+# Seconds, on an H100 with 16 cores; those of compiling are assumed, not measured.
+FLUSH_S = 4.5e-4  # before a sample: 3 to 6 writes of 0.1 ms
+BYTES_A_SECOND = 2e12  # of a contender, the slow ones among them
+INPUTS_S, FIRST_CALL_S = 0.3, 0.05  # of a problem; of a contender, with the check
+FROM_DISK_S = {"torch.compile": 0.4, "flash-attention": 0.3}  # more in its first call, though it was compiled before
+COMPILE_S = {"torch.compile": 3.0, "liger": 0.5, "quack": 2.5, "flash-attention": 3.0}  # of one direction
+USUAL = ("dispatch", "torch", "torch.compile", "liger", "quack", "flash-attention")
+
+
+def estimate(tasks, samples, workers):
+    """Sentences: how long the tasks take, without this project's time to compile or another peer's to install."""
+    def kernel_s(problem, direction):
+        return (2 if direction == "forward" else 3) * measurements.size_of(problem) / BYTES_A_SECOND
+
+    problems = dict.fromkeys(problem for problem, *_ in tasks)
+    comparisons = dict.fromkeys((problem, direction) for problem, direction, _ in tasks)
+    shapes = dict.fromkeys((problem._replace(kind="layer"), direction) for problem, direction in comparisons)
+    sampled = sum(peers.affordable(SECONDS_EACH, 1e6 * kernel, samples) * (FLUSH_S + kernel)
+                  for problem, direction, _ in tasks for kernel in [kernel_s(problem, direction)])
+    roofs = sum(4 * 80 * (FLUSH_S + kernel_s(*shape)) for shape in shapes)
+    first = INPUTS_S * len(problems) + sum(FIRST_CALL_S + FROM_DISK_S.get(provider.name, 0) for *_, provider in tasks)
+    compiled = sum(COMPILE_S.get(provider.name, 0) for *_, provider in tasks)
+    return [f"{len(problems)} problems, {len(comparisons)} comparisons, {len(tasks)} measurements of at most "
+            f"{samples} samples",
+            f"  samples {sampled:.0f} s, roofs {roofs:.0f} s, inputs, first calls and checks {first:.0f} s: "
+            f"{(sampled + roofs + first) / 60:.1f} minutes with all compiled",
+            f"  compiling {compiled:.0f} s in one process"
+            + (f", {compiled / workers / 60:.1f} minutes in {workers}" if workers else "") + " (assumed)"]
+
+
+def named_providers(text):
+    """Providers of these names, to plan with where none is there."""
+    names = list(USUAL) if text is None else [name.strip() for name in text.split(",")]
+    return [SimpleNamespace(name=name, kinds=KINDS, directions=[
+        direction for direction in peers.DIRECTIONS if not peers.CHAPTER.fullmatch(name) or direction[0] == name[0]])
+            for name in names]
 
 
 # --- Measuring ---
@@ -171,12 +256,24 @@ class Progress:
             print(f"\r{'':<110}\r", end="", file=sys.stderr, flush=True)
 
 
-def plan(providers, problems, kind, directions):
-    """[(problem, direction, provider)] in the order in which they are measured: the chapters last."""
-    stages = ([p for p in providers if not peers.CHAPTER.fullmatch(p.name)],
-              [p for p in providers if peers.CHAPTER.fullmatch(p.name)])
-    return [(problem, direction, provider) for stage in stages for problem in problems for direction in directions
-            for provider in stage if kind in provider.kinds and direction in provider.directions]
+def plan(providers, problems, directions):
+    """[(problem, direction, provider)] in the order in which they are measured: problem by problem, so that all
+    contenders stand close together, and of those the chapters last."""
+    order = sorted(providers, key=lambda provider: peers.CHAPTER.fullmatch(provider.name) is not None)
+    return [(problem, direction, provider) for problem in problems for direction in directions
+            for provider in order if problem.kind in provider.kinds and direction in provider.directions]
+
+
+def not_measured(tasks, path, made_by, host):
+    """The tasks of which a file of records has none, made by the same commit on the same device."""
+    try:
+        records = measurements.load(path).records
+    except measurements.MissingData:
+        return tasks
+    there = {(measurements.problem_of(record), record["direction"], record["provider"]) for record in records
+             if "provider" in record and measurements.condition(record) == ("cold", host)
+             and all(record.get(key) == made_by.get(key) for key in ("commit", "device"))}
+    return [task for task in tasks if (*task[:2], task[2].name) not in there]
 
 
 class Comparison:
@@ -189,32 +286,47 @@ class Comparison:
         self.clock, self.roof_clock = clock, roof_clock
         self.roofs, self.notes, self.unstarted = {}, {}, []
         self.problem, self.inputs, self.inputs_from_y = None, [], []
+        self.host = host_of(options)
 
-    def run(self, tasks):
-        progress, start = Progress(len(tasks)), time.monotonic()
+    def run(self, tasks, start=None):
+        """`start`: of the budget, by time.monotonic(); now if it is not given."""
+        start, progress, lasted = start or time.monotonic(), Progress(len(tasks)), []
         self.clock.warm_up()
         try:
-            for task in tasks:
-                if time.monotonic() - start > self.options.budget:
-                    self.unstarted.append(task)
+            for problem, unit in itertools.groupby(tasks, lambda task: task[0]):
+                began = time.monotonic()
+                if began - start + max(lasted[-5:], default=0) > self.options.budget:
+                    self.unstarted += unit
                     continue
-                problem, direction, provider = task
-                progress.step(f"{direction}, {problem}", provider.name)
-                self.attempt(problem, direction, provider)
+                for _, direction, provider in unit:
+                    progress.step(f"{direction}, {problem.kind}, {problem}", provider.name)
+                    self.attempt(problem, direction, provider)
+                lasted.append(time.monotonic() - began)
         finally:
             progress.end()
 
     def attempt(self, problem, direction, provider):
         """Measures one provider on one problem; what it cannot do becomes a note."""
-        import peer_clock
-
         try:
             self.prepare_inputs(problem)
             self.measure(problem, direction, provider)
         except Exception as error:  # a peer's failure must not end the others'
-            self.note(provider.name, one_line(error), problem, direction)
+            said = one_line(error)
+            self.note(provider.name, said, problem, direction)
             del error
-            peer_clock.synchronize()  # raises where the device is lost: then nothing more can run
+            self.find_device(problem, direction, provider, said)
+
+    def find_device(self, problem, direction, provider, said):
+        """Raises where the device is lost, so that nothing more can run here; a record of that keeps --resume from
+        losing it there again."""
+        import peer_clock
+
+        try:
+            peer_clock.synchronize()
+        except Exception:
+            self.journal.add(peers.make_record(provider.name, direction, problem, self.made_by, eps=None, seed=None,
+                                               passed=False, host=self.host, error=said))
+            raise
 
     def prepare_inputs(self, problem):
         import peer_clock
@@ -223,7 +335,7 @@ class Comparison:
         if self.problem != problem:
             self.problem, self.inputs, self.inputs_from_y = None, [], []
             peer_clock.free_memory()
-            first = peer_providers.make_inputs(self.options.kind, problem, self.device)
+            first = peer_providers.make_inputs(problem.kind, problem, self.device)
             count = peers.copies(peers.bytes_of(first.x))
             self.inputs = [first, *(first.copy() for _ in range(count - 1))]
             self.problem = problem
@@ -231,8 +343,9 @@ class Comparison:
     def measure(self, problem, direction, provider):
         import peer_clock
 
-        if (problem, direction) not in self.roofs:
-            self.roofs[problem, direction] = peer_clock.roof(self.roof_clock, direction, self.inputs[0])
+        shape = problem._replace(kind="layer"), direction  # a copy knows no kind
+        if shape not in self.roofs:
+            self.roofs[shape] = peer_clock.roof(self.roof_clock, direction, self.inputs[0])
         inputs = self.inputs
         if provider.from_y and direction == "backward":
             self.inputs_from_y = self.inputs_from_y or [one.from_y() for one in inputs]
@@ -248,7 +361,7 @@ class Comparison:
         def run():
             return next(turns)()
 
-        roof = self.roofs[problem, direction]
+        roof = self.roofs[shape]
         more = {"chosen": getattr(runs[0], "chapter", None) if provider.name in peers.DISPATCH else None,
                 "rel_err": peers.rounded(result.rel_err, 3), "note": provider.note, "operator_bytes": operator_bytes,
                 "roof_us": peers.rounded(roof.us, 5), "roof_bytes": roof.bytes}
@@ -262,20 +375,30 @@ class Comparison:
         else:
             self.note(provider.name, result.why, problem, direction)
         self.journal.add(peers.make_record(
-            provider.name, direction, problem._replace(kind=self.options.kind), self.made_by, samples,
+            provider.name, direction, problem, self.made_by, samples,
             eps=inputs[0].eps, seed=inputs[0].seed, passed=result.passed,
-            host="counted" if self.options.with_launch else "hidden", late=late, **more))
+            host=self.host, late=late, **more))
 
     def note(self, name, sentence, problem, direction):
         self.notes.setdefault((name, sentence), []).append(f"{direction}, {problem}")
 
 
+def warm_caches(options, tasks, directions):
+    """Compiles what the tasks need."""
+    problems = list(dict.fromkeys(problem for problem, _, provider in tasks if not peers.is_ours(provider.name)))
+    names = {provider.name for _, _, provider in tasks}
+    start = time.monotonic()
+    done = warming.warm(problems, warming.Compile(names, directions), options.warm_caches, options.budget / 2)
+    print(f"Compiled for {done} of {len(problems)} problems in {time.monotonic() - start:.0f} s", flush=True)
+
+
 def compare(options):
+    start = time.monotonic()
     import torch
     from peer_clock import Clock
     from peer_providers import PEERS, own_providers, version
 
-    problems = peers.parse_shapes(options.shapes, options.dtype)
+    problems = problems_of(options)
     providers, missing = list(PEERS), []
     try:
         ours = own_providers(options.library, "cuda", options.with_launch)
@@ -294,16 +417,22 @@ def compare(options):
     missing += absent
     versions = {provider.package: version(provider.package) for provider in PEERS if provider.name in prepares}
     versions["torch"] = torch.__version__.split("+")[0]
-    directions = [options.direction] if options.direction else peers.DIRECTIONS
-    tasks = plan([provider for provider in providers if provider.name in prepares], problems, options.kind, directions)
+    directions = directions_of(options)
+    tasks = plan([provider for provider in providers if provider.name in prepares], problems, directions)
     made = made_by(torch, versions)
+    if options.resume:
+        planned = len(tasks)
+        tasks = not_measured(tasks, options.json, made, host_of(options))
+        print(f"Of {planned} measurements {planned - len(tasks)} are in {options.json} already")
     print(", ".join([made["device"], *(f"{name} {number}" for name, number in made["packages"].items())]))
+    if options.warm_caches:
+        warm_caches(options, tasks, directions)
     roof_clock = Clock()
     clock = Clock(with_launch=True) if options.with_launch else roof_clock
     comparison = Comparison(options, prepares, Journal(options.json), made, clock, roof_clock)
     interrupted = False
     try:
-        comparison.run(tasks)
+        comparison.run(tasks, start)
     except KeyboardInterrupt:
         interrupted = True
     except RuntimeError as error:  # the device is lost
@@ -330,7 +459,11 @@ def report(comparison, missing, interrupted):
 def main(argv):
     options = parse_arguments(argv)
     try:
-        peers.parse_shapes(options.shapes, options.dtype)  # a slip needs no GPU to be found
+        problems = problems_of(options)  # a slip needs no GPU to be found
+        if options.estimate:
+            tasks = plan(named_providers(options.providers), problems, directions_of(options))
+            print("\n".join(estimate(tasks, options.samples, options.warm_caches)))
+            return 0
         why = not_ready()
         if why:
             raise RequestError(why)

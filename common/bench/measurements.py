@@ -44,6 +44,7 @@ A line of another schema is skipped, counted and named: it is never guessed what
 
 import itertools
 import json
+import math
 import sys
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -174,6 +175,9 @@ def expand(entry, name, path):
 SETS = load_sets()
 PROGRESSION, = SETS["progression"]
 SWEEP, LARGE, WIDE, NARROW, ODD = (SETS[name] for name in ("sweep", "large", "wide", "narrow", "odd"))
+NOBODYS = (65, 127, 1000, 1023, 4097, 5119, 12289, 50257)  # of the set "widths": no model has them
+VERY_WIDE = 65536  # of the same: from here on, likewise
+WIDTHS = tuple(problem for problem in SETS["widths"] if problem.cols not in NOBODYS and problem.cols < VERY_WIDE)
 GROUPS = tuple(dict.fromkeys(problem.shape for problem in SETS["groups"]))  # each with a group of 1, 2, 4, …
 
 # --- Records ---
@@ -332,6 +336,15 @@ def parse_training(entry):
     numeric = shaped and all(type(value) in (int, float, type(None)) for value in
                              [*losses, *(entry.get(key) for key in TRAINING_NUMBERS)])
     return entry if named and numeric else None
+
+
+def size_of(problem):
+    """Bytes of one tensor of rows × cols."""
+    return problem.rows * problem.cols * {"f32": 4}.get(problem.dtype, 2)
+
+
+def geometric_mean(ratios):
+    return math.exp(sum(map(math.log, ratios)) / len(ratios))
 
 
 def gbps(record):

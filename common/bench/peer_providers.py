@@ -85,6 +85,19 @@ def make_inputs(kind, problem, device="cuda", seed=1):
     return inputs
 
 
+def unchecked_inputs(problem, device="cuda"):
+    """Tensors of a problem for a pass whose result nobody looks at."""
+    dtype = getattr(torch, DTYPES[problem.dtype])
+
+    def ones(*shape, dtype=dtype):
+        return torch.ones(*shape, device=device, dtype=dtype)
+
+    rows, cols = problem.rows, problem.cols
+    bias = ones(cols) if problem.kind == "layer" else None
+    mean, rstd = (ones(rows, dtype=torch.float32) for _ in range(2))
+    return Inputs(problem.kind, problem.dtype, ones(rows, cols), ones(cols), bias, ones(rows, cols), mean, rstd)
+
+
 class Provider(NamedTuple):
     name: str
     load: Callable  # () -> prepare; raises ImportError
@@ -134,9 +147,13 @@ def load_torch():
 
 def load_compile():
     import torch._functorch.config
+    import torch._inductor.config
 
     # A backward pass runs many times here, so that it may not reuse the memory of what is saved.
     torch._functorch.config.donated_buffer = False
+    # What it chooses by timing, the process that measures chooses, on a GPU that does nothing else.
+    if hasattr(torch._inductor.config, "autotune_local_cache"):
+        torch._inductor.config.autotune_local_cache = False
 
     compiled, compiled_for = None, None
 
@@ -168,10 +185,51 @@ def load_liger():
 
 
 def load_flash_attention():
-    from flash_attn.ops.triton.layer_norm import layer_norm_fn
+    module = importlib.import_module("flash_attn.ops.triton.layer_norm")
 
-    return by_autograd(lambda inputs, x, weight, bias: layer_norm_fn(
+    # For every width and type it times six configurations anew; a quarter of Triton's 0.1 s for each still is
+    # hundreds of launches of what takes 0.1 ms.
+    choose_by(module, lambda call, quantiles: triton_testing().do_bench(call, warmup=5, rep=25, quantiles=quantiles))
+    leave_out_spills(module)
+    return by_autograd(lambda inputs, x, weight, bias: module.layer_norm_fn(
         x, weight, bias, eps=inputs.eps, is_rms_norm=inputs.kind == "rms"))
+
+
+def triton_testing():
+    return importlib.import_module("triton.testing")
+
+
+def choose_by(module, bench):
+    """Lets a module's autotuned Triton kernels choose their configuration by bench(call, quantiles)."""
+    for kernel in vars(module).values():
+        if hasattr(kernel, "configs") and hasattr(kernel, "_do_bench"):
+            kernel._do_bench = bench
+
+
+MOST_ELEMENTS = 128  # of a row that a thread holds; its registers are 255, and a backward pass has three such arrays
+
+
+def leave_out_spills(module):
+    """Takes from a module's autotuned kernels the configurations with so few warps that a thread holds more of a row
+    than it has registers. They cannot be the fastest, and ptxas needs 14 s for 8192 columns in one warp, 70 for 16384."""
+    def without_spills(configs, named, **more):
+        block = {**named, **more}.get("BLOCK_N", 0)
+        return [config for config in configs if block <= MOST_ELEMENTS * 32 * config.num_warps] or configs
+
+    for kernel in vars(module).values():
+        if hasattr(kernel, "configs") and hasattr(kernel, "early_config_prune"):
+            kernel.early_config_prune = kernel.early_config_prune or without_spills
+
+
+def choose_without_timing():
+    """The same for those that are loaded, where they only need to be compiled: each runs once."""
+    def once(call, quantiles):
+        call()
+        return [1.0] * len(quantiles)
+
+    module = sys.modules.get("flash_attn.ops.triton.layer_norm")
+    if module:
+        choose_by(module, once)
 
 
 # --- QuACK ---

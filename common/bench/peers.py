@@ -10,7 +10,7 @@ A record is measurements.py's, with the provider in place of the chapter:
     late        true: the host could not keep ahead of the device, so the time has some of its own
     host        "hidden", or "counted" where the host's time is meant to be in it (--with-launch)
     note        what is not alike in this provider's work
-    run         when the run started; only records of one run are held against each other
+    run         when the run started; side_by_side() says which records are held against each other
     packages    {"torch": "2.11.0", …}: the versions
 """
 
@@ -47,20 +47,28 @@ def is_ours(provider):
 # --- What is asked for ---
 
 
-def parse_shapes(text, dtype=None):
-    """'1024x2048,bf16:8192x4096' -> Problems. `dtype` is that of shapes that name none.
+def parse_shapes(text, dtype=None, kinds=("layer",)):
+    """'1024x2048,bf16:8192x4096' -> Problems of each kind. `dtype` is that of shapes that name none.
 
     Without a text: the default shapes, of one type only if one is given.
     """
     if text is None:
-        return [problem for problem in SHAPES if dtype in (None, problem.dtype)]
+        return [problem._replace(kind=kind) for problem in SHAPES if dtype in (None, problem.dtype) for kind in kinds]
     problems = []
     for word in text.split(","):
         parts = re.fullmatch(r"\s*(?:(\w+):)?(\d+)[x×](\d+)\s*", word)
         if not parts or (parts[1] or "bf16") not in DTYPES or not int(parts[2]) or not int(parts[3]):
             raise RequestError(f"'{word.strip()}' is no shape; write ROWSxCOLS or DTYPE:ROWSxCOLS, as in "
                                f"bf16:8192x4096, with {', '.join(DTYPES)}")
-        problems.append(Problem(parts[1] or dtype or "bf16", int(parts[2]), int(parts[3])))
+        problems += [Problem(parts[1] or dtype or "bf16", int(parts[2]), int(parts[3]), kind) for kind in kinds]
+    return list(dict.fromkeys(problems))
+
+
+def parse_sets(text, dtype=None, kinds=KINDS):
+    """'widths,smaller' -> the Problems of these sets, in their order; of one type, of some kinds."""
+    plain = [name for name, problems in SETS.items() if not any(problem.options for problem in problems)]
+    problems = [problem for name in parse_names(text, plain, "set for peers") for problem in SETS[name]
+                if dtype in (None, problem.dtype) and problem.kind in kinds]
     return list(dict.fromkeys(problems))
 
 
@@ -139,12 +147,18 @@ def make_record(provider, direction, problem, made_by, samples=(), *, eps, seed,
     record = {"schema": SCHEMA, "provider": provider, "direction": direction,
               "problem": {"kind": problem.kind, "dtype": problem.dtype, "rows": problem.rows, "cols": problem.cols,
                           "eps": eps, "seed": seed, "options": dict(problem.options)},
-              "set": "peers" if problem._replace(kind="layer") in SHAPES else None,
+              "set": set_of(problem),
               "l2": "cold", "clock": CLOCK, "host": host, **made_by, "passed": passed}
     if samples:
         record |= {"median_us": round(quantile(samples, 0.5), 2), "p10_us": round(quantile(samples, 0.1), 2),
                    "p90_us": round(quantile(samples, 0.9), 2), "samples": len(samples)}
     return record | {key: value for key, value in more.items() if value or isinstance(value, float)}
+
+
+def set_of(problem):
+    """The set that a problem is of, of those that are made for peers; None for any other problem."""
+    return "peers" if problem._replace(kind="layer") in SHAPES else next(
+        (name for name in ("widths", "smaller") if problem in SETS[name]), None)
 
 
 # --- What is shown ---
@@ -180,6 +194,43 @@ def beside(records):
         problem = problem_of(record["problem"])
         problems.setdefault((record["direction"], problem.kind, problem), {})[record["provider"]] = record
     return problems
+
+
+ROOFS_AGREE = 0.01  # two calls whose roofs are closer than this found the GPU in one state
+
+
+def side_by_side(records):
+    """Of the right records of one problem and direction on one device, those that may be held against each other:
+    of one run, the newest with our kernels and a peer, and what that lacks from others of its commit, where
+    their roofs agree. Empty where ours or the peers are missing."""
+    runs = {}
+    for record in records:
+        if record.get("run"):
+            runs.setdefault(record["run"], []).append(record)
+    joined = [(run, joined_with(run, runs)) for run in runs if any(is_ours(one["provider"]) for one in runs[run])]
+    found = [(kinds_of(runs[run]), run, records) for run, records in joined if kinds_of(records) == 2]
+    return max(found, key=lambda one: one[:2])[2] if found else []
+
+
+def kinds_of(records):
+    """2 where there are ours and a peer's."""
+    return len({is_ours(record["provider"]) for record in records})
+
+
+def joined_with(run, runs):
+    """The records of a run, then for who is not among them the newest of the runs that agree with it."""
+    found = {record["provider"]: record for record in runs[run]}
+    for other in sorted(runs, reverse=True):
+        if agree(runs[run], runs[other]):
+            found = {record["provider"]: record for record in runs[other]} | found
+    return list(found.values())
+
+
+def agree(records, others):
+    """Whether two runs' times of a problem may stand in one row."""
+    roofs = roof_of(records), roof_of(others)
+    commits = {record.get("commit") for record in (*records, *others)}
+    return len(commits) == 1 and None not in roofs and max(roofs) <= (1 + ROOFS_AGREE) * min(roofs)
 
 
 def roof_of(records):

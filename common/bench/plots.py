@@ -16,7 +16,7 @@ from math import ceil, log2, nan
 
 from book import KINDS
 from chapter_map import MAIN
-from measurements import NARROW_SPACE, number, problem_of
+from measurements import NARROW_SPACE, geometric_mean, number, problem_of
 from style import STYLE
 
 # Okabe and Ito's blue and orange: told apart by colour-blind readers, and by their greys.
@@ -527,6 +527,79 @@ def peers_words(ratios):
     names = list(dict.fromkeys(peer for row in ratios for peer in row["ratios"]))
     return (f"Our time over that of {', '.join(names)}, a dot for each on a log scale with a line at 1, a row for each "
             f"of {len(ratios)} problems. Over the fastest of them it is {', '.join(spans(ratios))}.")
+
+
+# --- Every width ---
+
+KIND_COLOURS = {"layer": COLOURS["fwd"], "rms": "#D55E00"}
+
+
+@drawing("width of the list with ours beside a peer")
+def widths(rows):
+    """Over the width, a column for each direction: above our share of the roof, below our time over the fastest
+    peer's. rows: of book.against_peers(), of one size."""
+    rows = [row for row in rows if row["of_roof"] is not None]
+    directions = by(rows, lambda row: row["direction"])
+    if len({row["cols"] for row in rows}) < 2:
+        return None
+    sentence = "\n".join(f"Ours, {text}" for text in means(rows))
+    figure, panels = readme_figure(5.6, rows, sentence, widths_words(rows), problem="Tensors of 128 MiB, cold L2,",
+                                   panels=(2, len(directions)), sharex=True)
+    for (above, below), (direction, own) in zip(panels.T, directions.items()):
+        name, roof = DIRECTIONS[direction]
+        draw_widths(above, own, "of_roof", 100)
+        draw_widths(below, own, "ratio", 1)
+        above.set_title(f"{name}: % of a {roof}")
+        below.set_title(f"{name}: ours / fastest peer")
+        ratios = [row["ratio"] for row in own]
+        below.set_ylim(min(0.9, *ratios) - 0.02, max(1.02, *ratios) + 0.02)
+    of_roof = [row["of_roof"] for row in rows]
+    for above in panels[0]:  # the same for both directions
+        above.set_ylim(min(90, *of_roof) - 1, max(101, *of_roof) + 1)
+    cols = sorted({row["cols"] for row in rows})
+    panels[0, 0].set_xlim(cols[0] / 1.15, cols[-1] * 1.15)
+    marked = [4**i for i in range(20) if cols[0] <= 4**i <= cols[-1]] or cols
+    panels[0, 0].set_xticks(marked, [str(width) for width in marked])
+    panels[0, 0].xaxis.minorticks_off()
+    for axes in panels[1]:
+        axes.set_xlabel("columns (log scale)", fontsize=WORDS)
+    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower left", ncols=4, fontsize=WORDS,
+                  frameon=False, columnspacing=1.2, handlelength=1.8, handletextpad=0.5)
+    return figure
+
+
+def draw_widths(axes, rows, value, line):
+    """A curve for each kind and type; a black line where the roof or the peer is."""
+    axes.set_xscale("log", base=2)
+    axes.axhline(line, color="black", linewidth=1.6, zorder=2)
+    curves = by(sorted(rows, key=lambda row: row["cols"]), lambda row: (row["kind"], row["dtype"]))
+    for (kind, dtype), own in sorted(curves.items()):
+        light = dtype == "f32"
+        axes.plot([row["cols"] for row in own], [row[value] for row in own], color=KIND_COLOURS[kind],
+                  linewidth=1.0 if light else 1.8, linestyle=(0, (4, 2)) if light else "-",
+                  marker="s" if kind == "rms" else "o", markersize=3.5, markerfacecolor="white" if light else None,
+                  label=f"{KINDS[kind]}, {dtype}", zorder=3)
+    axes.grid(which="major")
+
+
+def means(rows):
+    """['forward 0.99 of the fastest peer's time, 97 to 101 % of a copy', …]: the mean is the geometric one."""
+    texts = []
+    for direction, own in by(rows, lambda row: row["direction"]).items():
+        name, roof = DIRECTIONS[direction]
+        shares, mean = [row["of_roof"] for row in own], geometric_mean([row["ratio"] for row in own])
+        texts.append(f"{name} {mean:.2f} of the fastest peer's time, {min(shares):.0f} to {max(shares):.0f} % of a "
+                     f"{roof}")
+    return texts
+
+
+def widths_words(rows):
+    """The alternative text of widths()."""
+    cols, names = sorted({row["cols"] for row in rows}), dict.fromkeys(peer for row in rows for peer in row["ratios"])
+    kinds = dict.fromkeys(KINDS[row["kind"]] for row in rows)
+    return (f"Our share of the roof, and our time over that of the fastest of {', '.join(names)}, at {len(cols)} "
+            f"widths from {cols[0]} to {cols[-1]} columns, {' and '.join(kinds)}. In the geometric mean "
+            f"{'; '.join(means(rows))}.")
 
 
 # --- Training ---

@@ -21,6 +21,8 @@ A table stands between two markers, each alone on its line; nothing else is touc
     <!-- table: peers -->                  our time beside those of others' kernels
     <!-- table: peers rms -->              the same for RMS norm
     <!-- table: against layer -->          our time over the best peer's, in sentences; or rms
+    <!-- table: picture widths -->         our share of the roof and our time over the fastest peer's, over the width
+    <!-- table: widths -->                 the same in sentences and, folded, width by width
     <!-- table: training -->               a GPT's training with each norm, and its figure
     <!-- end table -->
 
@@ -33,7 +35,6 @@ Exit status 2, with a sentence: an unknown table, a marker that is not closed, d
 import argparse
 import difflib
 import json
-import math
 import os
 import re
 import sys
@@ -45,8 +46,8 @@ import peers
 import plots
 from book import DIRECTIONS, KINDS, is_right, open_book, provenance
 from chapter_map import MAIN
-from measurements import (GROUPS, LARGE, MISSING, NARROW, ODD, PROGRESSION, ROOT, SWEEP, WIDE, DataError, Problem, count,
-                          number, problem_of, roof_gbps)
+from measurements import (GROUPS, LARGE, MISSING, NARROW, ODD, PROGRESSION, ROOT, SWEEP, WIDE, WIDTHS, DataError, Problem, count,
+                          geometric_mean, number, problem_of, roof_gbps)
 from profile_chapter import profile_rows
 
 FIGURES = Path("notebooks/figures")
@@ -478,14 +479,18 @@ def peers_table(book, kind):
     affine = "weight and bias" if kind == "layer" else "weight"
     return [*lines, f"Microseconds, {KINDS[kind]} with {affine}, cold L2; the fastest in bold. Ours is what the "
             "dispatch chooses, or the fastest chapter where the dispatch was not measured. The roof: forward "
-            f"{ROOFS['fwd']}, backward {ROOFS['bwd']}. {book.about_peers(kind)} {provenance(timed)}."]
+            f"{ROOFS['fwd']}, backward {ROOFS['bwd']}. {book.about_peers(kind, shapes_of(kind))} {provenance(timed)}."]
 
 
 def shown_pairs(book, direction, kind):
     """The rows of book.against_peers() on the problems of `make peers`, in their order."""
     of_problem = {problem_of(row): row for row in book.against_peers(direction, kind)}
-    shapes = [shape._replace(kind=kind) for shape in peers.SHAPES]
-    return [of_problem[problem] for problem in shapes if problem in of_problem]
+    return [of_problem[problem] for problem in shapes_of(kind) if problem in of_problem]
+
+
+def shapes_of(kind):
+    """The problems of `make peers`."""
+    return [shape._replace(kind=kind) for shape in peers.SHAPES]
 
 
 def peers_line(pair, theirs, names):
@@ -512,6 +517,48 @@ def results(book):
             f"Median of launches with a cold L2, ours and the peers in one run. {provenance([p for _, p in pairs])}."]
 
 
+def width_pairs(book):
+    """The rows of book.against_peers() on the widths that models have, at 128 MiB a tensor."""
+    return [row for direction in DIRECTIONS for kind in KINDS for row in book.against_peers(direction, kind)
+            if problem_of(row) in WIDTHS]
+
+
+def widths_picture(book, file):
+    pairs = width_pairs(book)
+    if not pairs:
+        return ["Not measured yet."]
+    figure = Path(os.path.relpath(book.root / FIGURES / "widths.svg", file.parent)).as_posix()
+    return [f"![{plots.widths_words(pairs)}]({figure})"]
+
+
+def widths_table(book):
+    """Every width: our share of the roof and our time over the fastest peer's."""
+    pairs = width_pairs(book)
+    if not pairs:
+        return ["Not measured yet."]
+    groups = plots.by(pairs, lambda row: (row["direction"], row["kind"], row["dtype"]))
+    lines = []
+    for (direction, kind, dtype), own in groups.items():
+        ratios, shares = ([row[value] for row in own] for value in ("ratio", "of_roof"))
+        lines.append(f"- {DIRECTIONS[direction].capitalize()}, {KINDS[kind]}, {dtype}: our time is "
+                     f"{geometric_mean(ratios):.2f} of the fastest peer's in the geometric mean of {len(own)} widths, "
+                     f"{min(ratios):.2f} to {max(ratios):.2f}; {min(shares):.1f} to {max(shares):.1f} % of the roof.")
+    for dtype in dict.fromkeys(row["dtype"] for row in pairs):
+        shown = {key[:2]: {row["cols"]: row for row in own} for key, own in groups.items() if key[2] == dtype}
+        heads = [head for direction, kind in shown for name in [f"{DIRECTIONS[direction]}, {kind}"]
+                 for head in (f"{name}: % of the roof", "ours / fastest peer", "which")]
+        rows = [[str(cols), *(cell for own in shown.values() for cell in width_cells(own.get(cols)))]
+                for cols in sorted({cols for own in shown.values() for cols in own})]
+        lines += ["", f"<details><summary>{dtype}, width by width</summary>", "",
+                  *markdown(["columns", *heads], rows, left=()), "", "</details>"]
+    about = dict.fromkeys(book.about_peers(kind, WIDTHS) for kind in dict.fromkeys(row["kind"] for row in pairs))
+    return [*lines, "", f"Tensors of 128 MiB. {' '.join(about)} {provenance(pairs)}."]
+
+
+def width_cells(row):
+    return [f"{row['of_roof']:.1f}", f"{row['ratio']:.2f}", row["peer"]] if row else [MISSING] * 3
+
+
 def against(book, kind):
     """The same in a sentence for each direction."""
     lines = []
@@ -526,10 +573,6 @@ def against(book, kind):
                 f"{min(ratios):.2f} to {max(ratios):.2f}, {geometric_mean(ratios):.2f} in the geometric mean"
                 + (f"; the roof's own would be {geometric_mean(roofs):.2f}." if roofs else "."))
     return lines or ["Not measured yet."]
-
-
-def geometric_mean(ratios):
-    return math.exp(sum(map(math.log, ratios)) / len(ratios))
 
 
 # --- Training ---
@@ -606,6 +649,7 @@ def make_table(book, file, request, where):
     of_all = {"map": lambda: chapter_map(book, file), "machine": lambda: machine(book),
               "progression": lambda: progression(book, file), "results": lambda: results(book),
               "training": lambda: training(book, file), "agreement": lambda: agreement_table(book),
+              "picture widths": lambda: widths_picture(book, file), "widths": lambda: widths_table(book),
               "agreement sum": lambda: [f"**{agreement.summary(agreement.cells(book.root))}.**"]}
     if request in of_all:
         return of_all[request]()
@@ -667,6 +711,7 @@ def figures(book):
     return [(FIGURES / "progression.svg", chapters, plots.progression),
             (FIGURES / "sweep.svg", sweep, plots.sweep),
             (FIGURES / "peers.svg", beside, plots.peers_map),
+            (FIGURES / "widths.svg", width_pairs(book), plots.widths),
             (FIGURES / "training.svg", book.training_rows(), plots.training)]
 
 

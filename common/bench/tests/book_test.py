@@ -152,6 +152,8 @@ class Choose(unittest.TestCase):
         self.assertEqual((ours, peers), ([("fwd02", 8.0), ("fwd01", 21.0)], [("torch", 9.0)]))
         for words in ("in one run", "2026-01-02", "PyTorch 2.11", "QuACK 0.6"):
             self.assertIn(words, chosen.about_peers())
+            self.assertIn(words, chosen.about_peers(problems=[PROGRESSION]))
+        self.assertIn("No run has peers", chosen.about_peers(problems=[PROGRESSION._replace(rows=1)]))
         pair, = chosen.against_peers("fwd")
         self.assertEqual((pair["title"], pair["peer"], pair["ratio"]), ("Two", "torch", 8 / 9))
 
@@ -162,7 +164,7 @@ class Choose(unittest.TestCase):
             self.assertEqual(pair["chapter"], chapter)
 
     def test_a_problem_is_shown_only_where_one_run_has_both(self):
-        later, other = {"run": "2026-01-04T00:00:00Z", "date": "2026-01-04"}, {"rows": 8, "cols": 8}
+        later, other = {"run": "2026-01-04T00:00:00Z", "date": "2026-01-04", "roof": 1900.0}, {"rows": 8, "cols": 8}
         ours, peers, chosen = self.contend(
             peer("torch", "forward", 7.0, problem=other), peer("dispatch", "forward", 6.0, problem=other, **later),
             peer("liger", "forward", 9.5), *self.OWN, self.TORCH, peer("torch", "forward", 5.0, **later))
@@ -172,6 +174,20 @@ class Choose(unittest.TestCase):
         ours, peers, _ = self.contend(*self.OWN, self.TORCH, peer("dispatch", "forward", 7.5, chosen="fwd01", **later),
                                       peer("torch", "forward", 8.5, **later))
         self.assertEqual((ours, peers), ([("fwd01", 7.5)], [("torch", 8.5)]))
+
+    def test_calls_whose_roofs_agree_are_joined_and_a_run_s_own_times_count_more(self):
+        def of(run, roof, provider, median, **more):
+            return peer(provider, "forward", median, run=f"2026-01-0{run}T00:00:00Z", roof=roof, **more)
+
+        ours, peers, chosen = self.contend(
+            of(3, 2000.0, "dispatch", 8.0, chosen="fwd02"), of(3, 2000.0, "torch", 9.0), of(4, 1990.0, "torch", 7.0),
+            of(1, 1985.0, "liger", 9.4), of(2, 2015.0, "liger", 9.5), of(4, 2030.0, "quack", 5.0),
+            of(4, 2000.0, "apex", 4.0, commit="another"))
+        self.assertEqual((ours, peers), ([("fwd02", 8.0)], [("liger", 9.5), ("torch", 9.0)]))
+        self.assertIn("in one run or in calls whose roofs agree within 1 %", chosen.about_peers())
+        split = of(1, 2000.0, "dispatch", 8.0, chosen="fwd02"), of(2, 1990.0, "torch", 9.0)
+        self.assertEqual(self.contend(*split)[1], [("torch", 9.0)])
+        self.assertEqual(self.contend(split[0], of(2, 1970.0, "torch", 9.0))[:2], ([], []))
 
     def test_wrong_peers_warm_ones_and_times_with_the_host_s_are_left_out(self):
         ours, peers, _ = self.contend(*self.OWN, self.TORCH, peer("torch", "forward", 30.0, host="counted"),

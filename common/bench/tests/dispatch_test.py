@@ -1,4 +1,5 @@
-"""At every measured shape the dispatch's choice is within 3 % of the fastest chapter.
+"""At every measured shape, and at every width of the sets widths and smaller where chapters were measured beside
+peers, the dispatch's choice is within 3 % of the fastest chapter.
 
     .venv/bin/python -m pytest -s common/bench/tests/dispatch_test.py
 
@@ -11,10 +12,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from book import PEERS, is_right
 from catalogue import REMEDY, dispatched, load_catalogue
 from layernorm_chapters.library import DTYPES, KINDS, BackwardArgs, ForwardArgs, Library, Problem
 from measurements import Problem as Shape
-from measurements import load, problem_of
+from measurements import SETS, load, problem_of
+from peers import CHAPTER, is_ours
 from peers import DTYPES as DTYPE_NAMES
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -38,11 +41,31 @@ def passes(records, from_y):
     the chapters that start from y, which compete with no other. A copy is no pass."""
     found = {}
     for record in records:
-        if record["direction"] == "copy":
+        if record["direction"] == "copy" or "chapter" not in record:
             continue
         if record.get("backend") == "cuda" and set(record["options"]) <= OPTIONS and "median_us" in record:
             one = Pass(record["direction"], record["chapter"] in from_y, problem_of(record))
             found.setdefault(one, {})[record["chapter"]] = record["median_us"]
+    return found
+
+
+def passes_of_widths(records, from_y):
+    """The same of records of compare_peers.py, whose providers are chapters, on the sets of widths: those of the
+    newest run that has chapters there. What the dispatch needed counts for the chapter that it chose."""
+    widths, runs = {*SETS["widths"], *SETS["smaller"]}, {}
+    for record in records:
+        if (record.get("backend") == "cuda" and is_ours(record.get("provider", "")) and is_right(record)
+                and problem_of(record) in widths):
+            chapter = record.get("chosen") or record["provider"]
+            one = Pass(record["direction"], chapter in from_y, problem_of(record))
+            runs.setdefault(one, {}).setdefault(record["run"], []).append((chapter, record))
+    found = {}
+    for one, of_pass in runs.items():
+        with_chapters = [run for run, own in of_pass.items()
+                         if any(CHAPTER.fullmatch(record["provider"]) for _, record in own)]
+        if with_chapters:
+            newest = sorted(of_pass[max(with_chapters)], key=lambda pair: pair[1]["provider"] == pair[0])
+            found[one] = {chapter: record["median_us"] for chapter, record in newest}  # a chapter's own time last
     return found
 
 
@@ -100,6 +123,25 @@ def test_only_a_gpu_s_times_of_plain_passes_count():
     assert one.from_y and measured == {"bwd07": 3.0}
 
 
+def test_the_widths_beside_peers_are_held_against_their_chapters_of_both_kinds():
+    def record(provider, median, run="1", kind="rms", **fields):
+        shape = {"kind": kind, "dtype": "bf16", "rows": 16384, "cols": 4096, "options": {}}
+        return {"provider": provider, "direction": "backward", **shape, "median_us": median, "backend": "cuda", "run": run,
+                **fields}
+
+    records = [record("bwd12", 9.1), record("dispatch", 9.0, chosen="bwd12"), record("bwd11", 9.5), record("torch", 5.0),
+               record("dispatch", 8.0, "2", chosen="bwd12"), record("bwd11", 7.0, "0"), record("bwd09", 1.0, rows=8),
+               record("dispatch", 4.0, kind="layer", chosen="bwd14"), record("bwd13", 3.0, kind="layer"),
+               record("bwd15", 1.0, kind="layer", passed=False), record("dispatch", 1.0, chosen="bwd12", rows=8192, cols=8192),
+               record("bwd07", 2.0, kind="layer")]
+    found = passes_of_widths(records, {"bwd07"})
+    assert {(one.shape.kind, one.from_y): times for one, times in found.items()} == {
+        ("rms", False): {"bwd12": 9.1, "bwd11": 9.5}, ("layer", False): {"bwd14": 4.0, "bwd13": 3.0},
+        ("layer", True): {"bwd07": 2.0}}
+    layer = next(times for one, times in found.items() if one.shape.kind == "layer" and not one.from_y)
+    assert judge(layer, "bwd14") == "bwd14 is chosen, and needs 4.00 us; bwd13 needs 3.00"
+
+
 def test_the_dispatch_chooses_the_fastest_chapter_at_every_measured_shape(library):
     library = Library(library)
     if library.backend != "cpu":
@@ -109,8 +151,9 @@ def test_the_dispatch_chooses_the_fastest_chapter_at_every_measured_shape(librar
     named = dispatched(catalogue)
     measured = passes(load(ROOT / os.environ.get("LNC_DATA", "notebooks/data/h100.jsonl")).only().records, from_y)
     assert measured
+    beside_peers = [record for path in sorted(ROOT.glob(PEERS)) for record in load(path, backend="cuda").only().records]
     wrong = []
-    for one, times in sorted(measured.items()):
+    for one, times in [*sorted(measured.items()), *sorted(passes_of_widths(beside_peers, from_y).items())]:
         chosen = choice(library, one)
         print(row(one, times, chosen))
         if problem := judge(times, chosen):

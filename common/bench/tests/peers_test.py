@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from unittest import mock
 import compare_peers
 import measurements
 import peers
+import warm_caches
 from made_up import MADE_BY
 from measurements import Problem
 
@@ -47,8 +49,22 @@ class Requests(unittest.TestCase):
     def test_a_shape_has_the_type_that_it_names_or_that_is_asked_for(self):
         self.assertEqual(peers.parse_shapes("8x1024, f32:4×2048,8x1024"), [SMALL, WIDE])
         self.assertEqual(peers.parse_shapes("4x2048", "f32"), [WIDE])
+        self.assertEqual(peers.parse_shapes("8x1024", kinds=("rms", "layer")), [SMALL._replace(kind="rms"), SMALL])
         self.assertEqual(peers.parse_shapes(None), list(peers.SHAPES))
         self.assertEqual({shape.dtype for shape in peers.parse_shapes(None, "f16")}, {"f16"})
+
+    def test_a_set_has_its_own_kinds_and_types(self):
+        asked = compare_peers.problems_of(compare_peers.parse_arguments(["--set", "widths,smaller"]))
+        self.assertEqual({(problem.kind, problem.dtype) for problem in asked},
+                         {(kind, dtype) for kind in peers.KINDS for dtype in ("bf16", "f32")})
+        some = compare_peers.problems_of(compare_peers.parse_arguments("--set widths --dtype f32 --kind rms".split()))
+        self.assertEqual(set(some), {problem for problem in measurements.SETS["widths"]
+                                     if (problem.dtype, problem.kind) == ("f32", "rms")})
+        for words, said in (("--set nope", "nope is no set for peers; choose from progression, sweep"),
+                            ("--set fused", "fused is no set for peers"), ("--set widths --shapes 8x8", "its own shapes"),
+                            ("--set narrow --dtype f16", "has no problem"), ("--kind both", "both is no kind")):
+            with self.subTest(words), self.assertRaisesRegex(peers.RequestError, said):
+                compare_peers.problems_of(compare_peers.parse_arguments(words.split()))
 
     def test_small_tensors_take_turns_and_large_ones_need_not(self):
         self.assertEqual([peers.copies(size) for size in (16 << 10, 64 << 20, 256 << 20)], [32, 4, 1])
@@ -93,6 +109,7 @@ class Records(unittest.TestCase):
         self.assertNotIn("chosen", made)
         made = record("torch", "forward", peers.SHAPES[0]._replace(kind="rms"), 1.0, host="counted")
         self.assertEqual((made["set"], made["host"], made["problem"]["kind"]), ("peers", "counted", "rms"))
+        self.assertEqual(peers.set_of(measurements.SETS["smaller"][3]), "smaller")
 
     def test_a_wrong_result_has_no_time(self):
         made = record("torch", "forward", SMALL, rel_err=peers.rounded(float("nan"), 3))
@@ -116,14 +133,15 @@ class Records(unittest.TestCase):
 
 
 class Plan(unittest.TestCase):
-    def test_chapters_come_last_and_nobody_gets_what_it_does_not_take(self):
-        providers = [provider("dispatch"), provider("apex-fast", kinds=("layer",)),
-                     provider("fwd01", directions=("forward",)), provider("bwd01", directions=("backward",))]
-        tasks = compare_peers.plan(providers, [SMALL, WIDE], "rms", peers.DIRECTIONS)
+    def test_a_problem_has_all_its_contenders_the_chapters_last_and_nobody_gets_what_it_does_not_take(self):
+        providers = [provider("fwd01", directions=("forward",)), provider("bwd01", directions=("backward",)),
+                     provider("dispatch"), provider("apex-fast", kinds=("layer",))]
+        tasks = compare_peers.plan(providers, [SMALL._replace(kind="rms"), WIDE], peers.DIRECTIONS)
         self.assertEqual([(problem.cols, direction[:3], each.name) for problem, direction, each in tasks],
-                         [(1024, "for", "dispatch"), (1024, "bac", "dispatch"), (2048, "for", "dispatch"),
-                          (2048, "bac", "dispatch"), (1024, "for", "fwd01"), (1024, "bac", "bwd01"),
-                          (2048, "for", "fwd01"), (2048, "bac", "bwd01")])
+                         [(1024, "for", "dispatch"), (1024, "for", "fwd01"), (1024, "bac", "dispatch"),
+                          (1024, "bac", "bwd01"), (2048, "for", "dispatch"), (2048, "for", "apex-fast"),
+                          (2048, "for", "fwd01"), (2048, "bac", "dispatch"), (2048, "bac", "apex-fast"),
+                          (2048, "bac", "bwd01")])
 
     def test_a_provider_that_does_not_load_is_listed(self):
         def fails(error):
@@ -140,6 +158,53 @@ class Plan(unittest.TestCase):
                          ["Not compared:", "  liger: No module named 'liger'; pip install liger",
                           "  quack: libx.so: undefined symbol; pip install quack"])
         self.assertEqual(peers.missing_lines([]), [])
+
+
+    def test_what_a_file_has_of_this_commit_and_device_is_not_measured_again(self):
+        tasks = compare_peers.plan([provider("torch"), provider("liger")], [SMALL, WIDE], ["forward"])
+        left = lambda path, host="hidden", **made: [  # noqa: E731
+            (problem.cols, each.name)
+            for problem, _, each in compare_peers.not_measured(tasks, path, {**MADE_BY, **made}, host)]
+        everything = [(1024, "torch"), (1024, "liger"), (2048, "torch"), (2048, "liger")]
+        with tempfile.TemporaryDirectory() as directory:
+            path = Path(directory) / "a.jsonl"
+            self.assertEqual(left(path), everything)
+            journal = compare_peers.Journal(path)
+            journal.add(record("torch", "forward", SMALL, 5.0))
+            journal.add(record("liger", "forward", WIDE))  # it was wrong, and would be again
+            journal.add(record("liger", "backward", SMALL, 5.0))
+            self.assertEqual(left(path), everything[1:3])
+            self.assertEqual(left(path, commit="d"), everything)
+            self.assertEqual(left(path, device="another"), everything)
+            self.assertEqual(left(path, host="counted"), everything)
+
+    def test_an_estimate_grows_with_the_problems_and_needs_neither_a_gpu_nor_a_peer(self):
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            self.assertEqual(compare_peers.main("--set widths,smaller --estimate --warm-caches 4".split()), 0)
+            self.assertEqual(compare_peers.main("--shapes 8x1024 --providers torch,fwd01 --estimate".split()), 0)
+        lines = out.getvalue().splitlines()
+        self.assertIn("228 problems, 456 comparisons, 2736 measurements", lines[0])
+        self.assertIn(" minutes in 4 (assumed)", lines[2])
+        self.assertIn("1 problems, 2 comparisons, 3 measurements", lines[3])
+
+
+def note_it(directory_and_number):
+    directory, number = directory_and_number
+    if number == 1:
+        os._exit(3)  # as a process that lost its device
+    (Path(directory) / str(number)).touch()
+    if number == 9:
+        time.sleep(600)
+
+
+class Warming(unittest.TestCase):
+    def test_a_process_that_dies_takes_one_problem_with_it_and_one_that_hangs_is_ended(self):
+        with tempfile.TemporaryDirectory() as directory:
+            done = warm_caches.warm([(directory, number) for number in range(6)], note_it, 1, 60)
+            self.assertEqual((done, {path.name for path in Path(directory).iterdir()}), (5, {"0", "2", "3", "4", "5"}))
+            start = time.monotonic()
+            self.assertEqual(warm_caches.warm([(directory, 9)], note_it, 2, 3), 0)
+            self.assertLess(time.monotonic() - start, 30)
 
 
 class Tables(unittest.TestCase):
@@ -166,13 +231,13 @@ class Measuring(unittest.TestCase):
         clock = SimpleNamespace(median=lambda run, count: 5.0, samples=lambda run, count: ([5.0] * count, True))
         stub = SimpleNamespace(roof=lambda *_: SimpleNamespace(us=4.0, bytes=99), synchronize=lambda: None,
                                check=lambda *_: SimpleNamespace(passed=True, rel_err=0.0, why=""))
-        options = SimpleNamespace(kind="rms", samples=3, with_launch=True)
+        options = SimpleNamespace(samples=3, with_launch=True)
         with tempfile.TemporaryDirectory() as directory, mock.patch.dict(sys.modules, peer_clock=stub):
             journal = compare_peers.Journal(Path(directory) / "a")
             prepares = {"torch": lambda direction, one: lambda: (dx,)}
             comparison = compare_peers.Comparison(options, prepares, journal, MADE_BY, clock, clock)
             comparison.inputs = [inputs, inputs]
-            comparison.measure(SMALL, "backward", SimpleNamespace(name="torch", from_y=False, note=""))
+            comparison.measure(SMALL._replace(kind="rms"), "backward", SimpleNamespace(name="torch", from_y=False, note=""))
             found = measurements.load(journal.path).find("torch", SMALL._replace(kind="rms"), "backward", host="counted")
         self.assertEqual((found["operator_bytes"], found["roof_bytes"], found["roof_us"]), (8 * 1024 * 8, 99, 4.0))
         self.assertEqual((found["eps"], found["seed"], found["rel_err"], found["late"]), (1e-6, 7, 0.0, True))
@@ -181,7 +246,7 @@ class Measuring(unittest.TestCase):
 
 class Interruption(unittest.TestCase):
     def comparison(self, directory, budget=100.0):
-        options = SimpleNamespace(kind="layer", budget=budget, with_launch=False, samples=3, json=Path(directory) / "a")
+        options = SimpleNamespace(budget=budget, with_launch=False, samples=3, json=Path(directory) / "a")
         clock = SimpleNamespace(warm_up=lambda: None)
         return compare_peers.Comparison(options, {}, compare_peers.Journal(options.json), MADE_BY, clock, clock)
 
@@ -194,7 +259,7 @@ class Interruption(unittest.TestCase):
                     raise KeyboardInterrupt
                 comparison.journal.add(record(provider.name, direction, problem, 5.0))
 
-            tasks = compare_peers.plan([provider("torch")], [SMALL], "layer", peers.DIRECTIONS)
+            tasks = compare_peers.plan([provider("torch")], [SMALL], peers.DIRECTIONS)
             with mock.patch.object(comparison, "attempt", attempt), contextlib.redirect_stderr(io.StringIO()):
                 with self.assertRaises(KeyboardInterrupt):
                     comparison.run(tasks)
@@ -203,12 +268,49 @@ class Interruption(unittest.TestCase):
             self.assertIn("Interrupted; what was measured is kept.\nRecords written: 1, to", out.getvalue())
             self.assertEqual(len(measurements.load(comparison.options.json).records), 1)
 
+    def test_where_the_device_is_lost_a_record_keeps_the_next_call_from_losing_it_again(self):
+        def lost():
+            raise RuntimeError("an illegal memory access was encountered")
+
+        tasks = compare_peers.plan([provider("torch"), provider("liger")], [SMALL], ["forward"])
+        with tempfile.TemporaryDirectory() as directory:
+            comparison = self.comparison(directory)
+            with mock.patch.dict(sys.modules, peer_clock=SimpleNamespace(synchronize=lost)), \
+                    mock.patch.object(comparison, "prepare_inputs", mock.Mock(side_effect=RuntimeError("misaligned"))), \
+                    contextlib.redirect_stderr(io.StringIO()), self.assertRaisesRegex(RuntimeError, "illegal memory"):
+                comparison.run(tasks)
+            found = measurements.load(comparison.journal.path).records
+            self.assertEqual([(one["provider"], one["passed"], one["error"]) for one in found],
+                             [("torch", False, "misaligned")])
+            self.assertEqual([task[2].name for task in
+                              compare_peers.not_measured(tasks, comparison.journal.path, MADE_BY, "hidden")], ["liger"])
+
     def test_a_spent_budget_starts_nothing_new(self):
         with tempfile.TemporaryDirectory() as directory:
             comparison = self.comparison(directory, budget=-1.0)
-            tasks = compare_peers.plan([provider("torch"), provider("liger")], [SMALL, WIDE], "layer", ["forward"])
+            tasks = compare_peers.plan([provider("torch"), provider("liger")], [SMALL, WIDE], ["forward"])
             comparison.run(tasks)
             with contextlib.redirect_stdout(io.StringIO()) as out:
                 compare_peers.report(comparison, [], interrupted=False)
             self.assertIn("Not started, because --budget -1 was spent: torch forward, bf16, 8 × 1024; liger forward, "
                           "bf16, 8 × 1024; and 2 more.", out.getvalue())
+
+    def test_a_problem_that_may_outlast_the_budget_is_not_started_and_one_that_is_started_has_all_its_contenders(self):
+        now, attempted = [0.0], []
+
+        def attempt(problem, direction, provider):
+            attempted.append((problem.cols, provider.name))
+            now[0] += 20.0
+
+        problems = [SMALL._replace(cols=cols) for cols in (1, 2, 3)]
+        tasks = compare_peers.plan([provider("torch"), provider("liger")], problems, ["forward"])
+        with tempfile.TemporaryDirectory() as directory, mock.patch.object(compare_peers.time, "monotonic", lambda: now[0]):
+            comparison = self.comparison(directory, budget=110.0)
+            with mock.patch.object(comparison, "attempt", attempt), contextlib.redirect_stderr(io.StringIO()):
+                comparison.run(tasks)
+                self.assertEqual(attempted, [(1, "torch"), (1, "liger"), (2, "torch"), (2, "liger")])
+                self.assertEqual([(problem.cols, each.name) for problem, _, each in comparison.unstarted],
+                                 [(3, "torch"), (3, "liger")])
+                attempted.clear()
+                comparison.run(tasks, start=now[0] - 35)  # as much went to compiling
+                self.assertEqual(attempted, [(1, "torch"), (1, "liger")])

@@ -22,6 +22,7 @@ import measurements  # noqa: E402
 import peer_clock  # noqa: E402
 import peer_providers  # noqa: E402
 import peers  # noqa: E402
+import warm_caches  # noqa: E402
 from layernorm_chapters.library import Library, LibraryError  # noqa: E402
 from measurements import Problem  # noqa: E402
 
@@ -81,6 +82,11 @@ class Reference(unittest.TestCase):
             self.assertTrue(torch.equal(inputs.from_y().y, y))
             self.assertTrue(peer_clock.check("forward", inputs, (y,)).passed)
         self.assertEqual([(s.start, s.stop) for s in peer_clock.chunks(5, 10, 20)], [(0, 2), (2, 4), (4, 5)])
+
+    def test_the_roof_moves_all_but_the_last_half_word(self):
+        for numbers, words in ((6, 3), (7, 3)):
+            self.assertEqual(peer_clock.in_words(torch.zeros(1, numbers, dtype=torch.bfloat16)).numel(), words)
+        self.assertEqual(peer_clock.in_words(torch.zeros(5, 1)).numel(), 5)
 
     def test_what_is_wrong_is_found(self):
         inputs = peer_providers.make_inputs("layer", Problem("bf16", 4000, 64), DEVICE)
@@ -148,7 +154,7 @@ def failing(direction, inputs):
 def comparison(prepares, samples=3):
     with tempfile.TemporaryDirectory() as directory, contextlib.redirect_stderr(io.StringIO()), \
             mock.patch.object(peer_clock, "triton", peer_clock.triton if DEVICE == "cuda" else None):
-        options = SimpleNamespace(kind="layer", budget=600, with_launch=False, samples=samples)
+        options = SimpleNamespace(budget=600, with_launch=False, samples=samples)
         journal = compare_peers.Journal(Path(directory) / "peers.jsonl")
         made_by = {"device": "a device", "run": "now"}
         clock = peer_clock.Clock() if DEVICE == "cuda" else WallClock()
@@ -186,7 +192,7 @@ class Run(unittest.TestCase):
         prepares, missing = compare_peers.load_all(ours + theirs)
         self.assertEqual(missing, [])
         with comparison(prepares) as compared:
-            compared.run(compare_peers.plan(ours + theirs, PROBLEMS, "layer", peers.DIRECTIONS))
+            compared.run(compare_peers.plan(ours + theirs, PROBLEMS, peers.DIRECTIONS))
             with contextlib.redirect_stdout(io.StringIO()) as out:
                 compare_peers.report(compared, missing, interrupted=False)
             found = measurements.load(compared.journal.path)
@@ -207,6 +213,56 @@ class Run(unittest.TestCase):
         self.assertIn("wrong", text)
         self.assertIn("failing: no kernel image (forward, f32, 33 × 264; backward, f32, 33 × 264; and 4 more)", text)
         self.assertIn("broken: y is wrong: relative error 1.0e+00", text)
+
+
+class Caches(unittest.TestCase):
+    def test_a_worker_runs_each_peer_once_in_each_direction_and_a_failure_ends_nothing(self):
+        calls = []
+
+        def prepare(name):
+            def of_inputs(direction, inputs):
+                calls.append((name, direction, inputs.kind, tuple(inputs.x.shape)))
+                return failing(direction, inputs) if name == "failing" else lambda: None
+            return of_inputs
+
+        there = [peer_providers.Provider(name, lambda name=name: prepare(name), "", "", **more)
+                 for name, more in (("failing", {}), ("liger", {}), ("not asked for", {}), ("fast", {"kinds": ("layer",)}))]
+        there.append(peer_providers.Provider("gone", peer_providers.load_apex_fast, "", ""))
+        with mock.patch.object(peer_providers, "PEERS", there), mock.patch.object(warm_caches, "KEPT", {}):
+            warm_caches.Compile(["gone", "failing", "liger", "fast", "dispatch"], peers.DIRECTIONS, DEVICE)(
+                Problem("bf16", 3, 8, "rms"))
+        self.assertEqual(calls, [(name, direction, "rms", (3, 8)) for name in ("failing", "liger")
+                                 for direction in peers.DIRECTIONS])
+
+    def test_whatever_is_chosen_by_timing_can_be_chosen_without(self):
+        kernel, ran = SimpleNamespace(configs=[1, 2], _do_bench=None), []
+        module = SimpleNamespace(kernel=kernel, other=3)
+        with mock.patch.dict(peer_providers.sys.modules, {"flash_attn.ops.triton.layer_norm": module}):
+            peer_providers.choose_without_timing()
+        self.assertEqual(len(kernel._do_bench(lambda: ran.append(1), quantiles=(0.5, 0.2, 0.8))), 3)
+        self.assertEqual(ran, [1])
+
+    def test_configurations_that_must_spill_are_not_compiled(self):
+        configs = [SimpleNamespace(num_warps=warps) for warps in (1, 2, 4, 8, 16, 32)]
+        kernel = SimpleNamespace(configs=configs, early_config_prune=None)
+        peer_providers.leave_out_spills(SimpleNamespace(kernel=kernel, other=3))
+        for block, least in ((1024, 1), (4096, 1), (8192, 2), (32768, 8), (1 << 20, 1)):  # of the last, all would
+            left = kernel.early_config_prune(configs, {"BLOCK_N": block, "N": block})
+            self.assertEqual(left[0].num_warps, least)
+            self.assertEqual(left[-1].num_warps, 32)
+        self.assertEqual(kernel.early_config_prune(configs, {}), configs)
+
+    def test_tensors_that_nobody_checks_are_those_of_the_problem(self):
+        for kind in peers.KINDS:
+            problem = Problem("bf16", 5, 8, kind)
+            ours, theirs = peer_providers.unchecked_inputs(problem, DEVICE), peer_providers.make_inputs(
+                kind, problem, DEVICE)
+            for name, value in vars(theirs).items():
+                other = getattr(ours, name)
+                if isinstance(value, torch.Tensor):
+                    self.assertEqual((value.shape, value.dtype), (other.shape, other.dtype), name)
+                elif name != "seed":
+                    self.assertEqual(value, other, name)
 
 
 class Training(unittest.TestCase):

@@ -1,15 +1,16 @@
 """The figures: drawn from made-up data, every word inside the picture and none over another."""
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
 import plots
 import pytest
-from book import Book, Chapter
+from book import KINDS, Book, Chapter
 from made_up import DEVICE, EMULATED, jsonl, peer, profile, record, records, training
 from matplotlib.text import Text
-from measurements import PROGRESSION, SWEEP, load, load_training
+from measurements import PROGRESSION, SWEEP, WIDTHS, load, load_training
 from profile_chapter import load_profiles
 
 DIRECTIONS = ("fwd", "bwd")
@@ -38,6 +39,18 @@ def make_book(chapters, backend="cuda", device=DEVICE):
                 load_text(load, jsonl(*peers)),
                 load_text(load_training, jsonl(*(r for dtype in ("bf16", "f32") * bool(chapters)
                                                  for r in training(dtype, device=device)))))
+
+
+def rows_of_widths(widths=(64, 192, 768, 1152, 4096, 16384), device=DEVICE, kinds=("layer", "rms")):
+    """What book.against_peers() returns of 128 MiB with these widths, in both directions, kinds and types."""
+    made = []
+    for place, problem in enumerate(one for one in WIDTHS if one.cols in widths and one.kind in kinds):
+        for direction in ("forward", "backward"):
+            shape = {"problem": problem._asdict() | {"options": {}}, "device": device}
+            made += [peer(name, direction, us + place % 5, **shape, **({"chosen": "fwd01"} if name == "dispatch" else {}))
+                     for name, us in (("dispatch", 140.0), ("torch", 170.0), ("torch.compile", 150.0))]
+    book = replace(make_book(0), peers=load_text(load, jsonl(*made)))
+    return [row for direction in DIRECTIONS for kind in kinds for row in book.against_peers(direction, kind)]
 
 
 def drawings(book):
@@ -93,6 +106,30 @@ def test_readmes_figures_can_be_read_in_its_column_and_say_what_they_show():
         assert not small, name
         assert figure.get_size_inches()[0] * 96 <= 948, name
         assert {"training": "ours", "map": "forward 0.91"}.get(name, "fwd") in figure.get_label(), name
+
+
+@pytest.mark.parametrize("kinds", [("layer", "rms"), ("rms",)])
+def test_the_widths_are_drawn_for_both_directions_beside_the_roof_and_the_fastest_peer(kinds):
+    rows = rows_of_widths(kinds=kinds)
+    assert len(rows) == 6 * 2 * 2 * len(kinds)
+    figure = plots.widths(rows)
+    check_words("widths", figure)
+    words = [text for text, _ in texts_of(figure)]
+    for title in ("forward: % of a copy", "backward: % of a triad", "forward: ours / fastest peer"):
+        assert title in words
+    assert f"128 MiB, cold L2, on {DEVICE}" in figure.get_suptitle() and "fastest peer's time" in figure.get_suptitle()
+    assert len(figure.axes) == 4
+    for axes in figure.axes:
+        curves = {line.get_label(): len(line.get_xdata()) for line in axes.lines if len(line.get_xdata()) > 2}
+        assert curves == {f"{KINDS[kind]}, {dtype}": 6 for kind in kinds for dtype in ("bf16", "f32")}
+    assert "of torch, torch.compile, at 6 widths from 64 to 16384 columns" in figure.get_label()
+    assert not [text for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip()
+                and text.get_fontsize() < 10]
+
+
+def test_one_width_alone_is_no_picture(capsys):
+    assert plots.widths(rows_of_widths((4096,))) is None
+    assert "hold no width of the list" in capsys.readouterr().out
 
 
 def test_emulated_times_are_labelled_and_stand_alone(capsys):

@@ -163,6 +163,19 @@ class Sets(InDirectory):
         for problem in measurements.WIDE[1:]:
             self.assertEqual(problem.rows * problem.cols, {"f32": 1 << 27, "bf16": 1 << 28}[problem.dtype])
 
+    def test_the_sets_of_widths_hold_as_many_whole_rows_as_fit_each_of_both_types_and_kinds(self):
+        for name, sizes in (("widths", {128}), ("smaller", {64, 8})):
+            problems, mib = measurements.SETS[name], 1 << 20
+            self.assertEqual(len(set(problems)), len(problems))
+            of_width = {}
+            for problem in problems:
+                row = problem.cols * {"f32": 4, "bf16": 2}[problem.dtype]
+                fits = [size for size in sizes if size * mib - row < problem.rows * row <= size * mib]
+                self.assertEqual(len(fits), 1, problem)
+                of_width.setdefault((problem.cols, *fits), []).append((problem.dtype, problem.kind))
+            for found in of_width.values():
+                self.assertEqual(sorted(found), [(dtype, kind) for dtype in ("bf16", "f32") for kind in ("layer", "rms")])
+
 
 class Catalogue(InDirectory):
     def test_what_is_no_list_is_a_sentence(self):
@@ -507,9 +520,31 @@ class Tables(InDirectory):
         self.assertIn("the roof's own would be 0.84.\n", text)
         self.assertNotIn("ackward, ", text)  # which no peer was measured on
 
-    def test_a_peer_of_another_run_or_problem_than_ours_is_not_shown(self):
+    def test_every_width_is_said_tabled_and_drawn_by_one_rule_and_nothing_without_records(self):
+        marks = "<!-- table: widths -->\n<!-- end table -->\n<!-- table: picture widths -->\n<!-- end table -->\n"
+        made = [peer(name, direction, us, problem=problem._asdict() | {"options": {}})
+                for problem in measurements.WIDTHS if problem.cols in (768, 1024) for direction in ("forward", "backward")
+                for name, us in (("dispatch", 150.0), ("torch", 200.0), ("liger", 170.0 + problem.cols / 100))]
+        made += [peer(name, "forward", 9.0, problem={"dtype": "bf16", "rows": 1032444, "cols": 65})
+                 for name in ("dispatch", "torch")]  # nobody's width
+        path = self.root / tables.FIGURES / "widths.svg"
+        for entries, drawn in (([], False), (made, True)):
+            self.write("notebooks/data/peers_h100.jsonl", jsonl(*entries))
+            self.write("README.md", marks)
+            status, out, err = self.run_tables()
+            self.assertEqual((status, path.exists()), (0, drawn), out + err)
+            text = (self.root / "README.md").read_text()
+            self.assertEqual(text.count("Not measured yet."), 0 if drawn else 2)
+        self.assertIn("- Forward, RMS norm, f32: our time is 0.84 of the fastest peer's in the geometric mean of 2 widths, "
+                      "0.83 to 0.84; ", text)
+        self.assertEqual(text.count("| 768 | 89.5 | 0.84 | liger | 89.5 | 0.84 | liger |"), 2)
+        self.assertNotIn("| 65 |", text)
+        self.assertIn("](notebooks/figures/widths.svg)", text)
+        self.assertIn(plots.digest(tables.width_pairs(book.open_book(self.root))), path.read_text())
+
+    def test_a_peer_of_another_gpu_s_state_or_problem_than_ours_is_not_shown(self):
         own = peer("dispatch", "forward", 8.0, chosen="fwd01")
-        for other in (peer("torch", "forward", 30.0, run="later"), peer("torch", "forward", 30.0, problem={"rows": 7})):
+        for other in (peer("torch", "forward", 30.0, run="later", roof=1900.0), peer("torch", "forward", 30.0, problem={"rows": 7})):
             text = self.peers(own, other)
             self.assertEqual(text.count("Not measured yet."), 2)
             self.assertNotIn("30.00", text)

@@ -1,0 +1,239 @@
+#!/usr/bin/env python3
+"""Holds the measured times of the widths against the targets of this project.
+
+    python3 common/bench/targets.py                # of notebooks/data/peers*.jsonl
+    python3 common/bench/targets.py FILE …         # of these files, which compare_peers.py wrote
+    python3 common/bench/targets.py --all FILE …   # names every problem that misses a target, not the worst eight
+
+A line a target: met or missed, by how much, and where. Ours, the fastest peer and the roof are those of the tables
+(peers.side_by_side). The share of the roof is of the time that a copy (forward) or a triad (backward) takes for the
+bytes that the operator must move. Exit status 0 where every target is met at every problem, 1 where one is missed or
+not measured everywhere, 2 where the files cannot be used.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import measurements
+from book import KINDS, PEERS, fastest, is_right, own_choice, provenance
+from measurements import ROOT, SETS, WIDTHS, DataError, Problem, geometric_mean, problem_of, size_of
+from peers import is_ours, side_by_side
+
+MIB = 1 << 20
+LARGEST = Problem.of("f32", 512, 262144)  # 512 MiB, of the set "wide"
+
+
+class Standing(NamedTuple):
+    """Ours on one problem, beside the fastest peer and the roof."""
+
+    direction: str
+    problem: Problem
+    us: float
+    roof_us: float | None  # for the operator's bytes
+    peer_us: float | None
+
+    @property
+    def share(self):
+        """Percent of the roof."""
+        return self.roof_us and 100 * self.roof_us / self.us
+
+    @property
+    def of_peer(self):
+        return self.peer_us and self.us / self.peer_us
+
+    @property
+    def times_roof(self):
+        return self.roof_us and self.us / self.roof_us
+
+
+def standings(records):
+    """{(direction, problem): Standing} of one device's records."""
+    found = {}
+    for record in records:
+        if "provider" in record and is_right(record) and measurements.condition(record) == ("cold", "hidden"):
+            found.setdefault((record["direction"], problem_of(record)), []).append(record)
+    made = {key: standing(*key, own) for key, own in found.items()}
+    return {key: one for key, one in made.items() if one}
+
+
+def standing(direction, problem, records):
+    together = side_by_side(records) or newest_run([one for one in records if is_ours(one["provider"])])
+    ours = [record for record in together if is_ours(record["provider"]) and record["provider"] != "dispatch-from-y"]
+    if not ours:
+        return None
+    own, theirs = own_choice(ours), [record for record in together if not is_ours(record["provider"])]
+    roof = own["roof_us"] * own["operator_bytes"] / own["roof_bytes"] if own.get("roof_us") else None
+    return Standing(direction, problem, own["median_us"], roof, fastest(theirs)["median_us"] if theirs else None)
+
+
+def newest_run(records):
+    last = max((record.get("run", "") for record in records), default="")
+    return [record for record in records if record.get("run", "") == last]
+
+
+# --- The targets ---
+
+
+def mib(problem):
+    """Of one tensor; its rows are whole, so that it may lack a part of the last."""
+    return -(-size_of(problem) // (8 * MIB)) * 8
+
+
+def in_sets(*sizes):
+    """Of the widths' sets those with so many MiB a tensor."""
+    problems = [problem for name in ("widths", "smaller") for problem in SETS[name]]
+    return [problem for problem in problems if mib(problem) in sizes]
+
+
+class Target(NamedTuple):
+    words: str
+    direction: str
+    problems: list
+    value: Callable  # of a Standing; None where it cannot be told
+    limit: float
+    at_least: bool = False  # else at most
+
+    def missed_by(self, value):
+        """Above 0 where it is missed."""
+        return self.limit - value if self.at_least else value - self.limit
+
+
+class Mean(NamedTuple):
+    """The geometric mean of a value over problems, which is at most the limit."""
+
+    words: str
+    direction: str
+    problems: list
+    value: Callable
+    limit: float
+
+
+def at(sizes, low=1, high=1 << 30, more=lambda cols: True):
+    return [problem for problem in in_sets(*sizes) if low <= problem.cols <= high and more(problem.cols)]
+
+
+def thousands(cols):
+    return cols % 1024 == 0 and cols <= 8192
+
+
+def of_list(kind, dtype):
+    """The widths that models have."""
+    return [problem for problem in WIDTHS if (problem.kind, problem.dtype) == (kind, dtype)]
+
+
+def share(one):
+    return one.share
+
+
+def of_peer(one):
+    return one.of_peer
+
+
+def targets():
+    middle, round_widths = at([128], 256, 16384), at([128], more=thousands)
+    outside = [*at([128], high=255), *at([128], low=16385)]
+    found = [
+        Target("128 MiB, from 256 columns on: % of the copy", "forward", at([128], low=256), share, 97, True),
+        Target("128 MiB, below 256 columns: % of the copy", "forward", at([128], high=255), share, 93, True),
+        Target("128 MiB: ours / fastest peer", "forward", at([128]), of_peer, 1.01),
+        Target("8 MiB: ours / fastest peer", "forward", at([8]), of_peer, 1.02),
+        Target("128 MiB, 256 to 16384 columns: % of the triad", "backward", middle, share, 93, True),
+        Target("128 MiB, below 256 and beyond 16384 columns: % of the triad", "backward", outside, share, 90, True),
+        Target("128 MiB, multiples of 1024 up to 8192: % of the triad", "backward", round_widths, share, 95, True),
+        Target("64 MiB: % of the triad", "backward", at([64]), share, 90, True),
+        Target("128 MiB: ours / fastest peer", "backward", at([128]), of_peer, 1.0),
+        Target("64 MiB: ours / fastest peer", "backward", at([64]), of_peer, 1.0),
+        Target("8 MiB: ours / fastest peer", "backward", at([8]), of_peer, 1.0),
+        Target("8 MiB: ours / triad", "backward", at([8]), lambda one: one.times_roof, 1.30),
+        Target(f"{LARGEST}: % of the triad", "backward", [LARGEST], share, 88, True)]
+    for dtype in ("bf16", "f32"):
+        found += [Mean(f"{dtype}, {KINDS['layer']}, the list at 128 MiB: mean of ours / fastest peer", "backward",
+                       of_list("layer", dtype), of_peer, 0.75),
+                  # ours / peer <= 1.08 triad / peer: in a mean over the same problems the peer's time falls out
+                  Mean(f"{dtype}, {KINDS['rms']}, the list at 128 MiB: mean of ours / triad", "backward",
+                       of_list("rms", dtype), lambda one: one.times_roof, 1.08)]
+    return found
+
+
+# --- The judgement ---
+
+
+def judge(target, found, most=8):
+    """(whether it is met everywhere, the line that says so)"""
+    values = {problem: value for problem in target.problems
+              if (one := found.get((target.direction, problem))) and (value := target.value(one))}
+    lacking = len(target.problems) - len(values)
+    gaps = f"; {lacking} of {len(target.problems)} problems not measured" if lacking else ""
+    start = f"{target.direction}, {target.words}"
+    if not values:
+        return False, f"unmeasured  {start}"
+    if isinstance(target, Mean):
+        mean = geometric_mean(list(values.values()))
+        met = mean <= target.limit
+        by = "" if met else f", missed by {mean - target.limit:.3f}"
+        return met and not lacking, f"{verdict(met)}  {start} at most {target.limit:g}: {mean:.3f}{by}{gaps}"
+    order = sorted(values, key=lambda problem: -target.missed_by(values[problem]))
+    missed = [problem for problem in order if target.missed_by(values[problem]) > 0]
+    start += f" at {'least' if target.at_least else 'most'} {target.limit:g}"
+    if not missed:
+        return not lacking, f"{verdict(True)}  {start}: {'least' if target.at_least else 'most'} " \
+                            f"{where(order[0], values)}, of {len(values)}{gaps}"
+    worst = "; ".join(where(problem, values) for problem in missed[:most])
+    worst += f"; and {len(missed) - most} more" if len(missed) > most else ""
+    return False, (f"{verdict(False)}  {start}: at {len(missed)} of {len(values)}, by up to "
+                   f"{digits(target.missed_by(values[missed[0]]), target)}: {worst}{gaps}")
+
+
+def verdict(met):
+    return "met   " if met else "MISSED"
+
+
+def digits(value, target):
+    return f"{value:.1f}" if target.at_least else f"{value:.3f}"
+
+
+def where(problem, values):
+    value = values[problem]
+    return f"{problem.dtype} {problem.kind} {problem.cols} ({value:.1f})" if value > 10 else (
+        f"{problem.dtype} {problem.kind} {problem.cols} ({value:.3f})")
+
+
+def report(records, most=8):
+    """(whether all is met, lines) for one device's records."""
+    found = standings(records)
+    judged = [judge(target, found, most) for target in targets()]
+    shown = [record for record in records if (record.get("direction"), problem_of(record)) in found]
+    return all(met for met, _ in judged), [provenance(shown), *(line for _, line in judged)]
+
+
+def main(argv, root=ROOT):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE")
+    parser.add_argument("--all", action="store_true", help="name every problem that misses a target")
+    options = parser.parse_args(argv)
+    try:
+        files = options.files or sorted(root.glob(PEERS))
+        records = [record for path in files for record in measurements.load(path, backend="cuda").records]
+    except DataError as error:
+        print(error, file=sys.stderr)
+        return 2
+    devices = {}
+    for record in records:
+        if "provider" in record:
+            devices.setdefault(record.get("device"), []).append(record)
+    if not devices:
+        print("no record of a GPU with providers is there; `make peers` measures some", file=sys.stderr)
+        return 2
+    all_met = True
+    for own in devices.values():
+        met, lines = report(own, 1 << 30 if options.all else 8)
+        all_met &= met
+        print("\n".join(lines))
+    return int(not all_met)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

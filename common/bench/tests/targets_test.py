@@ -1,0 +1,127 @@
+"""targets.py on made-up records: what is met, missed and not measured. No measured time is asserted here."""
+
+import contextlib
+import io
+import json
+import unittest
+
+import measurements
+import pytest
+import targets
+from made_up import jsonl, peer
+from measurements import Problem
+
+PROBLEMS = [*measurements.SETS["widths"], *measurements.SETS["smaller"], targets.LARGEST]
+DIRECTIONS = ("forward", "backward")
+
+
+def contender(provider, direction, problem, times_roof, **more):
+    """A record of who needs so many times the roof's time."""
+    size = measurements.size_of(problem) * {"forward": 2, "backward": 3}[direction]
+    return peer(provider, direction, times_roof * size / 2e6, problem=problem._asdict() | {"options": {}}, **more)
+
+
+def campaign(ours=1.01, theirs=1.5, without=(), **slower):
+    """Each problem with ours and two peers; `slower`: {"forward_4096": times the roof} of some of ours."""
+    made = []
+    for direction in DIRECTIONS:
+        for problem in PROBLEMS:
+            if problem.cols not in without:
+                us = slower.get(f"{direction}_{problem.cols}", ours)
+                made += [contender("dispatch", direction, problem, us, chosen=f"{direction[0]}wd01"),
+                         contender("torch", direction, problem, theirs), contender("liger", direction, problem, 3.0)]
+    return made
+
+
+class Judged(unittest.TestCase):
+    @pytest.fixture(autouse=True)
+    def in_directory(self, tmp_path):
+        self.path = tmp_path / "peers.jsonl"
+
+    def judge(self, records, *options):
+        """(exit status, lines) where these are the measured ones."""
+        self.path.write_text(jsonl(*records), encoding="utf-8")
+        with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+            status = targets.main([str(self.path), *options])
+        return status, (out.getvalue() + err.getvalue()).splitlines()
+
+    def test_all_is_met_where_ours_are_near_the_roof_and_ahead_of_the_peers(self):
+        status, lines = self.judge(campaign())
+        self.assertEqual(status, 0, lines)
+        self.assertIn("commit c", lines[0])
+        self.assertEqual(len(lines), 1 + len(targets.targets()))
+        self.assertTrue(all(line.startswith("met ") for line in lines[1:]), lines)
+        self.assertRegex(lines[1], r"^met     forward, 128 MiB, from 256 columns on: % of the copy at least 97: "
+                                   r"least \w+ \w+ \d+ \(99.0\), of 136$")
+
+    def test_a_missed_target_names_its_widths_the_worst_first_and_by_how_much(self):
+        status, lines = self.judge(campaign(forward_1000=1.04, forward_262144=1.06, forward_64=1.06))
+        self.assertEqual(status, 1)
+        missed = [line for line in lines if line.startswith("MISSED")]
+        self.assertEqual(missed, [
+            "MISSED  forward, 128 MiB, from 256 columns on: % of the copy at least 97: at 8 of 136, by up to 2.7: "
+            "bf16 layer 262144 (94.3); bf16 rms 262144 (94.3); f32 layer 262144 (94.3); f32 rms 262144 (94.3); "
+            "bf16 layer 1000 (96.2); bf16 rms 1000 (96.2); f32 layer 1000 (96.2); f32 rms 1000 (96.2)"])
+
+    def test_every_name_is_shown_only_on_request(self):
+        records = campaign(theirs=1.0)
+        short, long = (next(line for line in self.judge(records, *options)[1] if "64 MiB: ours" in line)
+                       for options in ((), ("--all",)))
+        self.assertIn("; and 24 more", short)
+        self.assertNotIn(" more", long)
+        self.assertIn("at 32 of 32, by up to 0.010", long)
+
+    def test_backward_has_a_limit_for_each_range_of_widths(self):
+        for width, share, words in ((5119, 92.0, "256 to 16384"), (18432, 89.0, "beyond 16384"), (128, 89.0, "below 256"),
+                                    (5120, 94.0, "multiples of 1024")):
+            _, lines = self.judge(campaign(**{f"backward_{width}": 100 / share}))
+            missed = [line for line in lines if line.startswith("MISSED  backward, 128")]
+            self.assertEqual(len(missed), 1, missed)
+            self.assertIn(words, missed[0])
+
+    def test_the_means_are_over_the_list_alone(self):
+        others = {f"backward_{width}": 1.4 for width in (*measurements.NOBODYS, 65536, 131072, 262144)}
+        _, lines = self.judge(campaign(**others))
+        means = [line for line in lines if ": mean of " in line]
+        self.assertEqual([line.split(": ")[-1] for line in means], ["0.673", "1.010"] * 2)
+        _, lines = self.judge(campaign(ours=1.2))
+        means = [line for line in lines if ": mean of " in line]
+        self.assertEqual([line.split(": ")[-1] for line in means],
+                         ["0.800, missed by 0.050", "1.200, missed by 0.120"] * 2)
+
+    def test_what_is_not_measured_is_said_and_is_not_met(self):
+        status, lines = self.judge(campaign(without=(4096, 262144)))
+        self.assertEqual(status, 1)
+        self.assertIn("unmeasured  backward, f32, 512 × 262144: % of the triad", lines)
+        self.assertTrue(any(line.startswith("met     backward, 64 MiB: % of the triad") and
+                            line.endswith("; 4 of 32 problems not measured") for line in lines), lines)
+
+    def test_a_gap_alone_is_not_met(self):
+        status, lines = self.judge(campaign(without=(1152,)))
+        self.assertEqual(status, 1)
+        self.assertTrue(all(line.startswith("met ") for line in lines[1:]), lines)
+        found = targets.standings(measurements.load(self.path).records)
+        self.assertEqual({target.words for target in targets.targets() if not targets.judge(target, found)[0]},
+                         {target.words for target in targets.targets() if 1152 in {one.cols for one in target.problems}})
+
+    def test_shares_need_no_peer_and_ratios_do(self):
+        ours = [record for record in campaign() if record["provider"] == "dispatch"]
+        _, lines = self.judge(ours)
+        self.assertTrue(all(line.startswith("unmeasured") == ("peer" in line) for line in lines[1:]), lines)
+
+    def test_no_records_are_a_sentence(self):
+        status, lines = self.judge([])
+        self.assertEqual((status, len(lines)), (2, 1))
+        self.path.unlink()
+        with contextlib.redirect_stderr(io.StringIO()) as err:
+            self.assertEqual(targets.main([str(self.path)]), 2)
+        self.assertIn("is not there yet", err.getvalue())
+
+    def test_a_roof_of_other_bytes_than_the_operator_s_is_scaled(self):
+        problem = Problem.of("bf16", 1024, 4096)
+        record = contender("dispatch", "forward", problem, 1.0)
+        record["roof_us"] /= 2
+        record["roof_bytes"] //= 2
+        self.path.write_text(json.dumps(record), encoding="utf-8")
+        one, = targets.standings(measurements.load(self.path).records).values()
+        self.assertAlmostEqual(one.share, 100)
