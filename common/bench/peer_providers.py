@@ -211,7 +211,7 @@ MOST_ELEMENTS = 128  # of a row that a thread holds; its registers are 255, and 
 
 def leave_out_spills(module):
     """Takes from a module's autotuned kernels the configurations with so few warps that a thread holds more of a row
-    than it has registers. They cannot be the fastest, and ptxas needs 14 s for 8192 columns in one warp, 70 for 16384."""
+    than it has registers. They cannot be the fastest, and ptxas needs 14 s for 8192 columns a warp, 70 for 16384."""
     def without_spills(configs, named, **more):
         block = {**named, **more}.get("BLOCK_N", 0)
         return [config for config in configs if block <= MOST_ELEMENTS * 32 * config.num_warps] or configs

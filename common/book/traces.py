@@ -57,8 +57,8 @@ PROBLEMS = {
     "bwd12": Problem("--rows 40 --cols 64 --blocks 1", shuffles_of=1),  # a ring of three slots, five times eight rows
     "bwd13": Problem("--rows 4 --cols 128 --blocks-per-cluster 2"),
     "bwd14": Problem("--rows 72 --cols 64 --blocks 1 --dtype f16", shuffles_of=1, warps=2),  # teams of eight lanes
-    "bwd15": Problem("--rows 24 --cols 257 --dtype bf16 --blocks 1", shuffles_of=1, warps=4),  # three steps of eight rows
-    "bwd16": Problem("--rows 40 --cols 64 --blocks 1 --residual same --prenorm", shuffles_of=1),  # as bwd12, and a third tensor
+    "bwd15": Problem("--rows 24 --cols 257 --dtype bf16 --blocks 1", shuffles_of=1, warps=4),  # three steps
+    "bwd16": Problem("--rows 40 --cols 64 --blocks 1 --residual same --prenorm", shuffles_of=1),  # bwd12, and dz
 }
 
 
