@@ -22,7 +22,7 @@ template <int kThreads_, int kVectors_, int kBlocks_>
 struct Variant {
   static constexpr int kThreads = kThreads_;
   static constexpr int kVectors = kVectors_;
-  static constexpr int kBlocks = kBlocks_;
+  static constexpr int kBlocks = std::min(kBlocks_, kSmThreads / kThreads);  // Turing has fewer
   static constexpr int kRowVectors = kThreads * kVectors;
 };
 using FewVectors = Variant<576, 2, 2>;   // 36 warps of 56 registers

@@ -29,9 +29,9 @@ class Known(NamedTuple):
 
 
 KNOWN = [
-    Known(r"bwd11::layer_norm_backward<.*, 32>$", 8,
-          "64 of a thread's 128 registers hold dweight and dbias; one number goes to memory and back in "
-          "a row of more than 8192 columns"),
+    Known(r"bwd11::layer_norm_backward<.*, float, 32>$", 16,
+          "64 of a thread's 128 registers hold dweight and dbias; in a row of more than 8192 columns up to "
+          "four numbers go to memory and back"),
 ]
 
 
