@@ -12,7 +12,7 @@ LayerNorm, chapter by chapter
   make trace CH=fwd03          the turns of one block, as JSON; ARGS="--block 0"; no GPU
   make test                    what shows most faults, in minutes: on the CPU, and on the GPU where there is one
   make test CH=bwd02           the same of one chapter, in seconds
-  make test-all                the rest: every shape, type and order, sanitizers, every architecture, the notebooks, the book
+  make test-all                the rest: every shape, type and order, sanitizers, three architectures, the notebooks, the book
   make library                 every chapter as a library for C and PyTorch: build/…/lib/liblnc.so
   make bench [CH=…]            the measurements behind the notebooks, into notebooks/data/local.jsonl
   make peers                   our kernels beside PyTorch, Liger, QuACK, …: common/bench/compare_peers.py --help
