@@ -27,7 +27,8 @@ constexpr int64_t kFewColumns = 2048;  // of rows with 16 columns a thread
 template <int kThreads_, int kBlocks_, int kColumns_>
 struct Variant {
   static constexpr int kThreads = kThreads_;
-  static constexpr int kBlocks = std::min(kBlocks_, kSmThreads / kThreads);  // Turing has fewer
+  // Turing, for which this is compiled but never run, has places for fewer threads.
+  static constexpr int kBlocks = std::min(kBlocks_, kSmThreads / kThreads);
   static constexpr int kColumns = kColumns_;
 };
 using FewWarps = Variant<256, 2, 16>;

@@ -28,10 +28,11 @@ class Known(NamedTuple):
     why: str
 
 
+BWD11 = ("64 of a thread's 128 registers hold dweight and dbias; in a row of more than 8192 columns up to four numbers "
+         "go to memory and back")
 KNOWN = [
-    Known(r"bwd11::layer_norm_backward<.*, float, 32>$", 16,
-          "64 of a thread's 128 registers hold dweight and dbias; in a row of more than 8192 columns up to "
-          "four numbers go to memory and back"),
+    Known(r"bwd11::layer_norm_backward<__nv_bfloat16, float, 32>$", 8, BWD11),
+    Known(r"bwd11::layer_norm_backward<(float|__half), float, 32>$", 16, BWD11),
 ]
 
 

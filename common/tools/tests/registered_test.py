@@ -18,9 +18,8 @@ def unnamed(paths, texts):
     for text in texts:
         for name, folder in re.findall(r"set\((\w+) (\S+)\)", text):
             text = text.replace(f"${{{name}}}", folder)
-        words = {line: set(re.findall(r"[\w/.]+", line)) for line in text.splitlines()}
-        for line, of_line in words.items():
-            named |= {word for word in of_line if word.endswith(".py") or "pytest" in line}
+        for line in text.splitlines():
+            named |= {word for word in re.findall(r"[\w/.]+", line) if word.endswith(".py") or "pytest" in line}
     return [str(path) for path in paths if not {str(path), str(path.parent)} & named]
 
 
