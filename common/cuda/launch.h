@@ -7,11 +7,13 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <map>
 #include <memory>
 #include <sstream>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 namespace lnc {
@@ -51,12 +53,26 @@ inline std::string kernel_name(const void* kernel) {
   return name;
 }
 
-inline int attribute_of_gpu(cudaDeviceAttr attribute) {
+inline int current_device() {
   int gpu = 0;
-  int value = 0;
   check_cuda(cudaGetDevice(&gpu), "asking for the current device");
-  check_cuda(cudaDeviceGetAttribute(&value, attribute, gpu), "asking for a device's attribute");
-  return value;
+  return gpu;
+}
+
+// What CUDA answers to the questions below depends on the GPU and the kernel alone, and an answer
+// takes longer than some kernels run. So each thread asks once and remembers it.
+
+inline int attribute_of_gpu(cudaDeviceAttr attribute) {
+  static thread_local std::map<std::pair<int, int>, int> known;
+  const int gpu = current_device();
+  const auto [found, is_new] = known.try_emplace({gpu, attribute}, 0);
+  if (!is_new) return found->second;
+  const cudaError_t status = cudaDeviceGetAttribute(&found->second, attribute, gpu);
+  if (status != cudaSuccess) {
+    known.erase(found);
+    check_cuda(status, "asking for a device's attribute");
+  }
+  return found->second;
 }
 
 /// How many multiprocessors the current GPU has.
@@ -72,22 +88,38 @@ inline constexpr std::size_t kSharedBytesUnasked = 48 << 10;
 inline constexpr std::size_t kMostStaticSharedBytes = 16 << 10;
 
 /// Asks for `bytes` of dynamic shared memory where a kernel does not have them anyway. It is then
-/// allowed all there is: another thread that launches it may want still more.
+/// allowed all there is, once and for all.
 inline cudaError_t allow_shared_bytes(const void* kernel, std::size_t bytes) {
   // To look up a kernel's attributes would cost every launch some host time, so a small launch
   // trusts kMostStaticSharedBytes. That is safe: a kernel that had more, and so should have asked,
   // does not start; CUDA refuses the launch, and `launch` throws.
   if (bytes <= kSharedBytesUnasked - kMostStaticSharedBytes) return cudaSuccess;
+  static thread_local std::map<std::pair<int, const void*>, std::size_t> allowed;
+  std::size_t& has_bytes = allowed[{current_device(), kernel}];
+  if (bytes <= has_bytes) return cudaSuccess;
   cudaFuncAttributes has{};
-  const cudaError_t status = cudaFuncGetAttributes(&has, kernel);
+  cudaError_t status = cudaFuncGetAttributes(&has, kernel);
   if (status != cudaSuccess) return status;
   if (has.sharedSizeBytes > kMostStaticSharedBytes)
     throw std::logic_error(kernel_name(kernel) + " has " + std::to_string(has.sharedSizeBytes) +
                            " bytes of static shared memory; beside dynamic it may have " +
                            std::to_string(kMostStaticSharedBytes));
-  if (bytes <= static_cast<std::size_t>(has.maxDynamicSharedSizeBytes)) return cudaSuccess;
-  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              max_shared_bytes() - static_cast<int>(has.sharedSizeBytes));
+  const auto most = static_cast<std::size_t>(max_shared_bytes()) - has.sharedSizeBytes;
+  status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                static_cast<int>(most));
+  if (status == cudaSuccess) has_bytes = most;
+  return status;
+}
+
+/// Lets a kernel's clusters have 16 blocks: 8 is what every GPU with clusters has.
+inline cudaError_t allow_large_clusters(const void* kernel) {
+  static thread_local std::map<std::pair<int, const void*>, bool> allowed;
+  bool& is_allowed = allowed[{current_device(), kernel}];
+  if (is_allowed) return cudaSuccess;
+  const cudaError_t status =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+  is_allowed = status == cudaSuccess;
+  return status;
 }
 
 /// A LaunchConfig as CUDA wants it.
@@ -118,7 +150,7 @@ struct CudaLaunch {
     cudaError_t status = allow_shared_bytes(kernel, from.shared_bytes);
     constexpr unsigned kClusterWithoutAsking = 8;
     if (status == cudaSuccess && from.cluster > kClusterWithoutAsking)
-      status = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+      status = allow_large_clusters(kernel);
     return status;
   }
 };
@@ -152,13 +184,16 @@ void launch(void (*kernel)(Params...), const LaunchConfig& config, Args&&... arg
 template <typename... Params>
 int resident_blocks(void (*kernel)(Params...), int threads, std::size_t shared_bytes) {
   const auto* address = reinterpret_cast<const void*>(kernel);
-  int blocks = 0;
+  static thread_local std::map<std::tuple<int, const void*, int, std::size_t>, int> known;
+  int& blocks = known[{current_device(), address, threads, shared_bytes}];
+  if (blocks > 0) return blocks;
   cudaError_t status = allow_shared_bytes(address, shared_bytes);
   if (status == cudaSuccess)
     status = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, shared_bytes);
   if (status != cudaSuccess)  // a name takes longer to find than the answer
     check_cuda(status, "asking how many blocks of " + kernel_name(address) + " fit");
-  return blocks > 0 ? blocks : 1;
+  blocks = blocks > 0 ? blocks : 1;
+  return blocks;
 }
 
 /// How many clusters of a launch the GPU holds at once, whatever its grid; 0 where it holds none. A
@@ -170,14 +205,20 @@ int resident_clusters(void (*kernel)(Params...), const LaunchConfig& config) {
     const auto threads = static_cast<int>(config.block.x);
     return multiprocessors() * resident_blocks(kernel, threads, config.shared_bytes);
   }
+  const auto* address = reinterpret_cast<const void*>(kernel);
+  using Question = std::tuple<int, const void*, unsigned, std::size_t, unsigned>;
+  static thread_local std::map<Question, int> known;
+  const auto [found, is_new] = known.try_emplace(
+      {current_device(), address, config.block.x, config.shared_bytes, config.cluster}, 0);
+  if (!is_new) return found->second;
   CudaLaunch prepared;
-  cudaError_t status = prepared.prepare(reinterpret_cast<const void*>(kernel), config);
+  cudaError_t status = prepared.prepare(address, config);
   prepared.config.gridDim = config.cluster;
-  int clusters = 0;
   if (status == cudaSuccess)
-    status = cudaOccupancyMaxActiveClusters(&clusters, kernel, &prepared.config);
-  if (status == cudaSuccess) return clusters;
+    status = cudaOccupancyMaxActiveClusters(&found->second, kernel, &prepared.config);
+  if (status == cudaSuccess) return found->second;
   (void)cudaGetLastError();  // more blocks, or more shared memory, than there can be
+  found->second = 0;
   return 0;
 }
 

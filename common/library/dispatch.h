@@ -26,6 +26,7 @@ struct Choice {
   std::string_view because;  ///< the measurement that chose it, and its limits
   Direction direction;
   bool from_y = false;
+  bool fused = false;          ///< takes fused passes, and those only
   bool needs_aligned = false;  ///< takes what is Problem::aligned only
   std::optional<Kind> kind = {};
   std::optional<DType> dtype = {};

@@ -6,9 +6,12 @@
 #include <cstdio>
 #include <exception>
 #include <limits>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "common/harness/gpu.h"
 #include "common/harness/registry.h"
@@ -94,13 +97,104 @@ void check_pointer(const char* name, const void* pointer, std::int64_t element_b
   });
 }
 
+bool aligned(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0; }
+
 /// Problem::misalign of tensors at these places: 0 where all start at 16-byte boundaries, and else
 /// 1, for they need not start alike.
 int misalign_of(std::initializer_list<const void*> pointers) {
-  const bool aligned = std::all_of(pointers.begin(), pointers.end(), [](const void* pointer) {
-    return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
-  });
-  return aligned ? 0 : 1;
+  return std::all_of(pointers.begin(), pointers.end(), aligned) ? 0 : 1;
+}
+
+void check_dropout(float dropout) {
+  require(dropout >= 0.0f && dropout < 1.0f, "dropout must be a probability, 0 <= dropout < 1");
+}
+
+/// Adds what a fused pass asks to the problem, and checks its pointers.
+void check_fused(const lnc_fused_forward& f, Problem& problem) {
+  const bool empty = problem.rows == 0;
+  const std::int64_t element = problem.element_bytes();
+  const std::int64_t parameter = problem.parameter_element_bytes();
+  check_dropout(f.dropout);
+  const bool scales = f.rowscale != nullptr;
+  const bool drops = f.dropout > 0.0f;
+  const bool has_x1 = f.x1 != nullptr;
+  problem.fusion = {.rowscale = scales,
+                    .dropout = f.dropout,
+                    .second_input = has_x1,
+                    .residual = f.residual == nullptr ? Residual::None
+                                : f.float_residual    ? Residual::F32
+                                                      : Residual::Same,
+                    .prenorm = f.sum != nullptr,
+                    .second_affine = f.y1 != nullptr};
+  require(problem.fusion != Fusion{}, "fused is there, and each part of it is null");
+  require(
+      f.residual != nullptr || f.sum == nullptr || !f.float_residual || problem.dtype == DType::F32,
+      "float_residual is set, and there is no residual whose type it would be");
+  const std::int64_t residual = problem.residual_element_bytes();
+  const auto check_part = [&](const char* name, const void* pointer, bool wanted,
+                              std::int64_t bytes) {
+    if (wanted) return check_pointer(name, pointer, bytes, empty);
+    require(pointer == nullptr, [&] { return std::string(name) + " must be null here"; });
+  };
+  check_part("rowscale", f.rowscale, scales, sizeof(float));
+  check_part("rowscale1", f.rowscale1, scales && has_x1, sizeof(float));
+  check_part("seeds", f.seeds, drops, sizeof(std::uint32_t));
+  check_part("seeds1", f.seeds1, drops && has_x1, sizeof(std::uint32_t));
+  check_pointer("x1", f.x1, element, true);
+  check_pointer("residual", f.residual, residual, true);
+  check_pointer("sum", f.sum, residual, true);
+  check_pointer("weight1", f.weight1, parameter, true);
+  check_pointer("bias1", f.bias1, parameter, true);
+  check_pointer("y1", f.y1, element, true);
+  require(f.y1 != nullptr || (f.weight1 == nullptr && f.bias1 == nullptr),
+          "weight1 and bias1 are for y1, which is null");
+  require(problem.kind == Kind::Layer || f.bias1 == nullptr, "RMS norm has no bias1");
+  for (const void* pointer : {f.x1, f.residual, static_cast<const void*>(f.sum), f.weight1, f.bias1,
+                              static_cast<const void*>(f.y1)})
+    if (!aligned(pointer)) problem.misalign = 1;
+}
+
+/// Likewise of a backward pass.
+void check_fused(const lnc_fused_backward& f, Problem& problem) {
+  const bool empty = problem.rows == 0;
+  const std::int64_t element = problem.element_bytes();
+  const std::int64_t parameter = problem.parameter_element_bytes();
+  check_dropout(f.dropout);
+  const bool scales = f.rowscale != nullptr;
+  const bool drops = f.dropout > 0.0f;
+  const bool layer = problem.kind == Kind::Layer;
+  const bool has_x1 = f.dx1 != nullptr || f.rowscale1 != nullptr || f.seeds1 != nullptr;
+  const bool has_y1 = f.dy1 != nullptr;
+  problem.fusion = {.rowscale = scales,
+                    .dropout = f.dropout,
+                    .second_input = has_x1,
+                    .residual = !f.has_residual    ? Residual::None
+                                : f.float_residual ? Residual::F32
+                                                   : Residual::Same,
+                    .prenorm = f.dsum != nullptr,
+                    .second_affine = has_y1};
+  // Where nothing else tells this pass from a plain one: the sum is x itself, and has a gradient.
+  if (problem.fusion == Fusion{}) problem.fusion.prenorm = true;
+  const std::int64_t residual = problem.residual_element_bytes();
+  const auto check_part = [&](const char* name, const void* pointer, bool wanted,
+                              std::int64_t bytes) {
+    if (wanted) return check_pointer(name, pointer, bytes, empty);
+    require(pointer == nullptr, [&] { return std::string(name) + " must be null here"; });
+  };
+  check_part("rowscale1", f.rowscale1, scales && has_x1, sizeof(float));
+  check_part("seeds", f.seeds, drops, sizeof(std::uint32_t));
+  check_part("seeds1", f.seeds1, drops && has_x1, sizeof(std::uint32_t));
+  check_pointer("sum", f.sum, residual, empty);
+  check_pointer("dsum", f.dsum, residual, true);
+  check_pointer("dy1", f.dy1, element, true);
+  check_pointer("weight1", f.weight1, parameter, true);
+  check_part("dx1", f.dx1, problem.writes_dx1(), element);
+  check_part("dresidual", f.dresidual, problem.writes_dresidual(), residual);
+  check_part("dweight1", f.dweight1, has_y1, parameter);
+  check_part("dbias1", f.dbias1, has_y1 && layer, parameter);
+  for (const void* pointer : {f.sum, f.dsum, f.dy1, f.weight1, static_cast<const void*>(f.dx1),
+                              static_cast<const void*>(f.dresidual)})
+    if (!aligned(pointer)) problem.misalign = 1;
 }
 
 Problem check(const lnc_forward_args& a) {
@@ -117,6 +211,7 @@ Problem check(const lnc_forward_args& a) {
   check_pointer("rstd", a.rstd, sizeof(float), empty);
   require(layer || a.bias == nullptr, "RMS norm has no bias: it must be null");
   problem.misalign = misalign_of({a.x, a.weight, a.bias, a.y});
+  if (a.fused != nullptr) check_fused(*a.fused, problem);
   return problem;
 }
 
@@ -128,7 +223,9 @@ Problem check(const lnc_backward_args& a) {
   const std::int64_t parameter = problem.parameter_element_bytes();
   require(a.x == nullptr || a.y == nullptr, "x and y are both given: one of them must be null");
   check_pointer("dy", a.dy, element, empty);
-  check_pointer("x", a.x, element, empty || a.y != nullptr);
+  require(a.fused == nullptr || (a.x == nullptr && a.y == nullptr),
+          "a fused backward pass has fused->sum in place of x and y: they must be null");
+  check_pointer("x", a.x, element, empty || a.y != nullptr || a.fused != nullptr);
   check_pointer("y", a.y, element, true);
   check_pointer("weight", a.weight, parameter, true);
   check_pointer("bias", a.bias, parameter, true);
@@ -140,6 +237,7 @@ Problem check(const lnc_backward_args& a) {
   require(layer || (a.bias == nullptr && a.dbias == nullptr),
           "RMS norm has no bias: bias and dbias must be null");
   problem.misalign = misalign_of({a.dy, a.x, a.y, a.weight, a.bias, a.dx});
+  if (a.fused != nullptr) check_fused(*a.fused, problem);
   return problem;
 }
 
@@ -150,7 +248,7 @@ struct Plan {
   std::int64_t workspace_bytes;  ///< the chapter's own
 };
 
-Plan plan_for(const char* asked, const Request& request) {
+Plan new_plan(const char* asked, const Request& request) {
   const Problem& problem = request.problem;
   const Chapter* chapter = nullptr;
   if (asked == nullptr) {
@@ -175,6 +273,46 @@ Plan plan_for(const char* asked, const Request& request) {
   return {problem, chapter, bytes};
 }
 
+/// All that a plan depends on. No chapter is the dispatch's choice.
+struct Question {
+  std::optional<std::string> chapter;
+  Direction direction;
+  bool from_y;
+  Gpu gpu;
+  Problem problem;
+
+  bool operator==(const Question& other) const {
+    return problem == other.problem && direction == other.direction && from_y == other.from_y &&
+           gpu.architecture == other.gpu.architecture &&
+           gpu.multiprocessors == other.gpu.multiprocessors && chapter == other.chapter;
+  }
+};
+
+/// The plan for a problem. A thread remembers its last ones: a model asks for the same few in
+/// turns.
+Plan plan_for(const char* asked, const Request& request) {
+  constexpr std::size_t kRemembered = 32;
+  struct Answer {
+    Question question;
+    Plan plan;
+  };
+  thread_local std::vector<Answer> answers;
+  thread_local std::size_t oldest = 0;
+  Question question{std::nullopt, request.direction, request.from_y, request.gpu, request.problem};
+  if (asked != nullptr) question.chapter = asked;
+  for (const Answer& answer : answers) {
+    if (answer.question == question) return answer.plan;
+  }
+  const Plan plan = new_plan(asked, request);
+  if (answers.size() < kRemembered) {
+    answers.push_back({std::move(question), plan});
+  } else {
+    answers[oldest] = {std::move(question), plan};
+    oldest = (oldest + 1) % kRemembered;
+  }
+  return plan;
+}
+
 Plan plan_for(const lnc_forward_args& a) {
   const Problem problem = check(a);
   return plan_for(a.chapter,
@@ -187,6 +325,44 @@ Plan plan_for(const lnc_backward_args& a) {
                               .problem = problem,
                               .from_y = a.y != nullptr,
                               .gpu = current_gpu()});
+}
+
+template <typename T, typename W>
+FusedForward<T, W> fused_of(const lnc_fused_forward* f) {
+  if (f == nullptr) return {};
+  return {.rowscale = f->rowscale,
+          .seeds = f->seeds,
+          .x1 = static_cast<const T*>(f->x1),
+          .rowscale1 = f->rowscale1,
+          .seeds1 = f->seeds1,
+          .residual = f->residual,
+          .residual_out = f->sum,
+          .weight1 = static_cast<const W*>(f->weight1),
+          .bias1 = static_cast<const W*>(f->bias1),
+          .y1 = static_cast<T*>(f->y1),
+          .mask = nullptr,
+          .mask1 = nullptr,
+          .dropout = f->dropout,
+          .residual_is_float = f->residual != nullptr && f->float_residual != 0};
+}
+
+template <typename T, typename W>
+FusedBackward<T, W> fused_of(const lnc_fused_backward* f) {
+  if (f == nullptr) return {};
+  return {.dy1 = static_cast<const T*>(f->dy1),
+          .residual_out = f->sum,
+          .dresidual_out = f->dsum,
+          .weight1 = static_cast<const W*>(f->weight1),
+          .rowscale = f->rowscale,
+          .seeds = f->seeds,
+          .rowscale1 = f->rowscale1,
+          .seeds1 = f->seeds1,
+          .dx1 = static_cast<T*>(f->dx1),
+          .dresidual = f->dresidual,
+          .dweight1 = static_cast<W*>(f->dweight1),
+          .dbias1 = static_cast<W*>(f->dbias1),
+          .dropout = f->dropout,
+          .residual_is_float = f->has_residual != 0 && f->float_residual != 0};
 }
 
 /// Where the workspace's parts start: the chapter's own, then gradients that nobody wants but every
@@ -266,7 +442,7 @@ lnc_status lnc_forward(const lnc_forward_args* args) {
                         .kind = plan.problem.kind,
                         .workspace = a.workspace,
                         .stream = static_cast<cudaStream_t>(a.stream),
-                        .fused = {}});
+                        .fused = fused_of<T, W>(a.fused)});
     });
   });
 }
@@ -302,7 +478,7 @@ lnc_status lnc_backward(const lnc_backward_args* args) {
                         .kind = plan.problem.kind,
                         .workspace = a.workspace,
                         .stream = static_cast<cudaStream_t>(a.stream),
-                        .fused = {}});
+                        .fused = fused_of<T, W>(a.fused)});
     });
   });
 }

@@ -12,7 +12,9 @@
  * call returns when it is done. Rows start wherever elements may: 16-byte boundaries are faster. An
  * output may not overlap an input or another output. Outputs are overwritten.
  *
- * All arithmetic is in float. What is left out are the chapters' fused parts (residual, dropout).
+ * The choice of a chapter and its checks are remembered: a call like one before it makes neither.
+ *
+ * All arithmetic is in float.
  */
 #ifndef LNC_H
 #define LNC_H
@@ -25,7 +27,7 @@ extern "C" {
 #endif
 
 /* Changes whenever a struct or a function below does. */
-#define LNC_ABI 1
+#define LNC_ABI 2
 
 typedef enum lnc_status {
   LNC_OK = 0,
@@ -48,6 +50,45 @@ typedef struct lnc_problem {
   int64_t cols;            /* >= 1; normalised over */
 } lnc_problem;
 
+/* What a fused forward pass does before the norm, in this order: x * rowscale, dropout, + x1 (with
+ * its own rowscale1 and seeds1), + residual. That sum is normalised. A part that is null is left
+ * out; all of them must not be. */
+typedef struct lnc_fused_forward {
+  const float* rowscale;  /* [rows] */
+  const uint32_t* seeds;  /* [rows], of the dropout; null where there is none */
+  const void* x1;         /* [rows, cols], a second input, of x's type */
+  const float* rowscale1; /* [rows], of x1; there where rowscale and x1 are */
+  const uint32_t* seeds1; /* [rows], of x1; there where seeds and x1 are */
+  const void* residual;   /* [rows, cols] */
+  void* sum;              /* out [rows, cols]; a backward pass needs it */
+  const void* weight1;    /* [cols], a second weight, or null for 1 */
+  const void* bias1;      /* [cols], or null for 0 */
+  void* y1;               /* out [rows, cols], by weight1 and bias1; null for none */
+  float dropout;          /* the probability of dropping an element, 0 <= dropout < 1 */
+  int32_t float_residual; /* residual and sum are float; else they have x's type */
+} lnc_fused_forward;
+
+/* The same of a backward pass. The rowscales have no gradient. */
+typedef struct lnc_fused_backward {
+  const float* rowscale;
+  const uint32_t* seeds;
+  const float* rowscale1;
+  const uint32_t* seeds1;
+  const void* sum;     /* [rows, cols], as the forward pass wrote it; never null */
+  const void* dsum;    /* [rows, cols], the gradient that reaches it past the norm; null for 0 */
+  const void* dy1;     /* [rows, cols], of y1; null where there was none */
+  const void* weight1; /* [cols], or null for 1 */
+  void* dx1;           /* out [rows, cols]; null where there was no x1, or where it would be dx:
+                          without rowscale and dropout */
+  void* dresidual;     /* out [rows, cols], of sum's type; null where there was no residual, or
+                          where it would be dx: without rowscale and dropout, of x's type */
+  void* dweight1;      /* out [cols]; null without y1 */
+  void* dbias1;        /* out [cols]; null without y1, and for LNC_RMS */
+  float dropout;
+  int32_t float_residual; /* sum, dsum and dresidual are float; else they have x's type */
+  int32_t has_residual;   /* the forward pass added one */
+} lnc_fused_backward;
+
 typedef struct lnc_forward_args {
   const char* chapter; /* "fwd06"; null for the dispatch's choice */
   lnc_problem problem;
@@ -59,7 +100,8 @@ typedef struct lnc_forward_args {
   float* rstd; /* out [rows]: 1 / sqrt(variance + eps), of LNC_RMS 1 / sqrt(mean of x^2 + eps) */
   void* workspace; /* at a 16-byte boundary; uninitialised, free again when the stream is here */
   size_t workspace_bytes;
-  void* stream; /* a cudaStream_t; null for the default stream */
+  void* stream;                   /* a cudaStream_t; null for the default stream */
+  const lnc_fused_forward* fused; /* null for a plain pass */
 } lnc_forward_args;
 
 typedef struct lnc_backward_args {
@@ -78,6 +120,7 @@ typedef struct lnc_backward_args {
   void* workspace;     /* as in the forward pass */
   size_t workspace_bytes;
   void* stream;
+  const lnc_fused_backward* fused; /* null for a plain pass; else x and y are null */
 } lnc_backward_args;
 
 typedef struct lnc_plan {

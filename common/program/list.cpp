@@ -49,6 +49,7 @@ Json of(const Choice& choice) {
             {"because", choice.because},
             {"direction", name(choice.direction)}};
   if (choice.from_y) line["from_y"] = true;
+  if (choice.fused) line["fused"] = true;
   if (choice.needs_aligned) line["needs_aligned"] = true;
   if (choice.kind) line["kind"] = name(*choice.kind);
   if (choice.dtype) line["dtype"] = name(*choice.dtype);

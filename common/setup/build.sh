@@ -7,12 +7,16 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . common/setup/cuda.sh
+. common/setup/find.sh
 
 directory=build/$1
 target=$2
 options=(-G Ninja -DCMAKE_BUILD_TYPE=Release "-DBACKEND=${1%%-*}" "${@:3}")
 if [ "${1%%-*}" = cuda ]; then
   options+=("-DCMAKE_CUDA_COMPILER=$(find_nvcc)")
+fi
+if torch=$(find_torch); then
+  options+=("-DTORCH=$torch")
 fi
 # CMake splits the variable at ':' only.
 CMAKE_PREFIX_PATH=$(printf %s "${CMAKE_PREFIX_PATH:-}" | tr ';' ':')

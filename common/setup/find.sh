@@ -96,3 +96,14 @@ list_of() {
   [ -e "$list" ] || list=common/setup/$1.txt
   echo "$list"
 }
+
+# find_torch: prints the directory of the PyTorch that the library is bound to: of .venv-torch, or the reader's own.
+# Without importing it, which takes seconds.
+find_torch() {
+  local python
+  for python in .venv-torch/bin/python "${PYTHON:-python3}"; do
+    ! "$python" -c 'import importlib.util as find; print(find.find_spec("torch").submodule_search_locations[0])' \
+      2>/dev/null || return 0
+  done
+  return 1
+}

@@ -77,7 +77,7 @@ check() {
         find_browser >/dev/null || lacks chromium 'a browser (Chromium or Chrome)'
         find_driver >/dev/null || lacks chromium-driver 'its driver (chromedriver)'
         ;;
-      --with-torch) check_python .venv-torch torch tests ;;
+      --with-torch) check_python .venv-torch torch tests models ;;
       *) refuse "setup.sh: '$part' is none of cpu, cuda, --with-{format,lint,tables,tests,notebooks,book,browser,torch}." ;;
     esac
   done

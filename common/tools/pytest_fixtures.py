@@ -22,6 +22,10 @@ def pytest_addoption(parser):
                      help="the build that is tested, from the repository's top (default: %(default)s)")
 
 
+def pytest_configure(config):
+    os.environ["LNC_LIBRARY"] = str((ROOT / config.getoption("--build") / "lib/liblnc.so").resolve())
+
+
 def built(directory, path, target):
     """The file of a build. Fails the test with the command that brings it."""
     if not (directory / path).exists():

@@ -35,6 +35,11 @@ void for_each_request(const std::vector<std::int64_t>& rows, const std::vector<s
                   request.problem.misalign = aligned ? 0 : 1;
                   request.gpu.architecture = architecture;
                   body(request);
+                  if (from_y) continue;
+                  request.problem.fusion = {.residual = Residual::Same, .prenorm = true};
+                  body(request);
+                  request.problem.fusion.rowscale = true;
+                  body(request);
                 }
 }
 

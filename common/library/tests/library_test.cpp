@@ -108,7 +108,8 @@ struct Case {
             .rstd = pointer(rstd),
             .workspace = nullptr,
             .workspace_bytes = 0,
-            .stream = nullptr};
+            .stream = nullptr,
+            .fused = nullptr};
   }
   lnc_backward_args backward_args(const char* chapter = nullptr, bool from_y = false) {
     return {.chapter = chapter,
@@ -125,7 +126,8 @@ struct Case {
             .dbias = pointer(dbias),
             .workspace = nullptr,
             .workspace_bytes = 0,
-            .stream = nullptr};
+            .stream = nullptr,
+            .fused = nullptr};
   }
   void* allocate(std::size_t bytes) {
     workspace.assign(bytes / sizeof(std::max_align_t) + 2, {});

@@ -1,18 +1,22 @@
-"""The chapters in PyTorch: LayerNorm and RMSNorm in place of torch.nn's, and functions.
+"""The chapters in PyTorch: LayerNorm and RMSNorm in place of torch.nn's, functions, and kernels behind PyTorch's own.
 
-    from layernorm_chapters import LayerNorm
-    norm = LayerNorm(4096, device="cuda", dtype=torch.bfloat16)
+    import layernorm_chapters
+    layernorm_chapters.enable()     # every LayerNorm and RMSNorm of this process, with no line of a model changed
+
+    norm = layernorm_chapters.LayerNorm(4096, device="cuda", dtype=torch.bfloat16)   # or one at a time
     norm(x).sum().backward()
 
-`make library` builds what this calls. Without PyTorch there is layernorm_chapters.library alone, the C interface.
+Without PyTorch there is layernorm_chapters.library alone, the C interface.
 """
 
 from .library import LibraryError
 from .version import version
 
 try:
-    from .modules import LayerNorm, RMSNorm
-    from .operators import chapters, layer_norm, rms_norm
+    from .modules import FusedAddLayerNorm, FusedAddRMSNorm, LayerNorm, RMSNorm
+    from .operators import (chapters, decompositions, disable, enable, enabled, fused_add_layer_norm,
+                            fused_add_rms_norm, layer_norm, rms_norm)
+    from .replace import replace_norms
 except ModuleNotFoundError as error:
     if error.name != "torch":
         raise
@@ -23,4 +27,6 @@ except ModuleNotFoundError as error:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 __version__ = version()
-__all__ = ["LayerNorm", "LibraryError", "RMSNorm", "chapters", "layer_norm", "rms_norm"]
+__all__ = ["FusedAddLayerNorm", "FusedAddRMSNorm", "LayerNorm", "LibraryError", "RMSNorm", "chapters", "decompositions",
+           "disable", "enable", "enabled", "fused_add_layer_norm", "fused_add_rms_norm", "layer_norm", "replace_norms",
+           "rms_norm"]

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[3]  # of the checkout, unless this is an installed copy
-ABI = 1
+OWN_LIBRARY = Path(__file__).with_name("lib") / "liblnc.so"  # of an installed copy
+ABI = 2
 KINDS = {"layer": 0, "rms": 1}
 DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
 
@@ -27,7 +28,7 @@ class Problem(ctypes.Structure):
 class ForwardArgs(ctypes.Structure):
     _fields_ = [("chapter", c_char_p), ("problem", Problem), ("x", c_void_p), ("weight", c_void_p),
                 ("bias", c_void_p), ("y", c_void_p), ("mean", c_void_p), ("rstd", c_void_p),
-                ("workspace", c_void_p), ("workspace_bytes", c_size_t), ("stream", c_void_p)]
+                ("workspace", c_void_p), ("workspace_bytes", c_size_t), ("stream", c_void_p), ("fused", c_void_p)]
 
 
 class BackwardArgs(ctypes.Structure):
@@ -107,16 +108,25 @@ def _checkout():
 
 
 def library_path(backend):
-    """LNC_LIBRARY, or where `make library` puts the library of a backend. Raises LibraryError."""
+    """LNC_LIBRARY, or the package's own, or where `make library` puts that of a backend. Raises LibraryError."""
     asked = os.environ.get("LNC_LIBRARY")
-    path = Path(asked) if asked else ROOT / "build" / backend / "lib" / "liblnc.so"
+    if asked:
+        if Path(asked).exists():
+            return Path(asked)
+        raise LibraryError(f"LNC_LIBRARY is {asked}, and there is no such file")
+    path = OWN_LIBRARY
+    if not path.exists() and _checkout() is ROOT:
+        path = ROOT / "build" / backend / "lib" / "liblnc.so"
     if path.exists():
         return path
-    if asked:
-        raise LibraryError(f"LNC_LIBRARY is {asked}, and there is no such file")
-    if _checkout() is not ROOT:
-        raise LibraryError("this installed copy of layernorm_chapters has no kernels with it: "
-                           f"run 'make library BACKEND={backend}' in {_checkout()}, and set LNC_LIBRARY to the path "
-                           "that it prints")
-    raise LibraryError(f"the library is not built, there is no {path}: "
-                       f"run 'make library BACKEND={backend}' in {ROOT}")
+    raise LibraryError(f"the kernels are not built, there is no {path}: run 'pip install --no-build-isolation "
+                       f"./common/python' or 'make library BACKEND={backend}' in {_checkout()}")
+
+
+def binding_path(library):
+    """The operators for PyTorch that belong to a library: a file beside it. Raises LibraryError."""
+    path = library.with_name("liblnc_torch.so")
+    if path.exists():
+        return path
+    raise LibraryError(f"the binding to PyTorch is not built, there is no {path}: with PyTorch in .venv-torch or in "
+                       f"your own Python, 'make library' in {_checkout()} builds it")

@@ -1,8 +1,8 @@
-"""LayerNorm and RMSNorm in place of torch.nn's: the same arguments, parameters and state_dict."""
+"""LayerNorm and RMSNorm in place of torch.nn's: the same arguments, parameters and state_dict; and with a residual."""
 
 import torch
 
-from .operators import layer_norm, rms_norm
+from .operators import fused_add_layer_norm, fused_add_rms_norm, layer_norm, rms_norm
 
 
 class LayerNorm(torch.nn.LayerNorm):
@@ -37,6 +37,35 @@ class RMSNorm(torch.nn.RMSNorm):
 
     def extra_repr(self):
         return super().extra_repr() + _own_arguments(self)
+
+
+class FusedAddLayerNorm(LayerNorm):
+    """norm(x, residual) -> (LayerNorm of their sum, the sum): a prenorm block's addition and its norm in one kernel.
+    dropout drops elements of x, while the module trains. The state_dict is LayerNorm's."""
+
+    def __init__(self, *arguments, dropout=0.0, residual_in_fp32=False, **options):
+        super().__init__(*arguments, **options)
+        self.dropout = dropout
+        self.residual_in_fp32 = residual_in_fp32
+
+    def forward(self, x, residual=None):
+        return fused_add_layer_norm(x, residual, self.normalized_shape, self.weight, self.bias, self.eps,
+                                    dropout=self.dropout if self.training else 0.0,
+                                    residual_in_fp32=self.residual_in_fp32, chapter=self.chapter)
+
+
+class FusedAddRMSNorm(RMSNorm):
+    """Likewise with RMSNorm."""
+
+    def __init__(self, *arguments, dropout=0.0, residual_in_fp32=False, **options):
+        super().__init__(*arguments, **options)
+        self.dropout = dropout
+        self.residual_in_fp32 = residual_in_fp32
+
+    def forward(self, x, residual=None):
+        return fused_add_rms_norm(x, residual, self.normalized_shape, self.weight, self.eps,
+                                  dropout=self.dropout if self.training else 0.0,
+                                  residual_in_fp32=self.residual_in_fp32, chapter=self.chapter)
 
 
 def _own_arguments(module):

@@ -30,11 +30,9 @@ DEVICE = "cpu"  # or "cuda", where the library's tensors are
 def with_the_library(library, torch_device):
     global DEVICE
     DEVICE = torch_device
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LNC_LIBRARY", str(library))
-        operators.library.cache_clear()
-        print(f"{library}, PyTorch {torch.__version__}, {DEVICE} tensors")
-        yield
+    operators.load()
+    assert operators.library().path == library
+    print(f"{library}, PyTorch {torch.__version__}, {DEVICE} tensors")
 
 
 @pytest.fixture
@@ -240,7 +238,7 @@ class Functions(Package):
                 results += [y.detach(), *torch.autograd.grad(y.square().sum(), (x, weight))]
                 try:
                     lnc.layer_norm(x, 200, chapter=f"fwd9{seed}")
-                except lnc.LibraryError as problem:  # its own, and no other thread's
+                except ValueError as problem:  # its own, and no other thread's
                     assert f"'fwd9{seed}'" in str(problem), problem
             return results
 
@@ -325,11 +323,11 @@ class Errors(Package):
         self.assertIn(words, str(caught.exception))
 
     def test_types(self):
-        x, half = random(3, 8), random(8, dtype=torch.float16)
-        self.refused(TypeError, "torch.float64", x.double(), 8)
-        self.refused(TypeError, "torch.int32", x.int(), 8)
-        self.refused(TypeError, "weight is of torch.float16 and x of torch.float32", x, 8, half)
-        self.refused(TypeError, "give both one type", x.half(), 8, half, half.float())
+        x = random(3, 8)
+        self.refused(TypeError, "x is of torch.float64", x.double(), 8)
+        self.refused(TypeError, "x is of torch.int32", x.int(), 8)
+        self.refused(TypeError, "weight is of torch.int32; it must be of a floating type", x, 8, x[0].int())
+        self.refused(TypeError, "bias is of torch.bool", x, 8, None, x[0] > 0)
 
     def test_shapes(self):
         x = random(3, 8)
@@ -350,14 +348,14 @@ class Errors(Package):
 
     def test_chapters(self):
         x = random(3, 8, requires_grad=True)
-        self.refused(lnc.LibraryError, "'fwd99' is no forward chapter", x, 8, chapter="fwd99")
+        self.refused(ValueError, "'fwd99' is no forward chapter", x, 8, chapter="fwd99")
         self.refused(ValueError, "name a forward chapter", x, 8, chapter="welford")
         self.refused(ValueError, "name a forward chapter", x, 8, chapter=("fwd01", "fwd02"))
-        with self.assertRaisesRegex(lnc.LibraryError, "fwd01 takes layer norm only, not RMS norm"):
+        with self.assertRaisesRegex(ValueError, "fwd01 takes layer norm only, not RMS norm"):
             lnc.rms_norm(x, 8, chapter="fwd01")
         for chapter, memory_efficient in (("bwd07", False), ("bwd09", True)):
             y = lnc.layer_norm(x, 8, chapter=chapter, memory_efficient=memory_efficient)
-            with self.assertRaisesRegex(lnc.LibraryError, f"{chapter} starts from .* is given"):
+            with self.assertRaisesRegex(ValueError, f"{chapter} starts from .* is given"):
                 y.sum().backward()
 
     def test_devices(self):
@@ -365,14 +363,20 @@ class Errors(Package):
         self.refused(ValueError, f"weight is on {other} and x on {DEVICE}", random(3, 8), 8,
                      torch.ones(8, device=other))
         if DEVICE == "cuda":
-            self.refused(lnc.LibraryError, "move it to the GPU", torch.ones(3, 8), 8)
+            self.refused(RuntimeError, "move it to the GPU", torch.ones(3, 8), 8)
 
-    def test_a_second_gradient(self):
-        x = random(3, 8, requires_grad=True)
-        y = lnc.layer_norm(x, 8)
-        dx, = torch.autograd.grad(y.square().sum(), x, create_graph=True)
-        with self.assertRaisesRegex(NotImplementedError, "no gradients of gradients"):
-            dx.sum().backward()
+    def test_what_is_fused(self):
+        x, weight = random(3, 8), random(8)
+        for words, options in (("residual has shape [2, 8]; it must be that of x, [3, 8]", {"residual": x[:2]}),
+                               ("x1 has shape [8]", {"x1": weight}), ("rowscale has shape [8]", {"rowscale": weight}),
+                               ("dropout is 1; it must be a probability", {"dropout": 1.0}),
+                               ("bias1 has shape [3, 8]", {"bias1": x})):
+            with self.assertRaisesRegex(ValueError, re.escape(words)):
+                lnc.fused_add_layer_norm(x, **{"residual": x, "normalized_shape": 8, **options})
+        with self.assertRaisesRegex(TypeError, "residual is of torch.float16 and x of torch.float32"):
+            lnc.fused_add_layer_norm(x, x.half(), 8)
+        with self.assertRaisesRegex(ValueError, "fwd06 is not a fused chapter"):
+            lnc.fused_add_layer_norm(x, x, 8, chapter="fwd06")
 
     def test_the_library_is_not_there(self):
         from layernorm_chapters.library import Library, library_path
@@ -380,7 +384,7 @@ class Errors(Package):
         asked = os.environ.pop("LNC_LIBRARY")
         try:
             with unittest.mock.patch("layernorm_chapters.library.ROOT", Path("/nowhere")):
-                with self.assertRaisesRegex(lnc.LibraryError, "run 'make library BACKEND=cuda' in"):
+                with self.assertRaisesRegex(lnc.LibraryError, "'make library BACKEND=cuda' in"):
                     library_path("cuda")
             os.environ["LNC_LIBRARY"] = "/nowhere/liblnc.so"
             with self.assertRaisesRegex(lnc.LibraryError, "LNC_LIBRARY is /nowhere"):
@@ -398,23 +402,28 @@ def small_model(**options):
 
 class Compilation(Package):
     def test_the_operators_are_what_pytorch_wants(self):
-        x, dy = random(6, 40, requires_grad=True), random(6, 40)
+        x, dy, residual = (random(6, 40, requires_grad=grad) for grad in (True, False, True))
         weight, bias = parameters((40,), torch.float32)
         statistics, ops = random(2, 6).abs(), torch.ops.layernorm_chapters
         for memory_efficient in (False, True):
-            torch.library.opcheck(ops.forward.default, (x, weight, bias, 40, EPS, False,
-                                                        memory_efficient, None, None))
-            torch.library.opcheck(ops.backward.default,
-                                  (dy, x.detach(), weight.detach(), bias.detach(), statistics, 40,
-                                   EPS, False, memory_efficient, True, False, None))
-        torch.library.opcheck(ops.forward.default,
-                              (x, weight, None, 40, EPS, True, False, "fwd04", "bwd06"))
+            torch.library.opcheck(ops.norm.default, (x, [40], weight, bias, EPS, False, memory_efficient, False, None,
+                                                     None))
+            torch.library.opcheck(ops.norm_backward.default,
+                                  (dy, x.detach(), [40], weight.detach(), bias.detach(), statistics, EPS, False,
+                                   memory_efficient, False, True, False, None))
+        torch.library.opcheck(ops.norm.default, (x, [40], weight, None, EPS, True, False, True, "fwd04", "bwd06"))
+        nothing = [None] * 7
+        torch.library.opcheck(ops.add_norm.default,
+                              (x, residual, [40], weight, bias, *nothing, 0.0, EPS, False, False, False, None, None))
+        torch.library.opcheck(ops.add_norm_backward.default,
+                              (dy, dy, None, x.detach(), [40], weight.detach(), bias.detach(), None, None, statistics,
+                               *nothing[:4], 0.0, EPS, False, False, True, False, None))
 
-    def test_only_eager_calls_go_past_the_dispatcher(self):
+    def test_whoever_traces_or_overrides_a_call_sees_an_operator(self):
         from torch.fx.experimental.proxy_tensor import make_fx
 
         x, weight = random(3, 8, requires_grad=True), torch.ones(8, device=DEVICE)
-        self.assertIn("_DirectBackward", type(lnc.layer_norm(x, 8).grad_fn).__name__)
+        self.assertIn("NormBackward", lnc.layer_norm(x, 8).grad_fn.name())
 
         class Twice(torch.Tensor):
             pass

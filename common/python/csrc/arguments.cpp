@@ -1,0 +1,128 @@
+#include "common/python/csrc/arguments.h"
+
+#include <ATen/ops/add.h>
+#include <c10/core/ScalarType.h>
+
+#include <algorithm>
+#include <sstream>
+#include <string>
+
+#include "common/python/csrc/kernels.h"
+
+namespace layernorm_chapters {
+namespace {
+
+std::string words(at::ScalarType type) {
+  return "torch." + std::string(c10::getDtypeNames(type).first);
+}
+
+std::string words(c10::SymIntArrayRef shape) {
+  std::ostringstream text;
+  text << '[';
+  for (std::size_t i = 0; i < shape.size(); ++i) text << (i > 0 ? ", " : "") << shape[i];
+  text << ']';
+  return text.str();
+}
+
+bool same(c10::SymIntArrayRef a, c10::SymIntArrayRef b) {
+  if (a.size() != b.size()) return false;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (a[i] != b[i]) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+void check_rows(const char* name, const at::Tensor& x, c10::SymIntArrayRef shape) {
+  TORCH_CHECK_TYPE(is_row_type(x.scalar_type()), name, " is of ", words(x.scalar_type()),
+                   "; the chapters take float32, float16 and bfloat16");
+  const auto sizes = x.sym_sizes();
+  const bool fits = !shape.empty() && sizes.size() >= shape.size() &&
+                    same(sizes.slice(sizes.size() - shape.size()), shape);
+  TORCH_CHECK_VALUE(fits, "normalized_shape is ", words(shape), ", and the last dimensions of ",
+                    name, ", whose shape is ", words(sizes), ", are not these");
+  for (const c10::SymInt& size : shape) {
+    TORCH_CHECK_VALUE(size != 0, "normalized_shape is ", words(shape),
+                      ": there is nothing to normalise over");
+  }
+}
+
+void check_parameter(const char* name, const MaybeTensor& parameter, const at::Tensor& x,
+                     c10::SymIntArrayRef shape) {
+  if (!is_there(parameter)) return;
+  TORCH_CHECK_VALUE(same(parameter->sym_sizes(), shape), name, " has shape ",
+                    words(parameter->sym_sizes()), "; it must be normalized_shape, ", words(shape));
+  TORCH_CHECK_VALUE(parameter->device() == x.device(), name, " is on ", parameter->device(),
+                    " and x on ", x.device(), ": they must be on one device");
+  TORCH_CHECK_TYPE(at::isFloatingType(parameter->scalar_type()), name, " is of ",
+                   words(parameter->scalar_type()), "; it must be of a floating type");
+}
+
+void check_like(const char* name, const MaybeTensor& other, const at::Tensor& x,
+                std::initializer_list<at::ScalarType> types) {
+  if (!is_there(other)) return;
+  TORCH_CHECK_VALUE(same(other->sym_sizes(), x.sym_sizes()), name, " has shape ",
+                    words(other->sym_sizes()), "; it must be that of x, ", words(x.sym_sizes()));
+  TORCH_CHECK_VALUE(other->device() == x.device(), name, " is on ", other->device(), " and x on ",
+                    x.device(), ": they must be on one device");
+  const auto type = other->scalar_type();
+  TORCH_CHECK_TYPE(std::find(types.begin(), types.end(), type) != types.end(), name, " is of ",
+                   words(type), " and x of ", words(x.scalar_type()));
+}
+
+void check_each_row(const char* name, const MaybeTensor& tensor, const at::Tensor& x,
+                    const c10::SymInt& rows, at::ScalarType type) {
+  if (!is_there(tensor)) return;
+  TORCH_CHECK_VALUE(tensor->sym_numel() == rows, name, " has shape ", words(tensor->sym_sizes()),
+                    "; it must have a number for each of x's ", rows, " rows");
+  TORCH_CHECK_VALUE(tensor->device() == x.device(), name, " is on ", tensor->device(), " and x on ",
+                    x.device(), ": they must be on one device");
+  TORCH_CHECK_TYPE(tensor->scalar_type() == type, name, " is of ", words(tensor->scalar_type()),
+                   "; it must be of ", words(type));
+}
+
+void check_device(const at::Tensor& x) {
+  const std::string works_on = backend();
+  if (works_on == (x.is_cuda() ? "cuda" : "cpu")) return;
+  const char* const remedy =
+      works_on == "cuda" ? "move it to the GPU"
+                         : "install the package where nvcc is, or run 'make library BACKEND=cuda'";
+  TORCH_CHECK(false, "x is on ", x.device(), ", and the kernels that are loaded work on ", works_on,
+              " tensors: ", remedy);
+}
+
+std::pair<c10::SymInt, c10::SymInt> rows_and_cols(const at::Tensor& x, c10::SymIntArrayRef shape) {
+  c10::SymInt cols = 1;
+  for (const c10::SymInt& size : shape) cols = cols * size;
+  c10::SymInt rows = 1;
+  const auto sizes = x.sym_sizes();
+  for (std::size_t i = 0; i + shape.size() < sizes.size(); ++i) rows = rows * sizes[i];
+  return {rows, cols};
+}
+
+Parameters::Parameters(at::ScalarType row_type, bool zero_centred,
+                       std::initializer_list<MaybeTensor> all)
+    : type_(row_type), zero_centred_(zero_centred) {
+  bool all_as_x = !zero_centred;
+  bool any = false;
+  for (const MaybeTensor& parameter : all) {
+    if (!is_there(parameter)) continue;
+    any = true;
+    all_as_x = all_as_x && parameter->scalar_type() == row_type;
+  }
+  if (any && !all_as_x) type_ = at::kFloat;
+}
+
+at::Tensor Parameters::weight(const MaybeTensor& given) const {
+  if (!is_there(given)) return {};
+  const at::Tensor weight = bias(given);
+  return zero_centred_ ? at::add(weight, 1.0) : weight;
+}
+
+at::Tensor Parameters::bias(const MaybeTensor& given) const {
+  if (!is_there(given)) return {};
+  return dense(given->scalar_type() == type_ ? *given : given->to(type_));
+}
+
+}  // namespace layernorm_chapters

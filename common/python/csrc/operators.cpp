@@ -1,0 +1,408 @@
+#include "common/python/csrc/operators.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
+#include <torch/library.h>
+
+#include "common/python/csrc/arguments.h"
+#include "common/python/csrc/kernels.h"
+
+namespace layernorm_chapters {
+namespace {
+
+using Shape = at::IntArrayRef;
+
+c10::SymIntArrayRef symbols(Shape shape) { return c10::fromIntArrayRefSlow(shape); }
+
+/// @param cols the width of x's rows
+Norm norm_of(const at::Tensor& x, Shape shape, double eps, bool rms, MaybeName chapter) {
+  std::int64_t cols = 1;
+  for (const std::int64_t size : shape) cols *= size;
+  return {x.numel() / cols, cols, eps, rms, text(chapter)};
+}
+
+float* mean_in(const at::Tensor& statistics, const Norm& norm) {
+  return norm.rms ? nullptr : statistics.data_ptr<float>();
+}
+float* rstd_in(const at::Tensor& statistics, const Norm& norm) {
+  return statistics.data_ptr<float>() + (norm.rms ? 0 : norm.rows);
+}
+
+/// A new tensor like another, or one of no elements where it is not wanted.
+at::Tensor new_if(bool wanted, const at::Tensor& like, at::ScalarType type) {
+  return wanted ? allocate(like.sizes(), type, like.device()) : allocate({0}, type, like.device());
+}
+
+/// A gradient in its parameter's own type.
+at::Tensor in_type_of(const at::Tensor& gradient, const MaybeTensor& parameter) {
+  return is_there(parameter) ? gradient.to(parameter->scalar_type()) : gradient;
+}
+
+void* pointer_if(bool wanted, const at::Tensor& tensor) {
+  return wanted ? tensor.data_ptr() : nullptr;
+}
+
+// --- The plain pass ---
+
+void check_norm(const at::Tensor& x, c10::SymIntArrayRef shape, const MaybeTensor& weight,
+                const MaybeTensor& bias) {
+  check_rows("x", x, shape);
+  check_parameter("weight", weight, x, shape);
+  check_parameter("bias", bias, x, shape);
+}
+
+Two norm(const at::Tensor& x, Shape shape, const MaybeTensor& weight, const MaybeTensor& bias,
+         double eps, bool rms, bool, bool zero_centred, MaybeName chapter, MaybeName) {
+  check_norm(x, symbols(shape), weight, bias);
+  check_device(x);
+  const Norm of = norm_of(x, shape, eps, rms, chapter);
+  const Parameters parameters(x.scalar_type(), zero_centred, {weight, bias});
+  const at::Tensor x_dense = dense(x);
+  const at::Tensor w = parameters.weight(weight);
+  const at::Tensor b = parameters.bias(bias);
+  at::Tensor y = allocate(x.sizes(), x.scalar_type(), x.device());
+  at::Tensor statistics = allocate({rms ? 1 : 2, of.rows}, at::kFloat, x.device());
+  lnc_forward_args args{};
+  args.problem = of.problem(x.scalar_type(), parameters.type());
+  args.x = pointer(x_dense);
+  args.weight = pointer(w);
+  args.bias = pointer(b);
+  args.y = pointer(y);
+  args.mean = mean_in(statistics, of);
+  args.rstd = rstd_in(statistics, of);
+  run(args, of, x);
+  return {y, statistics};
+}
+
+Two norm_meta(const at::Tensor& x, c10::SymIntArrayRef shape, const MaybeTensor& weight,
+              const MaybeTensor& bias, double, bool rms, bool, bool, MaybeName, MaybeName) {
+  check_norm(x, shape, weight, bias);
+  const c10::SymInt rows = rows_and_cols(x, shape).first;
+  return {at::empty_like(x, at::MemoryFormat::Contiguous),
+          at::empty_symint({rms ? 1 : 2, rows}, x.options().dtype(at::kFloat))};
+}
+
+Three norm_backward(const at::Tensor& dy, const at::Tensor& saved, Shape shape,
+                    const MaybeTensor& weight, const MaybeTensor& bias,
+                    const at::Tensor& statistics, double eps, bool rms, bool memory_efficient,
+                    bool zero_centred, bool wants_dweight, bool wants_dbias, MaybeName chapter) {
+  check_rows("dy", dy, symbols(shape));
+  check_device(dy);
+  const Norm of = norm_of(dy, shape, eps, rms, chapter);
+  const at::ScalarType type = saved.scalar_type();
+  const Parameters parameters(type, zero_centred, {weight, bias});
+  const at::Tensor dy_dense = dense(dy.scalar_type() == type ? dy : dy.to(type));
+  const at::Tensor saved_dense = dense(saved);
+  const at::Tensor statistics_dense = dense(statistics);
+  const at::Tensor w = parameters.weight(weight);
+  const at::Tensor b = parameters.bias(bias);
+  at::Tensor dx = allocate(dy.sizes(), type, dy.device());
+  at::Tensor dweight =
+      new_if(wants_dweight, value(weight).defined() ? *weight : dx, parameters.type());
+  at::Tensor dbias = new_if(wants_dbias, value(bias).defined() ? *bias : dx, parameters.type());
+  lnc_backward_args args{};
+  args.problem = of.problem(type, parameters.type());
+  args.dy = pointer(dy_dense);
+  (memory_efficient ? args.y : args.x) = pointer(saved_dense);
+  args.weight = pointer(w);
+  args.bias = memory_efficient ? pointer(b) : nullptr;
+  args.mean = memory_efficient ? nullptr : mean_in(statistics_dense, of);
+  args.rstd = rstd_in(statistics_dense, of);
+  args.dx = pointer(dx);
+  args.dweight = pointer_if(wants_dweight, dweight);
+  args.dbias = pointer_if(wants_dbias, dbias);
+  run(args, of, dy);
+  return {dx, in_type_of(dweight, weight), in_type_of(dbias, bias)};
+}
+
+/// Likewise on symbols: a tensor like one that may be there, or of no elements.
+at::Tensor meta_if(bool wanted, const MaybeTensor& like, const at::Tensor& otherwise) {
+  if (wanted) return at::empty_like(value(like), at::MemoryFormat::Contiguous);
+  return at::empty({0}, is_there(like) ? like->options() : otherwise.options());
+}
+
+Three norm_backward_meta(const at::Tensor& dy, const at::Tensor& saved, c10::SymIntArrayRef shape,
+                         const MaybeTensor& weight, const MaybeTensor& bias, const at::Tensor&,
+                         double, bool, bool, bool, bool wants_dweight, bool wants_dbias,
+                         MaybeName) {
+  check_rows("dy", dy, shape);
+  return {at::empty_like(saved, at::MemoryFormat::Contiguous),
+          meta_if(wants_dweight, weight, saved), meta_if(wants_dbias, bias, saved)};
+}
+
+// --- The fused pass ---
+
+/// The inputs of a fused forward pass, beside x and the parameters.
+void check_add_norm(const at::Tensor& x, const MaybeTensor& residual, c10::SymIntArrayRef shape,
+                    const MaybeTensor& weight, const MaybeTensor& bias, const MaybeTensor& x1,
+                    const MaybeTensor& weight1, const MaybeTensor& bias1,
+                    const MaybeTensor& rowscale, const MaybeTensor& rowscale1,
+                    const MaybeTensor& seeds, const MaybeTensor& seeds1, double dropout,
+                    bool float_sum) {
+  check_norm(x, shape, weight, bias);
+  check_parameter("weight1", weight1, x, shape);
+  check_parameter("bias1", bias1, x, shape);
+  check_like("residual", residual, x, {x.scalar_type(), at::kFloat});
+  check_like("x1", x1, x, {x.scalar_type()});
+  const c10::SymInt rows = rows_and_cols(x, shape).first;
+  check_each_row("rowscale", rowscale, x, rows, at::kFloat);
+  check_each_row("rowscale1", rowscale1, x, rows, at::kFloat);
+  check_each_row("seeds", seeds, x, rows, at::kInt);
+  check_each_row("seeds1", seeds1, x, rows, at::kInt);
+  TORCH_CHECK_VALUE(dropout >= 0.0 && dropout < 1.0, "dropout is ", dropout,
+                    "; it must be a probability, 0 <= dropout < 1");
+  const bool drops = dropout > 0.0;
+  TORCH_CHECK_VALUE(is_there(seeds) == drops && is_there(seeds1) == (drops && is_there(x1)),
+                    "seeds are for a dropout, and seeds1 for that of x1");
+  TORCH_CHECK_VALUE(is_there(rowscale1) == (is_there(rowscale) && is_there(x1)),
+                    "rowscale1 is for x1, and there where rowscale is");
+  TORCH_CHECK_VALUE(is_there(residual) || !float_sum || x.scalar_type() == at::kFloat,
+                    "the sum can be float32 only where there is a residual");
+}
+
+Four add_norm(const at::Tensor& x, const MaybeTensor& residual, Shape shape,
+              const MaybeTensor& weight, const MaybeTensor& bias, const MaybeTensor& x1,
+              const MaybeTensor& weight1, const MaybeTensor& bias1, const MaybeTensor& rowscale,
+              const MaybeTensor& rowscale1, const MaybeTensor& seeds, const MaybeTensor& seeds1,
+              double dropout, double eps, bool rms, bool zero_centred, bool float_sum,
+              MaybeName chapter, MaybeName) {
+  check_add_norm(x, residual, symbols(shape), weight, bias, x1, weight1, bias1, rowscale, rowscale1,
+                 seeds, seeds1, dropout, float_sum);
+  check_device(x);
+  const Norm of = norm_of(x, shape, eps, rms, chapter);
+  const Parameters parameters(x.scalar_type(), zero_centred, {weight, bias, weight1, bias1});
+  const at::ScalarType sum_type = float_sum ? at::kFloat : x.scalar_type();
+  const bool second = is_there(weight1) || is_there(bias1);
+  const at::Tensor x_dense = dense(x);
+  const at::Tensor x1_dense = dense(x1);
+  const at::Tensor r = is_there(residual) ? dense(residual->to(sum_type)) : at::Tensor();
+  const at::Tensor w = parameters.weight(weight);
+  const at::Tensor b = parameters.bias(bias);
+  const at::Tensor w1 = parameters.weight(weight1);
+  const at::Tensor b1 = parameters.bias(bias1);
+  const at::Tensor scale = dense(rowscale);
+  const at::Tensor scale1 = dense(rowscale1);
+  const at::Tensor seeds_dense = dense(seeds);
+  const at::Tensor seeds1_dense = dense(seeds1);
+  at::Tensor y = allocate(x.sizes(), x.scalar_type(), x.device());
+  at::Tensor sum = allocate(x.sizes(), sum_type, x.device());
+  at::Tensor statistics = allocate({rms ? 1 : 2, of.rows}, at::kFloat, x.device());
+  at::Tensor y1 = new_if(second, x, x.scalar_type());
+  lnc_fused_forward fused{};
+  fused.rowscale = static_cast<const float*>(pointer(scale));
+  fused.rowscale1 = static_cast<const float*>(pointer(scale1));
+  fused.seeds = static_cast<const std::uint32_t*>(pointer(seeds_dense));
+  fused.seeds1 = static_cast<const std::uint32_t*>(pointer(seeds1_dense));
+  fused.x1 = pointer(x1_dense);
+  fused.residual = pointer(r);
+  fused.sum = pointer(sum);
+  fused.weight1 = pointer(w1);
+  fused.bias1 = pointer(b1);
+  fused.y1 = pointer_if(second, y1);
+  fused.dropout = static_cast<float>(dropout);
+  fused.float_residual = sum_type == at::kFloat;
+  lnc_forward_args args{};
+  args.problem = of.problem(x.scalar_type(), parameters.type());
+  args.x = pointer(x_dense);
+  args.weight = pointer(w);
+  args.bias = pointer(b);
+  args.y = pointer(y);
+  args.mean = mean_in(statistics, of);
+  args.rstd = rstd_in(statistics, of);
+  args.fused = &fused;
+  if (x.numel() > 0) run(args, of, x);
+  return {y, sum, statistics, y1};
+}
+
+Four add_norm_meta(const at::Tensor& x, const MaybeTensor& residual, c10::SymIntArrayRef shape,
+                   const MaybeTensor& weight, const MaybeTensor& bias, const MaybeTensor& x1,
+                   const MaybeTensor& weight1, const MaybeTensor& bias1,
+                   const MaybeTensor& rowscale, const MaybeTensor& rowscale1,
+                   const MaybeTensor& seeds, const MaybeTensor& seeds1, double dropout, double,
+                   bool rms, bool, bool float_sum, MaybeName, MaybeName) {
+  check_add_norm(x, residual, shape, weight, bias, x1, weight1, bias1, rowscale, rowscale1, seeds,
+                 seeds1, dropout, float_sum);
+  const c10::SymInt rows = rows_and_cols(x, shape).first;
+  const bool second = is_there(weight1) || is_there(bias1);
+  const auto like_x = x.options();
+  return {at::empty_like(x, at::MemoryFormat::Contiguous),
+          at::empty_like(x, float_sum ? like_x.dtype(at::kFloat) : like_x,
+                         at::MemoryFormat::Contiguous),
+          at::empty_symint({rms ? 1 : 2, rows}, like_x.dtype(at::kFloat)),
+          second ? at::empty_like(x, at::MemoryFormat::Contiguous) : at::empty({0}, like_x)};
+}
+
+/// Whether dx1 and dresidual are tensors of their own: else each is dx bit for bit.
+struct OwnGradients {
+  bool dx1;
+  bool dresidual;
+};
+OwnGradients own_gradients(const at::Tensor& dy, const at::Tensor& sum, const MaybeTensor& rowscale,
+                           double dropout, bool has_residual, bool has_x1) {
+  const bool changes_x = is_there(rowscale) || dropout > 0.0;
+  return {has_x1 && changes_x,
+          has_residual && (changes_x || sum.scalar_type() != dy.scalar_type())};
+}
+
+Seven add_norm_backward(const at::Tensor& dy, const MaybeTensor& dsum, const MaybeTensor& dy1,
+                        const at::Tensor& sum, Shape shape, const MaybeTensor& weight,
+                        const MaybeTensor& bias, const MaybeTensor& weight1,
+                        const MaybeTensor& bias1, const at::Tensor& statistics,
+                        const MaybeTensor& rowscale, const MaybeTensor& rowscale1,
+                        const MaybeTensor& seeds, const MaybeTensor& seeds1, double dropout,
+                        double eps, bool rms, bool zero_centred, bool has_residual, bool has_x1,
+                        MaybeName chapter) {
+  check_rows("dy", dy, symbols(shape));
+  check_device(dy);
+  const Norm of = norm_of(dy, shape, eps, rms, chapter);
+  const at::ScalarType type = dy.scalar_type();
+  const Parameters parameters(type, zero_centred, {weight, bias, weight1, bias1});
+  const OwnGradients own = own_gradients(dy, sum, rowscale, dropout, has_residual, has_x1);
+  const bool second = is_there(dy1);
+  const at::Tensor dy_dense = dense(dy);
+  const at::Tensor dy1_dense = dense(dy1);
+  const at::Tensor sum_dense = dense(sum);
+  const at::Tensor dsum_dense = dense(dsum);
+  const at::Tensor statistics_dense = dense(statistics);
+  const at::Tensor w = parameters.weight(weight);
+  const at::Tensor w1 = parameters.weight(weight1);
+  const at::Tensor scale = dense(rowscale);
+  const at::Tensor scale1 = dense(rowscale1);
+  const at::Tensor seeds_dense = dense(seeds);
+  const at::Tensor seeds1_dense = dense(seeds1);
+  at::Tensor dx = allocate(dy.sizes(), type, dy.device());
+  at::Tensor dx1 = new_if(own.dx1, dy, type);
+  at::Tensor dresidual = new_if(own.dresidual, dy, sum.scalar_type());
+  const auto new_gradient = [&](bool wanted) {
+    return allocate(wanted ? shape : Shape{0}, parameters.type(), dy.device());
+  };
+  const bool layer = !rms;
+  at::Tensor dweight = new_gradient(true);
+  at::Tensor dbias = new_gradient(layer);
+  at::Tensor dweight1 = new_gradient(second);
+  at::Tensor dbias1 = new_gradient(second && layer);
+  lnc_fused_backward fused{};
+  fused.rowscale = static_cast<const float*>(pointer(scale));
+  fused.rowscale1 = static_cast<const float*>(pointer(scale1));
+  fused.seeds = static_cast<const std::uint32_t*>(pointer(seeds_dense));
+  fused.seeds1 = static_cast<const std::uint32_t*>(pointer(seeds1_dense));
+  fused.sum = pointer(sum_dense);
+  fused.dsum = pointer(dsum_dense);
+  fused.dy1 = pointer(dy1_dense);
+  fused.weight1 = pointer(w1);
+  fused.dx1 = pointer_if(own.dx1, dx1);
+  fused.dresidual = pointer_if(own.dresidual, dresidual);
+  fused.dweight1 = pointer_if(second, dweight1);
+  fused.dbias1 = pointer_if(second && layer, dbias1);
+  fused.dropout = static_cast<float>(dropout);
+  fused.float_residual = sum.scalar_type() == at::kFloat;
+  fused.has_residual = has_residual;
+  lnc_backward_args args{};
+  args.problem = of.problem(type, parameters.type());
+  args.dy = pointer(dy_dense);
+  args.weight = pointer(w);
+  args.mean = mean_in(statistics_dense, of);
+  args.rstd = rstd_in(statistics_dense, of);
+  args.dx = pointer(dx);
+  args.dweight = pointer(dweight);
+  args.dbias = pointer_if(layer, dbias);
+  args.fused = &fused;
+  if (dy.numel() > 0) {
+    run(args, of, dy);
+  } else {
+    for (at::Tensor* gradient : {&dweight, &dbias, &dweight1, &dbias1}) gradient->zero_();
+  }
+  return {dx,
+          dx1,
+          dresidual,
+          in_type_of(dweight, weight),
+          in_type_of(dbias, bias),
+          in_type_of(dweight1, weight1),
+          in_type_of(dbias1, bias1)};
+}
+
+Seven add_norm_backward_meta(const at::Tensor& dy, const MaybeTensor&, const MaybeTensor& dy1,
+                             const at::Tensor& sum, c10::SymIntArrayRef shape,
+                             const MaybeTensor& weight, const MaybeTensor& bias,
+                             const MaybeTensor& weight1, const MaybeTensor& bias1,
+                             const at::Tensor&, const MaybeTensor& rowscale, const MaybeTensor&,
+                             const MaybeTensor&, const MaybeTensor&, double dropout, double,
+                             bool rms, bool zero_centred, bool has_residual, bool has_x1,
+                             MaybeName) {
+  check_rows("dy", dy, shape);
+  const OwnGradients own = own_gradients(dy, sum, rowscale, dropout, has_residual, has_x1);
+  const bool second = is_there(dy1);
+  const Parameters parameters(dy.scalar_type(), zero_centred, {weight, bias, weight1, bias1});
+  const auto gradient = [&](bool wanted, const MaybeTensor& of) {
+    const auto options = dy.options().dtype(is_there(of) ? of->scalar_type() : parameters.type());
+    return wanted ? at::empty_symint(shape, options) : at::empty({0}, options);
+  };
+  const auto like = [&](bool wanted, at::ScalarType type) {
+    const auto options = dy.options().dtype(type);
+    return wanted ? at::empty_like(dy, options, at::MemoryFormat::Contiguous)
+                  : at::empty({0}, options);
+  };
+  return {like(true, dy.scalar_type()),
+          like(own.dx1, dy.scalar_type()),
+          like(own.dresidual, sum.scalar_type()),
+          gradient(true, weight),
+          gradient(!rms, bias),
+          gradient(second, weight1),
+          gradient(second && !rms, bias1)};
+}
+
+}  // namespace
+
+TORCH_LIBRARY(layernorm_chapters, m) {
+  m.def(
+      "norm(Tensor x, SymInt[] normalized_shape, Tensor? weight, Tensor? bias, float eps, bool "
+      "rms, "
+      "bool memory_efficient, bool zero_centred, str? chapter, str? backward_chapter) "
+      "-> (Tensor y, Tensor statistics)");
+  m.def(
+      "norm_backward(Tensor dy, Tensor saved, SymInt[] normalized_shape, Tensor? weight, "
+      "Tensor? bias, Tensor statistics, float eps, bool rms, bool memory_efficient, "
+      "bool zero_centred, bool wants_dweight, bool wants_dbias, str? chapter) "
+      "-> (Tensor dx, Tensor dweight, Tensor dbias)");
+  m.def(
+      "add_norm(Tensor x, Tensor? residual, SymInt[] normalized_shape, Tensor? weight, Tensor? "
+      "bias, "
+      "Tensor? x1, Tensor? weight1, Tensor? bias1, Tensor? rowscale, Tensor? rowscale1, "
+      "Tensor? seeds, Tensor? seeds1, float dropout, float eps, bool rms, bool zero_centred, "
+      "bool float_sum, str? chapter, str? backward_chapter) "
+      "-> (Tensor y, Tensor sum, Tensor statistics, Tensor y1)");
+  m.def(
+      "add_norm_backward(Tensor dy, Tensor? dsum, Tensor? dy1, Tensor sum, SymInt[] "
+      "normalized_shape, "
+      "Tensor? weight, Tensor? bias, Tensor? weight1, Tensor? bias1, Tensor statistics, "
+      "Tensor? rowscale, Tensor? rowscale1, Tensor? seeds, Tensor? seeds1, float dropout, float "
+      "eps, "
+      "bool rms, bool zero_centred, bool has_residual, bool has_x1, str? chapter) "
+      "-> (Tensor dx, Tensor dx1, Tensor dresidual, Tensor dweight, Tensor dbias, Tensor dweight1, "
+      "Tensor dbias1)");
+  m.def("load(str library) -> ()", [](c10::string_view path) { load(std::string(path)); });
+}
+
+TORCH_LIBRARY_IMPL(layernorm_chapters, CPU, m) {
+  m.impl("norm", norm);
+  m.impl("norm_backward", norm_backward);
+  m.impl("add_norm", add_norm);
+  m.impl("add_norm_backward", add_norm_backward);
+}
+
+TORCH_LIBRARY_IMPL(layernorm_chapters, CUDA, m) {
+  m.impl("norm", norm);
+  m.impl("norm_backward", norm_backward);
+  m.impl("add_norm", add_norm);
+  m.impl("add_norm_backward", add_norm_backward);
+}
+
+TORCH_LIBRARY_IMPL(layernorm_chapters, Meta, m) {
+  m.impl("norm", norm_meta);
+  m.impl("norm_backward", norm_backward_meta);
+  m.impl("add_norm", add_norm_meta);
+  m.impl("add_norm_backward", add_norm_backward_meta);
+}
+
+}  // namespace layernorm_chapters

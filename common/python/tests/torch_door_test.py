@@ -1,0 +1,404 @@
+"""What the package has beyond PyTorch's two norms: enable(), the fused passes, weights of any type, gradients of
+gradients, models of other people, programs without kernels. Against PyTorch, in double where that computes."""
+
+import os
+
+import pytest
+from pytest_fixtures import import_torch
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # PyTorch's threads and the CPU library's
+torch = import_torch()
+import layernorm_chapters as lnc  # noqa: E402
+from layernorm_chapters import operators  # noqa: E402
+
+F = torch.nn.functional
+EPS = 1e-5
+LIMITS = {torch.float32: 1e-5, torch.float16: 6e-4, torch.bfloat16: 4e-3}
+KINDS = ("layer", "rms")
+WITHOUT = "this Python has no {}; `bash common/setup/setup.sh --with-torch` installs one into .venv-torch"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def device(torch_device):
+    torch.manual_seed(11)
+    operators.load()
+    return torch_device
+
+
+def error(ours, right):
+    ours, right = ours.detach().double(), right.detach().double()
+    return float((ours - right).norm() / right.norm().clamp_min(1e-30))
+
+
+def in_double(tensor):
+    return None if tensor is None else tensor.detach().double().requires_grad_()
+
+
+def norm(kind, x, shape, weight=None, bias=None):
+    return F.layer_norm(x, shape, weight, bias, EPS) if kind == "layer" else F.rms_norm(x, shape, weight, EPS)
+
+
+def random(*shape, device, dtype=torch.float32, mean=0.0, grad=True):
+    return (torch.randn(*shape, device=device) + mean).to(dtype).requires_grad_(grad)
+
+
+# --- Behind PyTorch's own operators ---
+
+
+@pytest.mark.parametrize("dtype", LIMITS, ids=str)
+def test_pytorchs_own_norms_use_the_kernels(device, dtype):
+    kinds = KINDS if device == "cuda" else ("layer",)  # PyTorch fuses its RMS norm on a GPU alone
+    for kind in kinds:
+        x, dy = random(6, 40, device=device, dtype=dtype), random(6, 40, device=device, dtype=dtype, grad=False)
+        weight, bias = random(40, device=device, dtype=dtype), random(40, device=device, dtype=dtype)
+        leaves = [x, weight, bias] if kind == "layer" else [x, weight]
+        with lnc.enabled():
+            y = norm(kind, x, (40,), weight, bias)
+            gradients = torch.autograd.grad(y, leaves, dy)
+        ours = (lnc.layer_norm(x, 40, weight, bias, EPS) if kind == "layer" else lnc.rms_norm(x, 40, weight, EPS))
+        assert torch.equal(y, ours)
+        for found, right in zip(gradients, torch.autograd.grad(ours, leaves, dy)):
+            assert torch.equal(found, right)
+
+
+def test_what_the_kernels_do_not_take_stays_with_pytorch(device):
+    double = random(3, 8, device=device, dtype=torch.float64, grad=False)
+    mixed = random(3, 8, device=device, dtype=torch.bfloat16, grad=False)
+    empty = torch.zeros(0, 8, device=device)
+    expected = F.layer_norm(double, (8,)), F.layer_norm(empty, (8,))
+    with lnc.enabled():
+        assert torch.equal(F.layer_norm(double, (8,)), expected[0])
+        assert bool(F.layer_norm(double.float(), (8,), eps=-100.0).isnan().all())
+        assert F.layer_norm(empty, (8,)).shape == expected[1].shape
+        if device == "cpu":
+            weight = torch.ones(8)
+            assert F.layer_norm(mixed, (8,), weight).shape == mixed.shape  # a float weight with bfloat16 rows
+        with pytest.raises(RuntimeError, match="normalized_shape"):
+            F.layer_norm(double.float(), (7,))
+
+
+def test_enabling_twice_and_disabling(device):
+    x = random(6, 1000, device=device, grad=False)
+    before = F.layer_norm(x, (1000,))
+    lnc.enable()
+    lnc.enable()
+    with lnc.enabled():
+        pass
+    assert torch.equal(F.layer_norm(x, (1000,)), lnc.layer_norm(x, 1000))  # still, after the block
+    lnc.disable()
+    lnc.disable()
+    assert torch.equal(F.layer_norm(x, (1000,)), before)
+
+
+def test_an_enabled_gradient_of_a_gradient(device):
+    x = random(4, 24, device=device)
+    with lnc.enabled():
+        dx, = torch.autograd.grad(F.layer_norm(x, (24,)).pow(3).sum(), x, create_graph=True)
+        ours, = torch.autograd.grad(dx.square().sum(), x)
+    z = in_double(x)
+    dz, = torch.autograd.grad(F.layer_norm(z, (24,)).pow(3).sum(), z, create_graph=True)
+    assert error(ours, torch.autograd.grad(dz.square().sum(), z)[0]) < 1e-4
+
+
+# --- Weights ---
+
+
+def test_any_type_of_weight_with_any_type_of_row(device):
+    types = (*LIMITS, torch.float64)
+    for row in LIMITS:
+        for of_weight in types:
+            for of_bias in types:
+                x = random(7, 48, device=device, dtype=row)
+                weight = random(48, device=device, dtype=of_weight, mean=2.0)
+                bias = random(48, device=device, dtype=of_bias)
+                y = lnc.layer_norm(x, 48, weight, bias, EPS)
+                dy = torch.randn_like(y)
+                found = torch.autograd.grad(y, (x, weight, bias), dy)
+                doubles = [in_double(t) for t in (x, weight, bias)]
+                right = F.layer_norm(doubles[0], (48,), *doubles[1:], EPS)
+                assert (y.dtype, error(y, right) < LIMITS[row]) == (row, True)
+                expected = torch.autograd.grad(right, doubles, dy.double())
+                for leaf, ours, theirs in zip((x, weight, bias), found, expected):
+                    assert ours.dtype == leaf.dtype
+                    assert error(ours, theirs) < max(LIMITS[row] if leaf is x else 1e-5, LIMITS.get(leaf.dtype, 1e-5))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_weight_about_zero(device, kind):
+    for dtype, limit in LIMITS.items():
+        x = random(7, 64, device=device, dtype=dtype)
+        weight = (0.001 * torch.randn(64, device=device)).to(dtype).requires_grad_()
+        run = lnc.layer_norm if kind == "layer" else lnc.rms_norm
+        y = run(x, 64, weight, eps=EPS, zero_centred=True)
+        z, w = in_double(x), in_double(weight)
+        right = norm(kind, z, (64,), 1.0 + w)
+        dy = torch.randn_like(y)
+        assert error(y, right) < limit
+        expected = torch.autograd.grad(right, (z, w), dy.double())
+        for ours, theirs in zip(torch.autograd.grad(y, (x, weight), dy), expected):
+            assert error(ours, theirs) < limit
+        second, = torch.autograd.grad(run(x, 64, weight, eps=EPS, zero_centred=True).float().square().sum(), weight,
+                                      create_graph=True)
+        assert second.requires_grad
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_of_gradients(device, kind):
+    x, weight = random(3, 2, 5, 16, device=device), random(5, 16, device=device)
+    run = lnc.layer_norm if kind == "layer" else lnc.rms_norm
+    leaves, doubles = (x, weight), (in_double(x), in_double(weight))
+
+    def twice(y, x, weight):
+        first = torch.autograd.grad(y.pow(3).sum(), (x, weight), create_graph=True)
+        return torch.autograd.grad(sum(g.square().sum() for g in first), (x, weight))
+
+    for ours, right in zip(twice(run(x, (5, 16), weight, eps=EPS), *leaves),
+                           twice(norm(kind, doubles[0], (5, 16), doubles[1]), *doubles)):
+        assert error(ours, right) < 1e-4
+    with pytest.raises(NotImplementedError, match="memory_efficient keeps y and not x"):
+        twice(run(x, (5, 16), weight, eps=EPS, memory_efficient=True), *leaves)
+    y, _ = lnc.fused_add_rms_norm(x, x, (5, 16), weight)
+    with pytest.raises(NotImplementedError, match="fused passes have no gradients of gradients"):
+        twice(y, *leaves)
+
+
+def test_transforms_of_functions(device):
+    x, weight = random(5, 32, device=device, grad=False), random(32, device=device, grad=False)
+    found = torch.func.grad(lambda w: lnc.layer_norm(x, 32, w).pow(3).sum())(weight)
+    right = torch.func.grad(lambda w: F.layer_norm(x, (32,), w).pow(3).sum())(weight)
+    assert error(found, right) < 1e-5
+    each = torch.vmap(torch.func.grad(lambda row: lnc.rms_norm(row, 32, weight).pow(3).sum()))(x)
+    right = torch.vmap(torch.func.grad(lambda row: F.rms_norm(row, (32,), weight, torch.finfo(torch.float32).eps)
+                                       .pow(3).sum()))(x)
+    assert error(each, right) < 1e-5
+
+
+# --- What is promised ---
+
+
+def test_a_row_has_the_same_bits_however_many_rows_there_are(device):
+    for cols in (64, 768, 1000, 4096):
+        x, weight = random(33, cols, device=device, grad=False), random(cols, device=device, grad=False)
+        whole = lnc.layer_norm(x, cols, weight), lnc.rms_norm(x, cols, weight)
+        for rows in (1, 2, 7, 32):
+            some = lnc.layer_norm(x[:rows], cols, weight), lnc.rms_norm(x[:rows], cols, weight)
+            for all_rows, few in zip(whole, some):
+                assert torch.equal(all_rows[:rows], few)
+
+
+# --- The fused passes ---
+
+
+OPTIONS = ({}, {"residual": None, "rowscale": True}, {"rowscale": True}, {"x1": True}, {"x1": True, "rowscale": True},
+           {"second": True}, {"x1": True, "rowscale": True, "second": True}, {"zero_centred": True},
+           {"residual_in_fp32": True}, {"residual_in_fp32": True, "rowscale": True}, {"float_residual": True})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "+".join(options) or "residual")
+def test_a_fused_pass_is_what_it_is_made_of(device, kind, options):
+    for dtype in LIMITS:
+        for cols in (24, 1000):
+            compare_fused(device, kind, dict(options), dtype, cols)
+
+
+def compare_fused(device, kind, options, dtype, cols):
+    layer = kind == "layer"
+    x = random(3, 4, cols, device=device, dtype=dtype)
+    weight = random(cols, device=device, dtype=dtype, mean=2.0)
+    leaves = {"x": x, "weight": weight}
+    of_residual = torch.float32 if options.pop("float_residual", False) else dtype
+    if options.pop("residual", True) is not None:
+        leaves["residual"] = random(3, 4, cols, device=device, dtype=of_residual)
+    if layer:
+        leaves["bias"] = random(cols, device=device, dtype=dtype)
+    if options.pop("x1", False):
+        leaves["x1"] = random(3, 4, cols, device=device, dtype=dtype)
+    if options.pop("second", False):
+        leaves["weight1"] = random(cols, device=device, dtype=dtype, mean=2.0)
+        if layer:
+            leaves["bias1"] = random(cols, device=device, dtype=dtype)
+    scales = {}
+    if options.pop("rowscale", False):
+        scales["rowscale"] = torch.rand(3, 4, device=device) + 0.5
+        if "x1" in leaves:
+            scales["rowscale1"] = torch.rand(3, 4, device=device) + 0.5
+    run = lnc.fused_add_layer_norm if layer else lnc.fused_add_rms_norm
+    given = {name: leaf for name, leaf in leaves.items() if name not in ("x", "residual")}
+    results = run(x, leaves.get("residual"), normalized_shape=cols, eps=EPS, **given, **scales, **options)
+    z = {name: in_double(leaf) for name, leaf in leaves.items()}
+    total = z["x"] * scales["rowscale"][..., None].double() if scales else z["x"]
+    if "x1" in z:
+        total = total + (z["x1"] * scales["rowscale1"][..., None].double() if scales else z["x1"])
+    if "residual" in z:
+        total = total + z["residual"]
+    of_weight = 1.0 if options.get("zero_centred") else 0.0
+    right = [norm(kind, total, (cols,), z["weight"] + of_weight, z.get("bias"))]
+    if "weight1" in z:
+        right.append(norm(kind, total, (cols,), z["weight1"] + of_weight, z.get("bias1")))
+    right.append(total)
+    assert len(results) == len(right)
+    wide = options.get("residual_in_fp32") or of_residual == torch.float32
+    assert results[-1].dtype == (torch.float32 if wide and "residual" in leaves else dtype)
+    dys = [torch.randn_like(result) for result in results]
+    for result, expected in zip(results, right):
+        assert error(result, expected) < 2 * LIMITS[dtype]  # the sum is rounded, too
+    found = torch.autograd.grad(results, list(leaves.values()), dys)
+    expected = torch.autograd.grad(right, list(z.values()), [dy.double() for dy in dys])
+    for (name, leaf), gradient, theirs in zip(leaves.items(), found, expected):
+        assert (gradient.dtype, gradient.shape) == (leaf.dtype, leaf.shape), name
+        assert error(gradient, theirs) < 3 * LIMITS[dtype], name
+
+
+def test_some_gradients_of_a_fused_pass(device):
+    x, residual, weight = (random(*shape, device=device) for shape in ((6, 40), (6, 40), (40,)))
+    y, total = lnc.fused_add_rms_norm(x, residual, 40, weight, EPS)
+    z = in_double(x)
+    right = z + residual.double()
+    for ours, theirs in ((y, norm("rms", right, (40,), weight.double())), (total, right)):
+        found, = torch.autograd.grad(ours.sum(), x, retain_graph=True)
+        assert error(found, torch.autograd.grad(theirs.sum(), z, retain_graph=True)[0]) < 1e-5
+    frozen = lnc.fused_add_rms_norm(x.detach(), residual, 40, weight.detach(), EPS)[0]
+    frozen.sum().backward()
+    assert residual.grad is not None and weight.grad is None and x.grad is None
+
+
+def test_a_first_block_without_a_residual(device):
+    x = random(5, 24, device=device, dtype=torch.bfloat16)
+    y, total = lnc.fused_add_layer_norm(x, None, 24)
+    assert total is x and torch.equal(y, lnc.layer_norm(x, 24))
+    assert lnc.fused_add_layer_norm(x, None, 24, residual_in_fp32=True)[1].dtype == torch.float32
+    assert torch.equal(lnc.fused_add_layer_norm(x, None, 24, prenorm=False), y)
+    assert lnc.fused_add_rms_norm(x, None, 24, dropout=0.5, residual_in_fp32=True)[1].dtype == torch.float32
+
+
+def test_dropout_drops_the_same_elements_again(device):
+    x, residual = random(64, 256, device=device), random(64, 256, device=device)
+    run = lambda seed: lnc.fused_add_layer_norm(x, residual, 256, dropout=0.25, seed=seed)  # noqa: E731
+    (y, total), (again, _), (other, _) = run(3), run(3), run(4)
+    assert torch.equal(y, again) and not torch.equal(y, other)
+    dropped = (total == residual)
+    assert 0.22 < float(dropped.double().mean()) < 0.28
+    assert error(total[~dropped], (x / 0.75 + residual)[~dropped]) < 1e-6
+    dx, = torch.autograd.grad(total.sum(), x)
+    assert torch.equal(dx == 0, dropped)
+
+
+def test_the_fused_modules(device):
+    for name, kind in (("FusedAddLayerNorm", "LayerNorm"), ("FusedAddRMSNorm", "RMSNorm")):
+        module = getattr(lnc, name)(48, device=device, dropout=0.5)
+        assert module.state_dict().keys() == getattr(torch.nn, kind)(48).state_dict().keys()
+        x, residual = random(4, 48, device=device), random(4, 48, device=device)
+        y, total = module.eval()(x, residual)
+        assert torch.equal(total, x + residual) and y.shape == x.shape
+        assert not torch.equal(module.train()(x, residual)[1], total)
+
+
+def test_a_compiled_prenorm_block(device):
+    class Block(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.linear = lnc.FusedAddRMSNorm(48, device=device), torch.nn.Linear(48, 48, device=device)
+
+        def forward(self, x, residual):
+            y, residual = self.norm(x, residual)
+            return self.linear(y), residual
+
+    torch.compiler.reset()
+    block = Block()
+    x, residual = random(6, 48, device=device), random(6, 48, device=device)
+    leaves = [x, residual, *block.parameters()]
+    found, right = torch.compile(block, fullgraph=True)(x, residual), block(x, residual)
+    for ours, theirs in zip(torch.autograd.grad([part.square().sum() for part in found], leaves),
+                            torch.autograd.grad([part.square().sum() for part in right], leaves)):
+        assert error(ours, theirs) < 1e-4
+
+
+# --- Other people's models, tests and programs ---
+
+
+def test_pytorchs_own_samples(device):
+    pytest.importorskip("expecttest", reason=WITHOUT.format("expecttest"))
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    tried = 0
+    for info in op_db:
+        if info.name not in ("nn.functional.layer_norm", "nn.functional.rms_norm"):
+            continue
+        ours = lnc.layer_norm if "layer" in info.name else lnc.rms_norm
+        for sample in info.sample_inputs(device, torch.float32, requires_grad=True):
+            if (sample.kwargs.get("eps") or 0.0) < 0.0:  # PyTorch takes that
+                with pytest.raises(ValueError, match="eps must be finite, and 0 or more"):
+                    ours(sample.input, *sample.args, **sample.kwargs)
+                continue
+            y, right = (run(sample.input, *sample.args, **sample.kwargs) for run in (ours, info.op))
+            assert (y.shape, error(y, right) < 1e-5 or right.numel() == 0) == (right.shape, True)
+            tried += 1
+    assert tried > 5
+
+
+def test_a_program_without_the_kernels(device):
+    model = torch.nn.Sequential(torch.nn.Linear(16, 24), lnc.LayerNorm(24), lnc.RMSNorm(24)).to(device)
+    x = torch.randn(4, 16, device=device)
+    program = torch.export.export(model, (x,))
+    assert "layernorm_chapters" in str(program.graph)
+    plain = program.run_decompositions(lnc.decompositions())
+    assert "layernorm_chapters" not in str(plain.graph)
+    assert error(plain.module()(x), model(x)) < 1e-5
+
+
+HEADS = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, vocab_size=64)
+MODELS = {
+    "GPT2": ("GPT2LMHeadModel", dict(n_embd=32, n_layer=2, n_head=2, n_positions=32, vocab_size=64), 5),
+    "Bert": ("BertForMaskedLM", dict(**HEADS, max_position_embeddings=32), 6),
+    "Llama": ("LlamaForCausalLM", dict(**HEADS, num_key_value_heads=2), 5),
+    "Gemma": ("GemmaForCausalLM", dict(**HEADS, num_key_value_heads=1, head_dim=16), 5),
+    "Qwen3": ("Qwen3ForCausalLM", dict(**HEADS, num_key_value_heads=1, head_dim=16), 9),
+    "T5": ("T5EncoderModel", dict(d_model=32, d_kv=16, d_ff=64, num_layers=2, num_heads=2, vocab_size=64), 5),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_norms_of_a_known_model(device, name):
+    transformers = pytest.importorskip("transformers", reason=WITHOUT.format("transformers"))
+    class_name, sizes, norms = MODELS[name]
+    torch.manual_seed(5)
+    model = getattr(transformers, class_name)(getattr(transformers, f"{name}Config")(**sizes)).to(device).eval()
+    for parameter in model.parameters():  # norms whose weights are all 1, or all 0, would show little
+        if parameter.dim() == 1:
+            torch.nn.init.normal_(parameter, mean=0.5, std=0.5)
+    tokens = torch.randint(0, 64, (2, 9), device=device)
+
+    def run():
+        model.zero_grad()
+        output = model(tokens)[0]
+        output.square().mean().backward()
+        return output.detach(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+    right, gradients = run()
+    state = set(model.state_dict())
+    replaced = lnc.replace_norms(model)
+    assert len(replaced.names) == norms, replaced.names
+    ours, found = run()
+    assert set(model.state_dict()) == state
+    assert error(ours, right) < 1e-5
+    for name, gradient in found.items():
+        difference = float((gradient - gradients[name]).norm())  # a key's bias has the gradient 0, and noise
+        assert difference <= 1e-4 * float(gradients[name].norm()) + 1e-9, name
+    replaced.undo()
+    assert torch.equal(run()[0], right)
+
+
+def test_a_norm_that_is_none_of_ours_stays(device):
+    class OddNorm(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight, self.eps = torch.nn.Parameter(torch.ones(8)), 1e-6
+
+        def forward(self, x):
+            return self.weight * x / x.abs().amax(-1, keepdim=True)
+
+    others = torch.nn.BatchNorm1d(8), torch.nn.GroupNorm(2, 8), lnc.LayerNorm(8)
+    model = torch.nn.Sequential(OddNorm(), *others).to(device)
+    replaced = lnc.replace_norms(model)
+    assert replaced.names == [] and type(model[0]) is OddNorm
