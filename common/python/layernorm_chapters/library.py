@@ -35,7 +35,8 @@ class BackwardArgs(ctypes.Structure):
     _fields_ = [("chapter", c_char_p), ("problem", Problem), ("dy", c_void_p), ("x", c_void_p),
                 ("y", c_void_p), ("weight", c_void_p), ("bias", c_void_p), ("mean", c_void_p),
                 ("rstd", c_void_p), ("dx", c_void_p), ("dweight", c_void_p), ("dbias", c_void_p),
-                ("workspace", c_void_p), ("workspace_bytes", c_size_t), ("stream", c_void_p)]
+                ("workspace", c_void_p), ("workspace_bytes", c_size_t), ("stream", c_void_p),
+                ("fused", c_void_p)]
 
 
 class Plan(ctypes.Structure):
