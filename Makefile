@@ -22,7 +22,7 @@ program = build/$$backend/bin/$$program
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help new run count race trace test test-all library bench peers profile sanitize tables notebooks notebooks-run notebooks-strip \
+.PHONY: help new run count race trace test test-all library wheel bench peers profile sanitize tables notebooks notebooks-run notebooks-strip \
         book compile-cuda format format-check lint clean
 
 help:
@@ -60,6 +60,11 @@ sanitize:
 library:
 	@backend=$$($(setup)/backend.sh '$(BACKEND)') && $(setup)/setup.sh $$backend && \
 	$(setup)/build.sh $$backend lnc && echo "$(CURDIR)/build/$$backend/lib/liblnc.so"
+
+# Kernels for the GPU that is here, or ARCHITECTURES="80;90"; their binding for this Python's PyTorch.
+wheel:
+	@$(PYTHON) -m pip wheel --no-build-isolation --no-deps --wheel-dir build/wheels \
+	  $(if $(ARCHITECTURES),-C cmake.define.CMAKE_CUDA_ARCHITECTURES='$(ARCHITECTURES)') ./common/python && ls build/wheels/*.whl
 
 peers: JSON = notebooks/data/local_peers.jsonl
 peers:

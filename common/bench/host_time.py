@@ -43,6 +43,13 @@ def wait():
         torch.cuda.synchronize()
 
 
+def rotated(contenders, turn):
+    """The contenders, another one first in each turn."""
+    items = list(contenders.items())
+    at = turn % len(items)
+    return items[at:] + items[:at]
+
+
 # --- A call ---
 
 
@@ -84,7 +91,7 @@ def compare_calls(kind, options, dtype, journal, made):
     for what in passes(contenders["torch"][0], x, dy):
         turns = {name: [] for name in contenders}
         for turn in range(options.turns + 1):
-            for name, (module, is_enabled) in contenders.items():
+            for name, (module, is_enabled) in rotated(contenders, turn):
                 call = passes(module, x, dy)[what]
                 (lnc.enable if is_enabled else lnc.disable)()
                 took = batch_us(call)
@@ -204,7 +211,7 @@ def compare_blocks(model, options, dtype, journal, made):
                 graphs[name] = as_graph(steps[name])
         turns = {name: ([], []) for name in contenders}
         for turn in range(options.turns + 1):
-            for name, (_, is_enabled) in contenders.items():
+            for name, (_, is_enabled) in rotated(contenders, turn):
                 (lnc.enable if is_enabled else lnc.disable)()
                 eager = step_us(steps[name], options.steps)
                 graph = step_us(graphs[name], options.steps) if GPU else None
@@ -228,9 +235,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=positive(int), default=2048, help="of a call (default: %(default)s)")
     parser.add_argument("--cols", type=positive(int), default=768, help="of a call (default: %(default)s)")
-    parser.add_argument("--turns", type=positive(int), default=15, help="that count, of each contender (default: %(default)s)")
-    parser.add_argument("--steps", type=positive(int), default=20 if GPU else 2, help="of a block in a turn (default: %(default)s)")
-    parser.add_argument("--json", type=Path, default=JSON, metavar="FILE", help="where the records go (default: %(default)s)")
+    parser.add_argument("--turns", type=positive(int), default=15,
+                        help="that count, of each contender (default: %(default)s)")
+    parser.add_argument("--steps", type=positive(int), default=20 if GPU else 2,
+                        help="of a block in a turn (default: %(default)s)")
+    parser.add_argument("--json", type=Path, default=JSON, metavar="FILE",
+                        help="where the records go (default: %(default)s)")
     options = parser.parse_args()
     options.blocks = [(1, 512), (8, 2048)] if GPU else [(1, 64)]
     try:

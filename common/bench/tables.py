@@ -24,11 +24,14 @@ A table stands between two markers, each alone on its line; nothing else is touc
     <!-- table: picture widths -->         our share of the roof and our time over the fastest peer's, over the width
     <!-- table: widths -->                 the same in sentences and, folded, width by width
     <!-- table: training -->               a GPT's training with each norm, and its figure
+    <!-- table: host calls -->             the host's time of a call of a norm, by each way to call it
+    <!-- table: host blocks -->            a transformer block's step, by each way to call its norms
     <!-- end table -->
 
 The numbers are those of notebooks/data/: h100.jsonl (`make bench JSON=…`), h100_profile.jsonl
 (common/bench/profile_chapter.py), peers_h100.jsonl (`make peers JSON=…`), training_h100.jsonl
-(common/bench/gpt_training.py --json …), source_a100.jsonl. What is not measured yet is shown as '–'.
+(common/bench/gpt_training.py --json …), host_h100.jsonl (common/bench/host_time.py --json …), source_a100.jsonl. What
+is not measured yet is shown as '–'.
 Exit status 2, with a sentence: an unknown table, a marker that is not closed, data that cannot be used.
 """
 
@@ -606,6 +609,47 @@ def training(book, file):
     return [*markdown(headers, rows, left=(0, 1)), "", text, *image]
 
 
+def host_records(root):
+    path = root / "notebooks/data/host_h100.jsonl"
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+
+def host_calls(book):
+    """The host's time of a call of a norm, by each way to call it (common/bench/host_time.py)."""
+    records = [record for record in host_records(book.root) if record["host"] == "call"]
+    if not records:
+        return ["Not measured yet."]
+    found = {(r["kind"], r["pass"], r["contender"]): r["host_us"] for r in records}
+    contenders = list(dict.fromkeys(r["contender"] for r in records))
+    rows = []
+    for kind, what in dict.fromkeys((r["kind"], r["pass"]) for r in records):
+        times = [found[kind, what, name] for name in contenders]
+        rows.append([KINDS[kind], what, *(number(time) for time in times),
+                     *(f"{time / times[0]:.2f}" for time in times[1:])])
+    headers = ["norm", "pass", *(f"{name}, µs" for name in contenders), *(f"{name} / torch" for name in contenders[1:])]
+    one = records[0]
+    return [*markdown(headers, rows, left=(0, 1)), "",
+            f"The host's part of a call, {one['dtype']}, {one['rows']} × {one['cols']}, eager: {provenance(records)}."]
+
+
+def host_blocks(book):
+    """A transformer block's step, by each way to call its norms (common/bench/host_time.py)."""
+    records = [record for record in host_records(book.root) if record["host"] == "block"]
+    if not records:
+        return ["Not measured yet."]
+    names = {"gpt": "GPT, layer norm", "llama": "Llama with QK-norm, RMS norm"}
+    torchs = {(r["model"], r["batch"]): r for r in records if r["contender"] == "torch"}
+    rows = []
+    for r in records:
+        base = torchs[r["model"], r["batch"]]
+        rows.append([names[r["model"]], f"{r['batch']} × {r['length']} × {r['width']}", r["contender"],
+                     number(r["step_us"]), f"{r['step_us'] / base['step_us']:.2f}", number(r["graph_us"]),
+                     f"{r['graph_us'] / base['graph_us']:.2f}"])
+    headers = ["block", "tokens × width", "norms", "eager step, µs", "/ torch", "in a CUDA graph, µs", "/ torch"]
+    return [*markdown(headers, rows, left=(0, 1, 2)), "",
+            f"Forward and backward of one block in {records[0]['dtype']}: {provenance(records)}."]
+
+
 def small(value):
     """0.00213 -> '2.1e-3'"""
     digits, _, exponent = f"{value:.1e}".partition("e") if value is not None else (MISSING, "", "")
@@ -648,7 +692,8 @@ def make_table(book, file, request, where):
     table, _, identifier = request.partition(" ")
     of_all = {"map": lambda: chapter_map(book, file), "machine": lambda: machine(book),
               "progression": lambda: progression(book, file), "results": lambda: results(book),
-              "training": lambda: training(book, file), "agreement": lambda: agreement_table(book),
+              "training": lambda: training(book, file), "host calls": lambda: host_calls(book),
+              "host blocks": lambda: host_blocks(book), "agreement": lambda: agreement_table(book),
               "picture widths": lambda: widths_picture(book, file), "widths": lambda: widths_table(book),
               "agreement sum": lambda: [f"**{agreement.summary(agreement.cells(book.root))}.**"]}
     if request in of_all:

@@ -20,4 +20,5 @@ endif()
 target_link_libraries(lnc_torch PRIVATE ${torch_libraries} ${CMAKE_DL_LIBS})
 target_link_options(lnc_torch PRIVATE -Wl,--allow-shlib-undefined)
 set_target_properties(lnc_torch PROPERTIES SKIP_BUILD_RPATH ON)
+add_dependencies(lnc lnc_torch)  # whoever asks for the library gets both
 install(TARGETS lnc lnc_torch LIBRARY DESTINATION layernorm_chapters/lib COMPONENT python)

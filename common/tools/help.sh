@@ -14,6 +14,7 @@ LayerNorm, chapter by chapter
   make test CH=bwd02           the same of one chapter, in seconds
   make test-all                the rest: every shape, type and order, sanitizers, three architectures, the notebooks, the book
   make library                 every chapter as a library for C and PyTorch: build/…/lib/liblnc.so
+  make wheel                   the PyTorch package with its kernels as one file for pip; ARCHITECTURES="80;90" for other GPUs
   make bench [CH=…]            the measurements behind the notebooks, into notebooks/data/local.jsonl
   make peers                   our kernels beside PyTorch, Liger, QuACK, …: common/bench/compare_peers.py --help
   make profile CH=bwd02        what Nsight Compute counts while a chapter runs, each row explained

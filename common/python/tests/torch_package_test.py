@@ -286,7 +286,10 @@ class Modules(Package):
         readme = (ROOT / "common/python/README.md").read_text(encoding="utf-8")
         example, = re.findall(r"^```python\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
         names = {}
-        exec(example.replace('"cuda"', repr(DEVICE)), names)
+        try:
+            exec(example.replace('"cuda"', repr(DEVICE)), names)
+        finally:
+            lnc.disable()
         self.assertIsNotNone(names["norm"].weight.grad)
 
     def test_their_own_arguments(self):
