@@ -426,6 +426,69 @@ TEST_CASE("each argument that cannot be is refused by its name") {
   backward("bias and dbias must be null", [](auto& a) { a.problem.kind = LNC_RMS; });
 }
 
+TEST_CASE("a fused pass: the sum it normalises, its gradients, and bad arguments in one sentence") {
+  constexpr std::int64_t kRows = 6, kCols = 40;
+  Case<float> c(LNC_LAYER, kRows, kCols);
+  Case<float> plain(LNC_LAYER, kRows, kCols);
+  const auto residual = random_values<float>(kRows * kCols, 0.0, 5);
+  const auto dsum = random_values<float>(kRows * kCols, 0.0, 6);
+  std::vector<float> sum(kRows * kCols);
+  lnc_fused_forward fused{};
+  fused.residual = residual.data();
+  fused.sum = sum.data();
+  auto forward_args = c.forward_args();
+  forward_args.fused = &fused;
+  REQUIRE(c.run(forward_args) == LNC_OK);
+  for (std::size_t i = 0; i < sum.size(); ++i) CHECK(sum[i] == c.x[i] + residual[i]);
+  plain.x = sum;
+  plain.weight = c.weight;
+  plain.bias = c.bias;
+  plain.dy = c.dy;
+  REQUIRE(plain.run(plain.forward_args()) == LNC_OK);
+  CHECK(relative_error(c.y, as_doubles(plain.y)) < 1e-6);
+
+  lnc_fused_backward gradients{};
+  gradients.sum = sum.data();
+  gradients.dsum = dsum.data();
+  gradients.has_residual = 1;
+  auto backward_args = c.backward_args();
+  backward_args.x = nullptr;
+  backward_args.fused = &gradients;
+  REQUIRE(c.run(backward_args) == LNC_OK);
+  REQUIRE(plain.run(plain.backward_args()) == LNC_OK);
+  auto dx = as_doubles(plain.dx);
+  for (std::size_t i = 0; i < dx.size(); ++i) dx[i] += dsum[i];
+  CHECK(relative_error(c.dx, dx) < 1e-6);
+  CHECK(relative_error(c.dweight, as_doubles(plain.dweight)) < 1e-6);
+
+  const auto refused = [&](const char* words, auto&& change) {
+    lnc_fused_forward wrong = fused;
+    change(wrong);
+    auto args = forward_args;
+    args.fused = &wrong;
+    CHECK(failed_with(LNC_BAD_ARGUMENT, lnc_forward(&args), words));
+  };
+  refused("each part of it is null", [](auto& f) { f = {}; });
+  refused("dropout must be", [](auto& f) { f.dropout = 1.0f; });
+  refused("seeds is null", [](auto& f) { f.dropout = 0.5f; });
+  refused("rowscale1 must be null", [&](auto& f) { f.rowscale1 = c.rstd.data(); });
+  refused("residual is not aligned",
+          [](auto& f) { f.residual = static_cast<const char*>(f.residual) + 1; });
+  refused("weight1 and bias1 are for y1", [&](auto& f) { f.weight1 = c.weight.data(); });
+  const auto refused_backward = [&](const char* words, auto&& change) {
+    lnc_fused_backward wrong = gradients;
+    auto args = backward_args;
+    args.fused = &wrong;
+    change(wrong, args);
+    CHECK(failed_with(LNC_BAD_ARGUMENT, lnc_backward(&args), words));
+  };
+  refused_backward("in place of x and y", [&](auto&, auto& a) { a.x = c.x.data(); });
+  refused_backward("sum is null", [](auto& f, auto&) { f.sum = nullptr; });
+  refused_backward("dresidual must be null", [&](auto& f, auto&) { f.dresidual = c.dx.data(); });
+  forward_args.chapter = "fwd06";
+  CHECK(failed_with(LNC_REFUSED, lnc_forward(&forward_args), "fwd06 is not a fused chapter"));
+}
+
 TEST_CASE("chapters that are unknown, or that refuse") {
   Case<float> c(LNC_LAYER, 4, 8);
   REQUIRE(c.run(c.forward_args()) == LNC_OK);
