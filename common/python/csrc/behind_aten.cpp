@@ -4,6 +4,7 @@
 #include <ATen/ops/_fused_rms_norm_native.h>
 #include <ATen/ops/native_layer_norm_backward_native.h>
 #include <ATen/ops/native_layer_norm_native.h>
+#include <c10/util/Exception.h>
 #include <torch/library.h>
 
 #include <cmath>
@@ -165,12 +166,19 @@ Two rms_norm_backward(const Tensor& dy, const Tensor& x, Shape shape, const Tens
 }
 #endif
 
+/// For PyTorch's warning that its kernels are overridden, which is what was asked for.
+struct Silence : c10::WarningHandler {
+  void process(const c10::Warning&) override {}
+};
+
 std::mutex changing;
 std::unique_ptr<torch::Library> enabled;  // its end takes the kernels back
 
 void enable() {
   const std::lock_guard lock(changing);
   if (enabled != nullptr) return;
+  Silence silence;
+  const c10::WarningUtils::WarningHandlerGuard silenced(&silence);
   const bool on_cuda = std::string(backend()) == "cuda";
   enabled = std::make_unique<torch::Library>(
       torch::Library::IMPL, "aten", on_cuda ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU,

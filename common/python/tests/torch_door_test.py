@@ -100,6 +100,26 @@ def test_an_enabled_gradient_of_a_gradient(device):
     assert error(ours, torch.autograd.grad(dz.square().sum(), z)[0]) < 1e-4
 
 
+def test_a_tensor_that_lies_on_several_devices(device):
+    distributed = torch.distributed
+    if not distributed.is_available() or not distributed.is_gloo_available():
+        pytest.skip("this PyTorch was built without torch.distributed, or without gloo")
+    from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor, init_device_mesh
+
+    backend = "nccl" if device == "cuda" else "gloo"
+    distributed.init_process_group(backend, store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh(device, (1,))
+        x, weight = random(6, 40, device=device, grad=False), random(40, device=device, grad=False)
+        rows, whole = distribute_tensor(x, mesh, [Shard(0)]), distribute_tensor(weight, mesh, [Replicate()])
+        with lnc.enabled():
+            y = F.layer_norm(rows, (40,), whole, None, EPS)
+        assert isinstance(y, DTensor) and y.placements == (Shard(0),)
+        assert torch.equal(y.to_local(), lnc.layer_norm(x, 40, weight, None, EPS))
+    finally:
+        distributed.destroy_process_group()
+
+
 # --- Weights ---
 
 
