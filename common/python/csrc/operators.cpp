@@ -354,33 +354,30 @@ Seven add_norm_backward_meta(const at::Tensor& dy, const MaybeTensor&, const May
 
 }  // namespace
 
+// A call leaves out what stands at its default: each argument costs the host time.
 TORCH_LIBRARY(layernorm_chapters, m) {
   m.def(
-      "norm(Tensor x, SymInt[] normalized_shape, Tensor? weight, Tensor? bias, float eps, bool "
-      "rms, "
-      "bool memory_efficient, bool zero_centred, str? chapter, str? backward_chapter) "
-      "-> (Tensor y, Tensor statistics)");
+      "norm(Tensor x, SymInt[] normalized_shape, Tensor? weight, Tensor? bias, float eps, "
+      "bool rms, bool memory_efficient=False, bool zero_centred=False, str? chapter=None, "
+      "str? backward_chapter=None) -> (Tensor y, Tensor statistics)");
   m.def(
       "norm_backward(Tensor dy, Tensor saved, SymInt[] normalized_shape, Tensor? weight, "
       "Tensor? bias, Tensor statistics, float eps, bool rms, bool memory_efficient, "
       "bool zero_centred, bool wants_dweight, bool wants_dbias, str? chapter) "
       "-> (Tensor dx, Tensor dweight, Tensor dbias)");
   m.def(
-      "add_norm(Tensor x, Tensor? residual, SymInt[] normalized_shape, Tensor? weight, Tensor? "
-      "bias, "
-      "Tensor? x1, Tensor? weight1, Tensor? bias1, Tensor? rowscale, Tensor? rowscale1, "
-      "Tensor? seeds, Tensor? seeds1, float dropout, float eps, bool rms, bool zero_centred, "
-      "bool float_sum, str? chapter, str? backward_chapter) "
-      "-> (Tensor y, Tensor sum, Tensor statistics, Tensor y1)");
+      "add_norm(Tensor x, Tensor? residual, SymInt[] normalized_shape, Tensor? weight, "
+      "Tensor? bias, Tensor? x1, Tensor? weight1, Tensor? bias1, Tensor? rowscale, "
+      "Tensor? rowscale1, Tensor? seeds, Tensor? seeds1, float dropout, float eps, bool rms, "
+      "bool zero_centred=False, bool float_sum=False, str? chapter=None, "
+      "str? backward_chapter=None) -> (Tensor y, Tensor sum, Tensor statistics, Tensor y1)");
   m.def(
-      "add_norm_backward(Tensor dy, Tensor? dsum, Tensor? dy1, Tensor sum, SymInt[] "
-      "normalized_shape, "
-      "Tensor? weight, Tensor? bias, Tensor? weight1, Tensor? bias1, Tensor statistics, "
-      "Tensor? rowscale, Tensor? rowscale1, Tensor? seeds, Tensor? seeds1, float dropout, float "
-      "eps, "
-      "bool rms, bool zero_centred, bool has_residual, bool has_x1, str? chapter) "
-      "-> (Tensor dx, Tensor dx1, Tensor dresidual, Tensor dweight, Tensor dbias, Tensor dweight1, "
-      "Tensor dbias1)");
+      "add_norm_backward(Tensor dy, Tensor? dsum, Tensor? dy1, Tensor sum, "
+      "SymInt[] normalized_shape, Tensor? weight, Tensor? bias, Tensor? weight1, Tensor? bias1, "
+      "Tensor statistics, Tensor? rowscale, Tensor? rowscale1, Tensor? seeds, Tensor? seeds1, "
+      "float dropout, float eps, bool rms, bool zero_centred, bool has_residual, bool has_x1, "
+      "str? chapter) -> (Tensor dx, Tensor dx1, Tensor dresidual, Tensor dweight, Tensor dbias, "
+      "Tensor dweight1, Tensor dbias1)");
   m.def("load(str library) -> ()", [](c10::string_view path) { load(std::string(path)); });
 }
 

@@ -97,10 +97,11 @@ def _shape(normalized_shape):
 
 
 def _norm(x, normalized_shape, weight, bias, eps, rms, memory_efficient, zero_centred, chapter):
-    operators = load() if _OPERATORS is None else _OPERATORS
-    forward, backward = (None, None) if chapter is None else _chapter_pair(chapter)
-    return operators.norm.default(x, _shape(normalized_shape), weight, bias, eps, rms, memory_efficient, zero_centred,
-                                  forward, backward)[0]
+    norm = (load() if _OPERATORS is None else _OPERATORS).norm.default
+    if not (memory_efficient or zero_centred or chapter):
+        return norm(x, _shape(normalized_shape), weight, bias, eps, rms)[0]
+    return norm(x, _shape(normalized_shape), weight, bias, eps, rms, memory_efficient, zero_centred,
+                *_chapter_pair(chapter))[0]
 
 
 # --- The functions --------------------------------------------------------------------------------
