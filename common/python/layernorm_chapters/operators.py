@@ -204,7 +204,8 @@ def decompositions():
     torch.export.export(model, …).run_decompositions(layernorm_chapters.decompositions()), torch.onnx.export."""
     operators = load()
 
-    def norm(x, shape, weight, bias, eps, rms, memory_efficient, zero_centred, chapter, backward_chapter):
+    def norm(x, shape, weight, bias, eps, rms, memory_efficient=False, zero_centred=False, chapter=None,
+             backward_chapter=None):
         return _normalised(x, shape, weight, bias, eps, rms, zero_centred)
 
     return {operators.norm.default: norm}
