@@ -9,8 +9,8 @@ namespace lnc {
 /// "cuda" or "cpu".
 const char* backend_name();
 
-/// The facts about the GPU that is current in the calling thread; an H100's on the CPU. Asks each
-/// time, and starts no other program.
+/// The facts about the GPU that is current in the calling thread, which it remembers; an H100's on
+/// the CPU. Starts no other program.
 Gpu current_gpu();
 
 }  // namespace lnc
