@@ -52,7 +52,7 @@ typedef struct lnc_problem {
 
 /* What a fused forward pass does before the norm, in this order: x * rowscale, dropout, + x1 (with
  * its own rowscale1 and seeds1), + residual. That sum is normalised. A part that is null is left
- * out; all of them must not be. */
+ * out; one must be there. */
 typedef struct lnc_fused_forward {
   const float* rowscale;  /* [rows] */
   const uint32_t* seeds;  /* [rows], of the dropout; null where there is none */
