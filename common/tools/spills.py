@@ -30,8 +30,8 @@ class Known(NamedTuple):
 
 BWD11 = ("64 of a thread's 128 registers hold dweight and dbias; in a row of more than 8192 columns up to four numbers "
          "go to memory and back")
-BWD10 = ("fused rows that start at no 16-byte boundary, element by element, which no other chapter takes: its laboratory "
-         "has the bytes")
+BWD10 = ("fused rows that start at no 16-byte boundary, element by element, which no other chapter takes: its "
+         "laboratory has the bytes")
 KNOWN = [
     Known(r"bwd11::layer_norm_backward<__nv_bfloat16, float, 32>$", 8, BWD11),
     Known(r"bwd11::layer_norm_backward<(float|__half), float, 32>$", 16, BWD11),
