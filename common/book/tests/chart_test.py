@@ -187,7 +187,8 @@ def test_the_first_view(view):
     assert f"fwd02, {record['median_us']:.1f} µs, {share:.0f} % of the roof" in view.names()
     ours, best = (raw_forward(who)["median_us"] for who in ("dispatch", "torch.compile"))
     said = view.text(".lnc-said")
-    assert f"{raw('h100', 'fwd06', PROBLEM)['median_us']:.2f} µs" in said
+    fastest = min(raw("h100", chapter, PROBLEM)["median_us"] for chapter in measured_forward() - {"copy00"})
+    assert f"{fastest:.2f} µs" in said
     assert f"ours takes {ours / best:.2f} of its time" in said
     link = view.find(".lnc-dot[aria-label^=fwd02]")
     assert view.run("return arguments[0].getAttribute('href')", link) == "../../chapters/fwd02_warp_per_row/notes.html"
