@@ -12,6 +12,7 @@
 #include "common/kernel/partial_sums.h"
 #include "common/kernel/persistent.h"
 #include "common/kernel/reduce.h"
+#include "common/kernel/rows.h"
 #include "common/kernel/thread_columns.h"
 #include "common/kernel/vector.h"
 
@@ -42,11 +43,12 @@ __device__ void store_y_again(const BackwardArgs<T, W>& a, int64_t at, int64_t c
   store(a.y_again, at, y);
 }
 
-/// `c_of_rows`: c1 and c2 of each row where rows are cut in slices, else null.
-template <typename Team, typename T, typename W>
+/// `c_of_rows`: c1 and c2 of each row where rows are cut in slices, else null. Where the rows of x
+/// and of dy start, `rows` says.
+template <typename Team, typename T, typename W, typename Rows>
 __global__ void __launch_bounds__(Team::kThreads, Team::kBlocks)
     layer_norm_backward(BackwardArgs<T, W> a, Shares shares, PartialSums sums,
-                        const float2* c_of_rows) {
+                        const float2* c_of_rows, InputRows<Rows> rows) {
   constexpr int kElements = Team::kElements;
   constexpr int kVectors = Team::kVectors;
   const int team = threadIdx.x / Team::kRowThreads;
@@ -74,12 +76,13 @@ __global__ void __launch_bounds__(Team::kThreads, Team::kBlocks)
   const auto load = [&](int64_t row) {
     Row<Team, T> loaded;
     const bool there = row < a.rows;  // [3]
+    const int64_t x_row = rows.x.start(row, a.cols);
+    const int64_t dy_row = rows.dy.start(row, a.cols);
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       const bool given = there && own.has(i);
-      const int64_t at = row * a.cols + column(i);
-      loaded.x[i] = load_if<kElements>(given, a.x, at);
-      loaded.dy[i] = load_if<kElements>(given, a.dy, at);
+      loaded.x[i] = load_if<kElements>(given, a.x, x_row + column(i));
+      loaded.dy[i] = load_if<kElements>(given, a.dy, dy_row + column(i));
     }
     loaded.mean = there && layer ? a.mean[row] : 0.0f;
     loaded.rstd = there ? a.rstd[row] : 0.0f;
@@ -135,12 +138,14 @@ template <typename Team, typename T, typename W>
 void launch_team(const BackwardArgs<T, W>& a, const Shares& shares) {
   const PartialSums sums = partial_sums(a, shares.groups);
   float2* const c_of_rows = c_of_rows_in_workspace(a, shares);
-  if (c_of_rows != nullptr) {  // [10]
-    launch(row_means<T, W, Team::kElements>, {blocks_for(a.rows, 1), kMeansThreads, 0, a.stream}, a,
-           c_of_rows);
-  }
-  launch(layer_norm_backward<Team, T, W>, {shares.grid(), Team::kThreads, 0, a.stream}, a, shares,
-         sums, c_of_rows);
+  with_rows(a, [&]<typename Rows>(const InputRows<Rows>& rows) {
+    if (c_of_rows != nullptr) {  // [10]
+      launch(row_means<T, W, Team::kElements, Rows>,
+             {blocks_for(a.rows, 1), kMeansThreads, 0, a.stream}, a, c_of_rows, rows);
+    }
+    launch(layer_norm_backward<Team, T, W, Rows>, {shares.grid(), Team::kThreads, 0, a.stream}, a,
+           shares, sums, c_of_rows, rows);
+  });
   add_partial_sums(a, sums, shares.groups);
 }
 
@@ -150,6 +155,7 @@ int64_t groups_asked(int group) { return int64_t{group} * multiprocessors(); }
 template <typename T, typename W>
 void run(const BackwardArgs<T, W>& a) {
   const bool aligned = a.cols % kVectorElements<T> == 0 &&  // [11]
+                       rows_of_vectors<T>(a.x_rows) && rows_of_vectors<T>(a.dy_rows) &&
                        at_16_bytes(a.x, a.dy, a.dx, a.weight, a.bias, a.y_again);
   run_shares(a, aligned, groups_asked(a.group),
              [&]<typename Team>(Team, const Shares& shares) { launch_team<Team>(a, shares); });
@@ -162,6 +168,7 @@ const Registration registration{{
     .source = "FlashAttention",
     .parent = "bwd05",
     .road = Road::Main,
+    .takes_strides = true,
     .recomputes_output = true,
     .group = "blocks a multiprocessor",
     .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,

@@ -11,6 +11,7 @@
 #include "common/kernel/partial_sums.h"
 #include "common/kernel/reduce.h"
 #include "common/kernel/ring.h"
+#include "common/kernel/rows.h"
 #include "common/kernel/thread_columns.h"
 #include "common/kernel/vector.h"
 
@@ -31,11 +32,12 @@ constexpr int64_t kMostCols = 8192;        // 1024 threads with 8 columns each
 
 /// A block takes a step of kRows neighbouring rows at a time, then those gridDim.x · kRows further
 /// on. A stage of the ring holds these of x, then these of dy. The kind is known to the compiler:
-/// RMS norm has no dbias, and takes fewer registers.
-template <typename T, typename W, Kind kKind, int kRowThreads, int kVectors>
+/// RMS norm has no dbias, and takes fewer registers. Where the rows of x and of dy start, `rows`
+/// says.
+template <typename T, typename W, Kind kKind, int kRowThreads, int kVectors, typename Rows>
 __global__ void __launch_bounds__(kBlockThreads<kRowThreads>, kBlocks<kRowThreads>)
-    layer_norm_backward(BackwardArgs<T, W> a, float inverse_cols, L2Policy policy,
-                        PartialSums sums) {
+    layer_norm_backward(BackwardArgs<T, W> a, float inverse_cols, L2Policy policy, PartialSums sums,
+                        InputRows<Rows> rows) {
   constexpr int kThreads = kBlockThreads<kRowThreads>;
   constexpr int kRows = kThreads / kRowThreads;
   constexpr int kElements = kVectorElements<T>;
@@ -52,13 +54,13 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>, kBlocks<kRowThread
   Ring<T> ring{dynamic_shared<Packed<T, kElements>>(), 2 * dy_offset, kStages, full};
   const auto request = [&](int64_t step_row, int stage) {
     if (step_row >= a.rows) return;
-    const int64_t rows = min(a.rows - step_row, int64_t{kRows});
-    const auto bytes = static_cast<unsigned>(rows * a.cols * sizeof(T));
+    const auto count = static_cast<int>(min(a.rows - step_row, int64_t{kRows}));
+    const auto bytes = static_cast<unsigned>(2 * count * cols * sizeof(T));
     auto* const x_rows = ring.slot(stage);
     auto* const dy_rows = x_rows + dy_offset;
-    full[stage].arrive_and_expect(2 * bytes);  // [4]
-    bulk_load(x_rows, a.x + step_row * a.cols, bytes, full[stage], policy);
-    bulk_load(dy_rows, a.dy + step_row * a.cols, bytes, full[stage], policy);
+    full[stage].arrive_and_expect(bytes);  // [4]
+    bulk_load_rows(x_rows, a.x, rows.x, step_row, count, cols, full[stage], policy);
+    bulk_load_rows(dy_rows, a.dy, rows.dy, step_row, count, cols, full[stage], policy);
   };
   if (threadIdx.x == 0) {
     ring.fill([&](int stage) { request(first_row + stage * stride, stage); });
@@ -156,8 +158,11 @@ void launch_rows(const BackwardArgs<T, W>& a) {
   const bool small = a.rows * a.cols * int64_t{sizeof(T)} <= kSmallBytes;
   const L2Policy policy = small ? L2Policy::EvictFirst : L2Policy::EvictNormal;
   const PartialSums sums = partial_sums(a, blocks);
-  launch(layer_norm_backward<T, W, kKind, kRowThreads, kThreadCols / kVectorElements<T>>,
-         {blocks, kThreads, shared_bytes, a.stream}, a, inverse_cols, policy, sums);
+  with_rows(a, [&]<typename Rows>(const InputRows<Rows>& rows) {
+    constexpr int kVectors = kThreadCols / kVectorElements<T>;
+    launch(layer_norm_backward<T, W, kKind, kRowThreads, kVectors, Rows>,
+           {blocks, kThreads, shared_bytes, a.stream}, a, inverse_cols, policy, sums, rows);
+  });
   add_partial_sums<EarlyStart, kMostCols>(a, sums, blocks);  // [10]
 }
 
@@ -196,6 +201,7 @@ const Registration registration{{
     .parent = "bwd11",
     .road = Road::Main,
     .needs_aligned = true,
+    .takes_strides = true,
     .group = "blocks",
     .min_architecture = 90,
     .max_cols = kMostCols,

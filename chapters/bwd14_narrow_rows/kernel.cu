@@ -12,6 +12,7 @@
 #include "common/kernel/own_copies.h"
 #include "common/kernel/partial_sums.h"
 #include "common/kernel/reduce.h"
+#include "common/kernel/rows.h"
 #include "common/kernel/thread_columns.h"
 #include "common/kernel/vector.h"
 
@@ -83,6 +84,13 @@ __device__ void copy_through_registers(bool there, const T* x_row, const T* dy_r
   }
 }
 
+/// The block's ring: kernels that differ in the norm, the weights or where rows start share one.
+template <typename T, typename Team>
+__device__ auto& ring_of_block() {
+  __shared__ Stage<T, Team> ring[Team::kAhead];
+  return ring;
+}
+
 /// Adds up the sums of the block's teams, column by column, and stores them.
 template <typename Team>
 __device__ void store_sum_of_teams(const ThreadColumns& own,
@@ -103,14 +111,16 @@ __device__ void store_sum_of_teams(const ThreadColumns& own,
   __syncthreads();
 }
 
-template <typename Team, bool kLayer, typename T, typename W>
+/// Where the rows of x and of dy start, `rows` says.
+template <typename Team, bool kLayer, typename T, typename W, typename Rows>
 __global__ void __launch_bounds__(kThreads, Team::kBlocks)
-    layer_norm_backward(BackwardArgs<T, W> a, float inverse_cols, PartialSums sums) {
+    layer_norm_backward(BackwardArgs<T, W> a, float inverse_cols, PartialSums sums,
+                        InputRows<Rows> rows) {
   constexpr int kElements = Team::kElements;
   constexpr int kLanes = Team::kLanes;
   constexpr int kVectors = Team::kVectors;
   constexpr int kAhead = Team::kAhead;
-  __shared__ Stage<T, Team> ring[kAhead];
+  auto& ring = ring_of_block<T, Team>();
   const int warp = threadIdx.x / kWarpSize;
   const int team_in_warp = threadIdx.x % kWarpSize / kLanes;
   const int lane = threadIdx.x % kLanes;  // of the team
@@ -120,8 +130,8 @@ __global__ void __launch_bounds__(kThreads, Team::kBlocks)
   const int64_t stride = int64_t{gridDim.x} * Team::kBlockRows;
 
   const auto request = [&](int64_t row, Stage<T, Team>& stage) {
-    const T* const x_row = a.x + row * cols;
-    const T* const dy_row = a.dy + row * cols;
+    const T* const x_row = a.x + rows.x.start(row, cols);
+    const T* const dy_row = a.dy + rows.dy.start(row, cols);
     const bool there = row < a.rows;
     if constexpr (sizeof(T) * kElements < 4) {  // [4]
       copy_through_registers(there, x_row, dy_row, own, stage);
@@ -203,13 +213,16 @@ int64_t most_blocks(int group, int places) {
 
 template <typename Team, typename T, typename W>
 void launch_team(const BackwardArgs<T, W>& a) {
-  const auto kernel = a.kind == Kind::Layer ? layer_norm_backward<Team, true, T, W>
-                                            : layer_norm_backward<Team, false, T, W>;
   const int64_t most = most_blocks(a.group, Team::kBlocks);
   const int64_t blocks = std::min<int64_t>(most, blocks_for(a.rows, Team::kBlockRows));
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
   const PartialSums sums = partial_sums(a, blocks);
-  launch(kernel, {static_cast<unsigned>(blocks), kThreads, 0, a.stream}, a, inverse_cols, sums);
+  with_rows(a, [&]<typename Rows>(const InputRows<Rows>& rows) {
+    const auto kernel = a.kind == Kind::Layer ? layer_norm_backward<Team, true, T, W, Rows>
+                                              : layer_norm_backward<Team, false, T, W, Rows>;
+    launch(kernel, {static_cast<unsigned>(blocks), kThreads, 0, a.stream}, a, inverse_cols, sums,
+           rows);
+  });
   add_partial_sums<OrdinaryStart, kMaxCols>(a, sums, blocks);  // [15]
 }
 
@@ -257,7 +270,9 @@ void run_elements(const BackwardArgs<T, W>& a) {
 
 template <typename T, typename W>
 void run(const BackwardArgs<T, W>& a) {
-  if (a.cols % kVectorElements<T> == 0 && at_16_bytes(a.x, a.dy, a.dx, a.weight)) {
+  const bool aligned = a.cols % kVectorElements<T> == 0 && rows_of_vectors<T>(a.x_rows) &&
+                       rows_of_vectors<T>(a.dy_rows) && at_16_bytes(a.x, a.dy, a.dx, a.weight);
+  if (aligned) {
     run_vectors(a);
   } else {
     run_elements(a);
@@ -272,6 +287,7 @@ const Registration registration{{
     .parent = "bwd12",
     .road = Road::NarrowRows,
     .usual_cols = 128,
+    .takes_strides = true,
     .group = "blocks",
     .max_cols = kMaxCols,
     .max_cols_because = "a warp keeps a row in registers, 16 columns a lane",

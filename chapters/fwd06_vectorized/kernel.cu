@@ -10,6 +10,7 @@
 #include "common/kernel/columns.h"
 #include "common/kernel/moments.h"
 #include "common/kernel/reduce.h"
+#include "common/kernel/rows.h"
 #include "common/kernel/vector.h"
 
 namespace fwd06 {
@@ -88,17 +89,17 @@ __device__ void store_statistics(const ForwardArgs<T, W>& a, int64_t row,
   a.rstd[row] = of_row.rstd;
 }
 
-/// A row in registers. One of more than a warp has a block.
-template <typename T, typename W, Kind kKind, typename V, bool kAligned>
+/// A row in registers. One of more than a warp has a block. Where x's rows start, x_rows says.
+template <typename T, typename W, Kind kKind, typename V, bool kAligned, typename Rows>
 __global__ void __launch_bounds__(V::kMaxThreads* V::kBlockRows, kAligned ? V::kBlocks : 0)
-    layer_norm_forward(ForwardArgs<T, W> a) {
+    layer_norm_forward(ForwardArgs<T, W> a, Rows x_rows) {
   constexpr int kElements = kVectorElements<T>;
   constexpr int kVectors = V::kVectors;
   const int64_t row = int64_t{blockIdx.x} * V::kBlockRows + threadIdx.x / V::kMaxThreads;
   if (row >= a.rows) return;
   const int thread = threadIdx.x % V::kMaxThreads;
   const int row_threads = V::kAsNeeded ? blockDim.x : V::kMaxThreads;
-  const T* x_row = a.x + row * a.cols;
+  const T* x_row = a.x + x_rows.start(row, a.cols);
   const auto columns = [&](int i) {  // [1]
     return Columns<T, kAligned>(x_row, i * row_threads + thread, a.cols);
   };
@@ -151,13 +152,13 @@ constexpr int64_t kSharedBytes = 64 << 10;  // every GPU from Turing on has them
 
 /// A row of any width, of so many `vectors`: `kept` of them wait in shared memory, what is beyond
 /// is read again.
-template <typename T, typename W, Kind kKind, bool kAligned>
+template <typename T, typename W, Kind kKind, bool kAligned, typename Rows>
 __global__ void __launch_bounds__(kWideThreads)
-    layer_norm_forward_wide(ForwardArgs<T, W> a, int64_t vectors, int64_t kept) {
+    layer_norm_forward_wide(ForwardArgs<T, W> a, Rows x_rows, int64_t vectors, int64_t kept) {
   constexpr int kElements = kVectorElements<T>;
   auto* const waiting = dynamic_shared<Packed<T, kElements>>();
   const int64_t row = blockIdx.x;
-  const T* x_row = a.x + row * a.cols;
+  const T* x_row = a.x + x_rows.start(row, a.cols);
   const auto columns = [&](int64_t i) { return Columns<T, kAligned>(x_row, i, a.cols); };
   const auto vector = [&](int64_t i) {
     return i < kept ? waiting[i] : columns(i).load(x_row);  // [7]
@@ -195,46 +196,52 @@ __global__ void __launch_bounds__(kWideThreads)
 }
 
 /// Launches the first variant that holds a row of so many vectors, or else the wide kernel.
-template <Kind kKind, bool kAligned, typename V, typename... Wider, typename T, typename W>
-void run_smallest(const ForwardArgs<T, W>& a, int64_t vectors) {
+template <Kind kKind, bool kAligned, typename V, typename... Wider, typename T, typename W,
+          typename Rows>
+void run_smallest(const ForwardArgs<T, W>& a, const Rows& x_rows, int64_t vectors) {
   if (vectors <= V::kMaxThreads * V::kVectors) {
     const unsigned needed = blocks_for(vectors, V::kVectors * kWarpSize) * kWarpSize;
     const unsigned threads = V::kAsNeeded ? needed : V::kMaxThreads * V::kBlockRows;
-    launch(layer_norm_forward<T, W, kKind, V, kAligned>,
-           {blocks_for(a.rows, V::kBlockRows), threads, 0, a.stream}, a);
+    launch(layer_norm_forward<T, W, kKind, V, kAligned, Rows>,
+           {blocks_for(a.rows, V::kBlockRows), threads, 0, a.stream}, a, x_rows);
   } else if constexpr (sizeof...(Wider) > 0) {
-    run_smallest<kKind, kAligned, Wider...>(a, vectors);
+    run_smallest<kKind, kAligned, Wider...>(a, x_rows, vectors);
   } else {
     const int64_t kept = std::min<int64_t>(vectors, kSharedBytes / 16);
     const auto shared_bytes = static_cast<std::size_t>(kept) * 16;
-    launch(layer_norm_forward_wide<T, W, kKind, kAligned>,
-           {blocks_for(a.rows, 1), kWideThreads, shared_bytes, a.stream}, a, vectors, kept);
+    launch(layer_norm_forward_wide<T, W, kKind, kAligned, Rows>,
+           {blocks_for(a.rows, 1), kWideThreads, shared_bytes, a.stream}, a, x_rows, vectors, kept);
   }
 }
 
-template <Kind kKind, bool kAligned, typename T, typename W>
-void run_width(const ForwardArgs<T, W>& a) {
+template <Kind kKind, bool kAligned, typename T, typename W, typename Rows>
+void run_width(const ForwardArgs<T, W>& a, const Rows& x_rows) {
   constexpr int kElements = kVectorElements<T>;
   constexpr int kBefore = kAligned ? 0 : kElements - 1;  // of a row that starts inside of a vector
   const int64_t vectors = blocks_for(kBefore + a.cols, kElements);
   if constexpr (sizeof(T) == sizeof(float)) {  // [8]
     run_smallest<kKind, kAligned, Variant<32, 1>, Variant<32, 4>, Variant<64, 4>, Variant<128, 4>,
                  Variant<256, 4>, Variant<512, 4, Early::Weight, 2>,
-                 Variant<1024, 4, Early::Weight, 1>>(a, vectors);
+                 Variant<1024, 4, Early::Weight, 1>>(a, x_rows, vectors);
   } else {
     run_smallest<kKind, kAligned, Variant<32, 1>, Variant<32, 2>, Variant<64, 2>, Variant<128, 2>,
                  Variant<256, 2>, Variant<512, 2, Early::Weight, 3>,
-                 Variant<384, 4, Early::None, 3>, Variant<512, 4, Early::Weight>>(a, vectors);
+                 Variant<384, 4, Early::None, 3>, Variant<512, 4, Early::Weight>>(a, x_rows,
+                                                                                  vectors);
   }
 }
 
 template <Kind kKind, typename T, typename W>
 void run_kind(const ForwardArgs<T, W>& a) {
-  if (a.cols % kVectorElements<T> == 0 && at_16_bytes(a.x, a.y, a.weight, a.bias)) {
-    run_width<kKind, true>(a);
-  } else {
-    run_width<kKind, false>(a);
-  }
+  const bool aligned = a.cols % kVectorElements<T> == 0 && rows_of_vectors<T>(a.x_rows) &&
+                       at_16_bytes(a.x, a.y, a.weight, a.bias);
+  with_rows(a, [&](const auto& x_rows) {
+    if (aligned) {
+      run_width<kKind, true>(a, x_rows);
+    } else {
+      run_width<kKind, false>(a, x_rows);
+    }
+  });
 }
 
 template <typename T, typename W>
@@ -253,6 +260,7 @@ const Registration registration{{
     .source = "OneFlow, PyTorch",
     .parent = "fwd05",
     .road = Road::Main,
+    .takes_strides = true,
     .keeps_digits_at_large_means = true,
     .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
                             run<__nv_bfloat16, float>},

@@ -9,6 +9,7 @@
 #include "common/kernel/chapter.h"
 #include "common/kernel/moments.h"
 #include "common/kernel/reduce.h"
+#include "common/kernel/rows.h"
 #include "common/kernel/vector.h"
 
 namespace fwd10 {
@@ -84,10 +85,11 @@ __device__ void store_per_row(float* to, const float (&numbers)[Shape::kSteps], 
   if (lane < Shape::kWarpRows && first_row + lane < rows) to[first_row + lane] = number;
 }
 
-/// inverse_cols is 1 / cols: a warp has so few rows that a division of its own would show.
-template <typename Shape, Kind kKind, typename T, typename W>
+/// inverse_cols is 1 / cols: a warp has so few rows that a division of its own would show. Where
+/// x's rows start, x_rows says.
+template <typename Shape, Kind kKind, typename T, typename W, typename Rows>
 __global__ void __launch_bounds__(kThreads)
-    layer_norm_forward(ForwardArgs<T, W> a, float inverse_cols) {
+    layer_norm_forward(ForwardArgs<T, W> a, float inverse_cols, Rows x_rows) {
   constexpr bool kLayer = kKind == Kind::Layer;
   constexpr int kElements = Shape::kElements;
   constexpr int kLanes = Shape::kLanes;
@@ -120,7 +122,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      const int64_t at = row_of(step) * cols + column(i);
+      const int64_t at = x_rows.start(row_of(step), cols) + column(i);
       x[step][i] = load_if<kElements>(exists(step, i), a.x, at);
     }
   }
@@ -167,10 +169,13 @@ __global__ void __launch_bounds__(kThreads)
 template <typename Shape, typename T, typename W>
 void launch_shape(const ForwardArgs<T, W>& a) {
   constexpr int kBlockRows = kThreads / kWarpSize * Shape::kWarpRows;
-  const auto kernel = a.kind == Kind::Layer ? layer_norm_forward<Shape, Kind::Layer, T, W>
-                                            : layer_norm_forward<Shape, Kind::Rms, T, W>;
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
-  launch(kernel, {blocks_for(a.rows, kBlockRows), kThreads, 0, a.stream}, a, inverse_cols);
+  with_rows(a, [&]<typename Rows>(const Rows& x_rows) {
+    const auto kernel = a.kind == Kind::Layer ? layer_norm_forward<Shape, Kind::Layer, T, W, Rows>
+                                              : layer_norm_forward<Shape, Kind::Rms, T, W, Rows>;
+    launch(kernel, {blocks_for(a.rows, kBlockRows), kThreads, 0, a.stream}, a, inverse_cols,
+           x_rows);
+  });
 }
 
 /// Launches the first team that holds a row.
@@ -200,7 +205,9 @@ void run_elements(const ForwardArgs<T, W>& a) {  // [12]
 
 template <typename T, typename W>
 void run(const ForwardArgs<T, W>& a) {
-  if (a.cols % kVectorElements<T> == 0 && at_16_bytes(a.x, a.y, a.weight, a.bias)) {
+  const bool aligned = a.cols % kVectorElements<T> == 0 && rows_of_vectors<T>(a.x_rows) &&
+                       at_16_bytes(a.x, a.y, a.weight, a.bias);
+  if (aligned) {
     run_vectors(a);
   } else {
     run_elements(a);
@@ -215,6 +222,7 @@ const Registration registration{{
     .parent = "fwd06",
     .road = Road::NarrowRows,
     .usual_cols = 128,
+    .takes_strides = true,
     .keeps_digits_at_large_means = true,
     .max_cols = kMaxCols,
     .max_cols_because = "a warp keeps a row in registers, 16 columns a lane",

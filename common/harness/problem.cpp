@@ -59,6 +59,21 @@ std::vector<Option> options(Problem& p) {
        "ELEMENTS",
        "elements by which each tensor starts further past a 16-byte boundary than the one before",
        {0, 1024, "a whole number of at least 0 and at most 1024"}},
+      {"row_gap",
+       &p.row_gap,
+       "ELEMENTS",
+       "elements that lie between a row of x, or of dy, and the next",
+       {0, 1 << 20, "a whole number of at least 0 and at most 1048576"}},
+      {"heads",
+       &p.heads,
+       "COUNT",
+       "rows of x and dy in a group, as of a fused projection's q",
+       {0, 1 << 20, "a whole number of at least 0 and at most 1048576"}},
+      {"heads_gap",
+       &p.heads_gap,
+       "ELEMENTS",
+       "elements that lie between such a group and the next, as k and v do",
+       {0, 1 << 24, "a whole number of at least 0 and at most 16777216"}},
       {"group",
        &p.group,
        "COUNT",
@@ -124,10 +139,10 @@ std::vector<TensorDescription> describe_tensors(const Problem& p, bool from_y,
   const Slot y_of_backward = from_y ? slot(b.y) : slot(b.y_again, p.recompute_output);
   return {
       {"x", kMatrix, Random{0, p.offset, 1}, true, slot(f.x), slot(b.x, !from_y && !from_sum),
-       slot(c.x)},
+       slot(c.x), p.row_strides()},
       {"weight", kColumns, weights, p.affine, slot(f.weight), slot(b.weight)},
       {"bias", kColumns, Random{2, 0, 0.25f}, p.affine && layer, slot(f.bias), slot(b.bias)},
-      {"dy", kMatrix, Random{3, 0, 1}, true, none, slot(b.dy)},
+      {"dy", kMatrix, Random{3, 0, 1}, true, none, slot(b.dy), none, p.row_strides()},
       {"y", kMatrix, Saved::Y, true, slot(f.y), y_of_backward, slot(c.y)},
       {"mean", kRows, Saved::Mean, layer, slot(f.mean), slot(b.mean, !from_y)},
       {"rstd", kRows, Saved::Rstd, true, slot(f.rstd), slot(b.rstd)},
@@ -446,6 +461,17 @@ std::int64_t elements(const Problem& problem, Shape shape) {
   return shape == Shape::Rows ? problem.rows : problem.cols;
 }
 
+std::int64_t row_start(const Problem& problem, const RowStrides& rows, std::int64_t row) {
+  if (!rows.apart) return row * problem.cols;
+  if (rows.group_rows == 0) return row * rows.row_stride;
+  return row / rows.group_rows * rows.group_stride + row % rows.group_rows * rows.row_stride;
+}
+
+std::int64_t span_elements(const Problem& problem, const TensorDescription& tensor) {
+  if (!tensor.rows.apart || problem.rows == 0) return elements(problem, tensor.shape);
+  return row_start(problem, tensor.rows, problem.rows - 1) + problem.cols;
+}
+
 std::int64_t operator_bytes(const Problem& problem, Direction direction, bool from_y) {
   std::int64_t bytes = 0;
   for (const TensorDescription& tensor : describe_tensors(problem, from_y))
@@ -461,11 +487,14 @@ std::int64_t roof_bytes(const Problem& problem, Direction direction) {
 double needed_device_bytes(const Chapter& chapter, const Problem& problem) {
   const auto rows = static_cast<double>(problem.rows);
   const auto cols = static_cast<double>(problem.cols);
+  const double groups = problem.heads > 0 ? rows / problem.heads : 0.0;
+  const double between_rows = rows * problem.row_gap + groups * problem.heads_gap;
   double bytes = 0.0;
   for (const TensorDescription& tensor : describe_tensors(problem, chapter.from_y)) {
     if (!tensor.in(chapter.direction())) continue;
     double count = tensor.shape == Shape::Rows ? rows : cols;
     if (tensor.shape == Shape::Matrix) count = rows * cols;
+    if (tensor.rows.apart) count += between_rows;
     bytes += count * element_type(tensor.slot(chapter.direction()).dtype).bytes;
   }
   if (chapter.workspace_bytes != nullptr)

@@ -110,6 +110,7 @@ struct TensorDescription {
   bool there;                                                 ///< whether the problem has it at all
   Slot forward, backward;
   Slot copy = {};
+  RowStrides rows = {};  ///< of a matrix
 
   const Slot& slot(Direction direction) const {
     switch (direction) {
@@ -144,6 +145,12 @@ std::vector<TensorDescription> describe_tensors(const Problem& problem, bool fro
 std::vector<TensorDescription> describe_tensors(const Problem& problem, bool from_y);
 
 std::int64_t elements(const Problem& problem, Shape shape);
+
+/// The element of a matrix at which a row starts.
+std::int64_t row_start(const Problem& problem, const RowStrides& rows, std::int64_t row);
+
+/// The elements from a tensor's first to its last, with what lies between its rows.
+std::int64_t span_elements(const Problem& problem, const TensorDescription& tensor);
 
 /// The bytes that a pass must move, whatever the kernel: each matrix read or written once.
 std::int64_t operator_bytes(const Problem& problem, Direction direction, bool from_y);

@@ -65,13 +65,26 @@ Refusal refusal(const Chapter& chapter, const Problem& problem, const Gpu& gpu) 
     return refuse("cuts its work in one way only, whatever number is asked for");
   if (problem.recompute_output && !chapter.recomputes_output)
     return refuse("does not write y again", "recompute_output");
+  if (problem.heads_gap > 0 && problem.heads == 0)
+    return refuse("takes a gap between groups of rows only where groups have a number of rows",
+                  "heads");
+  if (problem.strided() && !chapter.takes_strides)
+    return refuse("takes rows that lie one behind another only", "row_gap");
+  if (problem.strided() && problem.rows > kMaxStridedRows)
+    return refuse("takes " + std::to_string(kMaxStridedRows) +
+                      " rows that lie apart at most, not " + std::to_string(problem.rows),
+                  "rows");
   if (chapter.needs_aligned && !problem.aligned()) {
     const std::string rule = "takes rows that start at 16-byte boundaries only: ";
     const std::int64_t multiple = 16 / problem.element_bytes();
-    if (problem.cols % multiple == 0) return refuse(rule + "a tensor starts elsewhere", "misalign");
-    return refuse(rule + "columns of " + std::string(name(problem.dtype)) + " in multiples of " +
-                      std::to_string(multiple) + ", not " + std::to_string(problem.cols),
-                  "cols");
+    const std::string in_multiples =
+        std::string(name(problem.dtype)) + " in multiples of " + std::to_string(multiple);
+    if (problem.cols % multiple != 0)
+      return refuse(rule + "columns of " + in_multiples + ", not " + std::to_string(problem.cols),
+                    "cols");
+    if (problem.row_gap % multiple != 0 || problem.heads_gap % multiple != 0)
+      return refuse(rule + "gaps of " + in_multiples, "row_gap");
+    return refuse(rule + "a tensor starts elsewhere", "misalign");
   }
   const auto most = [](std::int64_t number, const char* what) {
     return "takes " + std::to_string(number) + " " + what + " at most, not ";

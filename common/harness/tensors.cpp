@@ -2,8 +2,10 @@
 
 #include <omp.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
+#include <span>
 #include <stdexcept>
 
 #include "common/harness/row_chunks.h"
@@ -31,6 +33,31 @@ void upload_elements(const Tensor& tensor, std::int64_t begin, const auto& value
   upload(tensor.data() + begin * element_type(tensor.dtype()).bytes, bytes.data(), bytes.size());
 }
 
+/// Whole rows of a matrix, wherever they start.
+void upload_rows(const Tensor& tensor, const Problem& problem, RowRange rows, const auto& values) {
+  const std::int64_t cols = problem.cols;
+  if (!tensor.rows().apart) return upload_elements(tensor, rows.begin * cols, values);
+  for (std::int64_t row = 0; row < rows.count; ++row) {
+    const std::int64_t start = row_start(problem, tensor.rows(), rows.begin + row);
+    upload_elements(tensor, start, std::span(values).subspan(row * cols, cols));
+  }
+}
+
+/// A tensor's elements, row behind row.
+std::vector<char> dense_elements(const Tensor& tensor, const Problem& problem) {
+  std::vector<char> host(tensor.bytes());
+  download(host.data(), tensor.data(), host.size());
+  if (!tensor.rows().apart) return host;
+  const std::int64_t element = element_type(tensor.dtype()).bytes;
+  const std::int64_t row_bytes = problem.cols * element;
+  std::vector<char> dense(problem.rows * row_bytes);
+  for (std::int64_t row = 0; row < problem.rows; ++row) {
+    const std::int64_t start = row_start(problem, tensor.rows(), row) * element;
+    std::copy_n(host.begin() + start, row_bytes, dense.begin() + row * row_bytes);
+  }
+  return dense;
+}
+
 const std::vector<double>& of(const SavedForward& saved, Saved what) {
   switch (what) {
     case Saved::Y:
@@ -55,8 +82,7 @@ void write_npy(const std::string& path, const Tensor& tensor, const Problem& pro
   constexpr std::size_t kPreamble = 10, kAlignment = 64;
   header.append(kAlignment - (kPreamble + header.size() + 1) % kAlignment, ' ');
   header += '\n';
-  std::vector<char> host(tensor.bytes());
-  download(host.data(), tensor.data(), host.size());
+  const std::vector<char> host = dense_elements(tensor, problem);
   std::ofstream file(path, std::ios::binary);
   file << "\x93NUMPY\x01" << '\0' << static_cast<char>(header.size() & 0xff)
        << static_cast<char>(header.size() >> 8) << header;
@@ -79,10 +105,11 @@ Tensor::Tensor(TensorDescription description, Direction direction, const Problem
   slot_.set = nullptr;
   there_ = description_.in(direction);
   count_ = there_ ? elements(problem, description_.shape) : 0;
+  span_ = there_ ? span_elements(problem, description_) : 0;
   const std::int64_t element = element_type(slot_.dtype).bytes;
   const std::int64_t shift = problem.misalign + std::int64_t{number} * problem.stagger;
   offset_ = description_.shape == Shape::Rows ? 0 : shift * element;
-  buffer_ = Buffer(count_ == 0 ? 0 : count_ * element + offset_);
+  buffer_ = Buffer(count_ == 0 ? 0 : span_ * element + offset_);
   poison(buffer_);
 }
 
@@ -105,16 +132,20 @@ void Tensors::fill(RowRange rows) const {
   SavedForward saved;
   for (const Tensor& tensor : tensors_) {
     if (tensor.count() == 0 || tensor.is_output() || tensor.shape() == Shape::Columns) continue;
-    const std::int64_t width = tensor.shape() == Shape::Matrix ? problem_.cols : 1;
+    const bool matrix = tensor.shape() == Shape::Matrix;
+    const std::int64_t width = matrix ? problem_.cols : 1;
     const std::int64_t begin = rows.begin * width;
+    const auto upload_them = [&](const auto& values) {
+      if (matrix) return upload_rows(tensor, problem_, rows, values);
+      upload_elements(tensor, begin, values);
+    };
     if (const auto* what = std::get_if<Saved>(&tensor.source())) {
       if (saved.rstd.empty()) saved = saved_forward(problem_, rows);
-      upload_elements(tensor, begin, of(saved, *what));
+      upload_them(of(saved, *what));
     } else if (std::holds_alternative<Seeds>(tensor.source())) {
       upload_elements(tensor, begin, dropout_seeds(problem_, tensor.name(), rows));
     } else {
-      upload_elements(tensor, begin,
-                      random_elements(problem_, tensor.name(), begin, rows.count * width));
+      upload_them(random_elements(problem_, tensor.name(), begin, rows.count * width));
     }
   }
 }
@@ -193,6 +224,9 @@ Arguments<T, W> arguments(const Tensors& tensors, void* workspace, int copy) {
   };
   of_a_norm(args.forward);
   of_a_norm(args.backward);
+  args.forward.x_rows = problem.row_strides();
+  args.backward.x_rows = problem.row_strides();
+  args.backward.dy_rows = problem.row_strides();
   for (const auto& tensor : describe_tensors<T, W>(problem, tensors.from_y(), args))
     if (tensor.in(tensors.direction()))
       tensor.slot(tensors.direction()).set(tensors.data(tensor.name, copy));

@@ -41,7 +41,9 @@ class Tensor {
   }
   DType dtype() const { return slot_.dtype; }
   std::int64_t count() const { return count_; }  ///< of elements
-  std::int64_t bytes() const { return count_ * element_type(slot_.dtype).bytes; }
+  const RowStrides& rows() const { return description_.rows; }
+  /// From its first element to its last, with what lies between the rows of an input.
+  std::int64_t bytes() const { return span_ * element_type(slot_.dtype).bytes; }
   /// Null where the pass has no such tensor, or it has no elements.
   std::byte* data() const { return count_ == 0 ? nullptr : buffer_.as<std::byte>() + offset_; }
   const Buffer& buffer() const { return buffer_; }
@@ -53,6 +55,7 @@ class Tensor {
   int number_;
   bool there_;
   std::int64_t count_;
+  std::int64_t span_;    // in elements
   std::int64_t offset_;  // in bytes
   Buffer buffer_;
 };

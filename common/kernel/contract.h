@@ -38,7 +38,17 @@ struct Fusion {
   friend bool operator==(const Fusion&, const Fusion&) = default;
 };
 
-/// One problem: `rows x cols`, row-major and contiguous, normalised over the columns.
+/// Where the rows of a matrix start that is part of a wider tensor: `row_stride` elements apart, in
+/// groups of `group_rows` rows that start `group_stride` elements apart. Row r starts at element
+/// r / group_rows · group_stride + r % group_rows · row_stride.
+struct RowStrides {
+  bool apart = false;  ///< else rows lie one behind another, and the rest means nothing
+  std::int64_t row_stride = 0;
+  std::int64_t group_stride = 0;
+  std::int64_t group_rows = 0;  ///< 0: all rows are one group
+};
+
+/// One problem: `rows x cols`, row-major, normalised over the columns.
 struct Problem {
   Kind kind = Kind::Layer;
   DType dtype = DType::F32;  ///< of x, y, dy, dx, and of weight, bias, dweight, dbias if not mixed
@@ -51,7 +61,10 @@ struct Problem {
   float weight_scale = 1.0f;  ///< weights are random numbers about this
   int misalign = 0;           ///< elements by which tensors start past a 16-byte boundary
   int stagger = 0;  ///< elements by which each starts further past one than that before it
-  int group = 0;    ///< rows a block, buffers, …: what Chapter::group says; 0 for its own choice
+  int row_gap = 0;  ///< elements between a row of x, or of dy, and the next
+  int heads = 0;    ///< rows in a group, behind which `heads_gap` further elements lie; 0 for none
+  int heads_gap = 0;  ///< as q of a fused projection has those of k and v
+  int group = 0;  ///< rows a block, buffers, …: what Chapter::group says; 0 for its own choice
   bool recompute_output = false;  ///< a backward pass writes y again
   std::uint64_t seed = 1;         ///< of the random x, weight, bias, dy
   Fusion fusion = {};
@@ -66,8 +79,16 @@ struct Problem {
   std::int64_t tensor_bytes() const { return rows * cols * element_bytes(); }
   /// Whether every row of every tensor starts and ends at a 16-byte boundary.
   bool aligned() const {
-    return misalign * element_bytes() % 16 == 0 && stagger * element_bytes() % 16 == 0 &&
-           cols * element_bytes() % 16 == 0;
+    const auto whole = [&](std::int64_t count) { return count * element_bytes() % 16 == 0; };
+    return whole(misalign) && whole(stagger) && whole(cols) && whole(row_gap) && whole(heads_gap);
+  }
+  /// Whether the rows of x and dy lie apart.
+  bool strided() const { return row_gap != 0 || (heads > 0 && heads_gap != 0); }
+  /// Where they start.
+  RowStrides row_strides() const {
+    if (!strided()) return {};
+    const std::int64_t row_stride = cols + row_gap;
+    return {true, row_stride, heads * row_stride + heads_gap, heads};
   }
 
   /// Whether a fused backward pass writes dx1, dresidual. Where nothing scales or drops x and the
@@ -110,7 +131,7 @@ struct FusedForward {
   bool residual_is_float;
 };
 
-/// The arguments of a forward launch: device pointers, row-major and contiguous.
+/// The arguments of a forward launch: device pointers, row-major; all but x contiguous.
 template <typename T, typename W = T>
 struct ForwardArgs {
   const T* x;       ///< [rows, cols]
@@ -127,6 +148,7 @@ struct ForwardArgs {
   void* workspace;  ///< Chapter::workspace_bytes of it, uninitialised
   cudaStream_t stream;
   FusedForward<T, W> fused;
+  RowStrides x_rows;  ///< of x; apart for Chapter::takes_strides only
 };
 
 /// The further arguments of a fused backward launch; all null where a part is absent, and in a
@@ -175,6 +197,8 @@ struct BackwardArgs {
   void* workspace;
   cudaStream_t stream;
   FusedBackward<T, W> fused;
+  RowStrides x_rows;   ///< of x; apart for Chapter::takes_strides only
+  RowStrides dy_rows;  ///< of dy, likewise
 };
 
 /// A chapter's host function for each pair of types; null for one that it does not take. In a

@@ -23,6 +23,7 @@ struct Gpu {
 inline constexpr Gpu kH100{132, 2048, 50 << 20, 90};
 
 inline constexpr std::int64_t kMaxGridX = std::numeric_limits<std::int32_t>::max();
+inline constexpr std::int64_t kMaxStridedRows = std::numeric_limits<std::int32_t>::max();
 
 /// Where a chapter stands on the map: on the main line, which a learner walks first, or on a side
 /// road.
@@ -60,6 +61,7 @@ struct Chapter {
   std::vector<Kind> kinds = {Kind::Layer, Kind::Rms};
   bool needs_affine = false;       ///< refuses null weight and bias
   bool needs_aligned = false;      ///< refuses a problem that is not Problem::aligned
+  bool takes_strides = false;      ///< of the rows of x and dy: Problem::strided
   bool fused = false;              ///< takes a Problem::fusion
   bool residual_only = false;      ///< of it a residual and prenorm, and nothing else
   bool recomputes_output = false;  ///< takes Problem::recompute_output

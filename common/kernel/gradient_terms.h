@@ -3,6 +3,7 @@
 
 #include "common/kernel/contract.h"
 #include "common/kernel/reduce.h"
+#include "common/kernel/rows.h"
 #include "common/kernel/vector.h"
 
 namespace lnc {
@@ -41,18 +42,20 @@ struct GradientTerms {
 inline constexpr int kMeansThreads = 512;
 
 /// c1 and c2 of a row, a block each, for kernels in which no block sees the whole of it.
-template <typename T, typename W, int kElements>
-__global__ void __launch_bounds__(kMeansThreads) row_means(BackwardArgs<T, W> a, float2* means) {
+template <typename T, typename W, int kElements, typename Rows>
+__global__ void __launch_bounds__(kMeansThreads)
+    row_means(BackwardArgs<T, W> a, float2* means, InputRows<Rows> rows) {
   const std::int64_t row = blockIdx.x;
-  const std::int64_t start = row * a.cols;
+  const std::int64_t x_start = rows.x.start(row, a.cols);
+  const std::int64_t dy_start = rows.dy.start(row, a.cols);
   const bool layer = a.kind == Kind::Layer;
   const float mean = layer ? a.mean[row] : 0.0f;
   const float rstd = a.rstd[row];
   float2 c = make_float2(0.0f, 0.0f);
 #pragma unroll 4
   for (std::int64_t col = threadIdx.x * kElements; col < a.cols; col += kMeansThreads * kElements) {
-    const auto x = load_vector<kElements>(a.x, start + col);
-    const auto dy = load_vector<kElements>(a.dy, start + col);
+    const auto x = load_vector<kElements>(a.x, x_start + col);
+    const auto dy = load_vector<kElements>(a.dy, dy_start + col);
     const auto weight = load_if<kElements>(a.weight != nullptr, a.weight, col, 1.0f);
     const GradientTerms<kElements> terms(x, dy, weight, mean, rstd);
     terms.add_to(c);

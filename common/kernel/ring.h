@@ -4,9 +4,32 @@
 #include <cstdint>
 
 #include "common/kernel/hopper.h"
+#include "common/kernel/rows.h"
 #include "common/kernel/vector.h"
 
 namespace lnc {
+
+/// Asks for `count` rows of a tensor, from `first` on, side by side in shared memory: what lies
+/// side by side there, too, comes in one copy.
+template <typename T>
+__device__ void bulk_load_rows(void* to, const T* tensor, const DenseRows& rows, std::int64_t first,
+                               int count, int cols, Barrier& barrier, L2Policy policy) {
+  const auto bytes = static_cast<unsigned>(count * cols * sizeof(T));
+  bulk_load(to, tensor + rows.start(first, cols), bytes, barrier, policy);
+}
+
+/// Likewise, of rows that lie apart: each comes in a copy of its own.
+template <typename T>
+__device__ void bulk_load_rows(void* to, const T* tensor, const StridedRows& rows,
+                               std::int64_t first, int count, int cols, Barrier& barrier,
+                               L2Policy policy) {
+  const auto row_bytes = static_cast<unsigned>(cols * sizeof(T));
+#pragma unroll 1
+  for (int i = 0; i < count; ++i) {
+    T* const row_to = static_cast<T*>(to) + i * cols;
+    bulk_load(row_to, tensor + rows.start(first + i), row_bytes, barrier, policy);
+  }
+}
 
 /// Places in shared memory to which bulk copies bring rows, or pieces of rows, in turns. A stage is
 /// the number of such a place, and a slot its memory.

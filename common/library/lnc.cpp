@@ -105,6 +105,38 @@ int misalign_of(std::initializer_list<const void*> pointers) {
   return std::all_of(pointers.begin(), pointers.end(), aligned) ? 0 : 1;
 }
 
+/// Where rows start, and rows one behind another where `given` says no more than that.
+RowStrides strides_of(const lnc_rows* given, const Problem& problem) {
+  if (given == nullptr) return {};
+  const bool groups = given->group_rows > 0 && given->group_rows < problem.rows;
+  const bool one_behind_another =
+      given->row_stride == problem.cols &&
+      (!groups || given->group_stride == given->group_rows * problem.cols);
+  if (one_behind_another) return {};
+  return {true, given->row_stride, given->group_stride, groups ? given->group_rows : 0};
+}
+
+/// Checks where the rows of a tensor start, and adds to the problem that they lie apart.
+void check_rows(const char* name, const lnc_rows* given, Problem& problem) {
+  if (given == nullptr) return;
+  const auto require_natural = [&](const char* field, std::int64_t number) {
+    require(number >= 0, [&] {
+      return std::string(name) + "->" + field + " is " + std::to_string(number) +
+             "; it must be 0 or more";
+    });
+  };
+  require_natural("row_stride", given->row_stride);
+  require_natural("group_rows", given->group_rows);
+  require_natural("group_stride", given->group_stride);
+  const RowStrides rows = strides_of(given, problem);
+  if (!rows.apart) return;
+  const std::int64_t vector = 16 / problem.element_bytes();
+  const bool of_vectors = rows.row_stride % vector == 0 && rows.group_stride % vector == 0;
+  // For the choice of a chapter any gap will do: what counts is whether it is one of vectors.
+  if (!of_vectors) problem.row_gap = 1;
+  if (problem.row_gap == 0) problem.row_gap = static_cast<int>(vector);
+}
+
 void check_dropout(float dropout) {
   require(dropout >= 0.0f && dropout < 1.0f, "dropout must be a probability, 0 <= dropout < 1");
 }
@@ -211,6 +243,9 @@ Problem check(const lnc_forward_args& a) {
   check_pointer("rstd", a.rstd, sizeof(float), empty);
   require(layer || a.bias == nullptr, "RMS norm has no bias: it must be null");
   problem.misalign = misalign_of({a.x, a.weight, a.bias, a.y});
+  require(a.fused == nullptr || a.x_rows == nullptr,
+          "a fused pass takes rows that lie one behind another: x_rows must be null");
+  check_rows("x_rows", a.x_rows, problem);
   if (a.fused != nullptr) check_fused(*a.fused, problem);
   return problem;
 }
@@ -237,6 +272,12 @@ Problem check(const lnc_backward_args& a) {
   require(layer || (a.bias == nullptr && a.dbias == nullptr),
           "RMS norm has no bias: bias and dbias must be null");
   problem.misalign = misalign_of({a.dy, a.x, a.y, a.weight, a.bias, a.dx});
+  require(
+      (a.fused == nullptr && a.y == nullptr) || (a.x_rows == nullptr && a.dy_rows == nullptr),
+      "a pass that is fused or starts from y takes rows that lie one behind another: x_rows and "
+      "dy_rows must be null");
+  check_rows("x_rows", a.x_rows, problem);
+  check_rows("dy_rows", a.dy_rows, problem);
   if (a.fused != nullptr) check_fused(*a.fused, problem);
   return problem;
 }
@@ -442,7 +483,8 @@ lnc_status lnc_forward(const lnc_forward_args* args) {
                         .kind = plan.problem.kind,
                         .workspace = a.workspace,
                         .stream = static_cast<cudaStream_t>(a.stream),
-                        .fused = fused_of<T, W>(a.fused)});
+                        .fused = fused_of<T, W>(a.fused),
+                        .x_rows = strides_of(a.x_rows, plan.problem)});
     });
   });
 }
@@ -478,7 +520,9 @@ lnc_status lnc_backward(const lnc_backward_args* args) {
                         .kind = plan.problem.kind,
                         .workspace = a.workspace,
                         .stream = static_cast<cudaStream_t>(a.stream),
-                        .fused = fused_of<T, W>(a.fused)});
+                        .fused = fused_of<T, W>(a.fused),
+                        .x_rows = strides_of(a.x_rows, plan.problem),
+                        .dy_rows = strides_of(a.dy_rows, plan.problem)});
     });
   });
 }

@@ -7,10 +7,11 @@
  * loaded. A kernel that fails while it runs (a host pointer, a tensor that is too short) is
  * reported by the next CUDA call that synchronises, not here.
  *
- * Tensors are row-major and contiguous, in the memory of the current device, to which the stream
- * belongs; on the CPU backend (lnc_backend) they are in host memory, the stream is ignored, and a
- * call returns when it is done. Rows start wherever elements may: 16-byte boundaries are faster. An
- * output may not overlap an input or another output. Outputs are overwritten.
+ * Tensors are row-major and contiguous, but that the rows of x and dy may lie apart (lnc_rows).
+ * They are in the memory of the current device, to which the stream belongs; on the CPU backend
+ * (lnc_backend) they are in host memory, the stream is ignored, and a call returns when it is done.
+ * Rows start wherever elements may: 16-byte boundaries are faster. An output may not overlap an
+ * input or another output. Outputs are overwritten.
  *
  * The choice of a chapter and its checks are remembered: a call like one before it makes neither.
  *
@@ -27,7 +28,7 @@ extern "C" {
 #endif
 
 /* Changes whenever a struct or a function below does. */
-#define LNC_ABI 2
+#define LNC_ABI 3
 
 typedef enum lnc_status {
   LNC_OK = 0,
@@ -49,6 +50,17 @@ typedef struct lnc_problem {
   int64_t rows;            /* >= 0; without rows, dweight and dbias are 0 */
   int64_t cols;            /* >= 1; normalised over */
 } lnc_problem;
+
+/* Where the rows of x or dy start that are a part of a wider tensor: row r at element
+ * r / group_rows * group_stride + r % group_rows * row_stride. The q that a fused projection wrote,
+ * [tokens, 3, heads, cols], has a row stride of cols, and groups of `heads` rows that start
+ * 3 * heads * cols elements apart. There may be 2^31 - 1 such rows. Without `fused`, and without y,
+ * only; and not every chapter takes them. */
+typedef struct lnc_rows {
+  int64_t row_stride;   /* elements from where a row starts to where the next does; >= 0 */
+  int64_t group_rows;   /* rows in a group, or 0 where all are one group */
+  int64_t group_stride; /* elements from where a group starts to where the next does; >= 0 */
+} lnc_rows;
 
 /* What a fused forward pass does before the norm, in this order: x * rowscale, dropout, + x1 (with
  * its own rowscale1 and seeds1), + residual. That sum is normalised. A part that is null is left
@@ -102,6 +114,7 @@ typedef struct lnc_forward_args {
   size_t workspace_bytes;
   void* stream;                   /* a cudaStream_t; null for the default stream */
   const lnc_fused_forward* fused; /* null for a plain pass */
+  const lnc_rows* x_rows;         /* null where they lie one behind another */
 } lnc_forward_args;
 
 typedef struct lnc_backward_args {
@@ -121,6 +134,8 @@ typedef struct lnc_backward_args {
   size_t workspace_bytes;
   void* stream;
   const lnc_fused_backward* fused; /* null for a plain pass; else x and y are null */
+  const lnc_rows* x_rows;          /* null where they lie one behind another */
+  const lnc_rows* dy_rows;         /* likewise */
 } lnc_backward_args;
 
 typedef struct lnc_plan {

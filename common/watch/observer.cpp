@@ -14,9 +14,9 @@ constexpr const char* kWorkspace = "workspace";
 Names::Names(const Tensors& tensors) {
   for (const Tensor& tensor : tensors.all()) {
     if (tensor.count() == 0) continue;
-    const bool matrix = tensor.shape() == Shape::Matrix;
+    const bool in_rows = tensor.shape() == Shape::Matrix && !tensor.rows().apart;
     ranges_.push_back({tensor.data(), tensor.bytes(), std::string(tensor.name()),
-                       tensor.bytes() / tensor.count(), matrix ? tensors.problem().cols : 0});
+                       element_type(tensor.dtype()).bytes, in_rows ? tensors.problem().cols : 0});
   }
 }
 

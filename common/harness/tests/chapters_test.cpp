@@ -142,6 +142,40 @@ TEST_CASE("a chapter that needs aligned rows refuses others, and says what is wr
   CHECK(refusal(chapter, problem).option == "misalign");
 }
 
+TEST_CASE("rows that lie apart are refused by a chapter that does not take them, and too many") {
+  Chapter chapter = chapters().front();
+  chapter.max_rows = chapter.max_elements = std::numeric_limits<std::int64_t>::max();
+  const std::string id(chapter.id);
+  Problem problem;
+  problem.dtype = DType::F16;
+  problem.cols = 1024;
+  problem.heads = 4;
+  CHECK(refusal(chapter, problem).empty());  // groups one behind another
+  problem.heads_gap = 16;
+  CHECK(refusal(chapter, problem).sentence == id + " takes rows that lie one behind another only");
+  CHECK(refusal(chapter, problem).option == "row_gap");
+  chapter.takes_strides = true;
+  CHECK(refusal(chapter, problem).empty());
+  problem.heads = 0;
+  CHECK(refusal(chapter, problem).option == "heads");
+  problem.heads_gap = 0;
+  problem.row_gap = 4;
+  CHECK(refusal(chapter, problem).empty());
+  chapter.needs_aligned = true;
+  CHECK(refusal(chapter, problem).sentence ==
+        id + " takes rows that start at 16-byte boundaries only: gaps of f16 in multiples of 8");
+  CHECK(refusal(chapter, problem).option == "row_gap");
+  problem.row_gap = 8;
+  CHECK(refusal(chapter, problem).empty());
+  problem.rows = kMaxStridedRows;
+  CHECK(refusal(chapter, problem).empty());
+  ++problem.rows;
+  CHECK(refusal(chapter, problem).sentence ==
+        id + " takes 2147483647 rows that lie apart at most, not 2147483648");
+  problem.row_gap = 0;
+  CHECK(refusal(chapter, problem).empty());
+}
+
 TEST_CASE("more elements than a chapter's launch can count are refused, without an overflow") {
   Chapter chapter = chapters().front();
   chapter.max_elements = 1000;

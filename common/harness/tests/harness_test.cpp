@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -15,6 +16,7 @@
 #include "common/harness/statistics.h"
 #include "common/harness/tensors.h"
 #include "common/harness/tests/fusions.h"
+#include "common/kernel/rows.h"
 
 using namespace lnc;
 
@@ -226,6 +228,61 @@ TEST_CASE("tensors that are staggered start each elsewhere, and so do copies of 
   }
   CHECK(start("rstd", 0) == 0);
   CHECK(start("dx", 0) == 13 % 8);
+}
+
+TEST_CASE("rows of x and dy lie apart where they should, and between them nothing is filled") {
+  Problem p = small();
+  p.rows = 7;
+  const Tensors dense(p, Direction::Backward, false);
+  p.row_gap = 3;
+  p.heads = 2;
+  p.heads_gap = 10;
+  const Tensors tensors(p, Direction::Backward, false, 2);
+  for (const char* name : {"x", "dy"}) {
+    CAPTURE(name);
+    const Tensor* apart = tensors.find(name);
+    const Tensor* whole = dense.find(name);
+    const std::int64_t element = p.element_bytes();
+    CHECK(apart->count() == 7 * p.cols);
+    REQUIRE(apart->bytes() == (7 * p.cols + 6 * 3 + 3 * 10) * element);
+    std::vector<char> elements(whole->bytes()), found(apart->bytes());
+    download(elements.data(), whole->data(), elements.size());
+    for (const int copy : {0, 1}) {
+      download(found.data(), tensors.data(name, copy), found.size());
+      std::vector<char> expected(found.size(), static_cast<char>(0xff));
+      for (std::int64_t row = 0; row < 7; ++row) {
+        const std::int64_t start = row * (p.cols + 3) + row / 2 * 10;
+        std::memcpy(expected.data() + start * element, elements.data() + row * p.cols * element,
+                    p.cols * element);
+      }
+      CHECK(found == expected);
+    }
+  }
+  CHECK(tensors.find("dx")->bytes() == dense.find("dx")->bytes());
+}
+
+TEST_CASE("the quotients of a divisor known before the launch are those of a division") {
+  constexpr std::uint32_t kMost = std::numeric_limits<std::int32_t>::max();
+  const auto check = [](std::uint32_t number, std::uint32_t divisor) {
+    const Divisor by(divisor);
+    CAPTURE(number);
+    CAPTURE(divisor);
+    CHECK(by.quotient(number) == number / divisor);
+    CHECK(by.remainder(number) == number % divisor);
+  };
+  std::vector<std::uint32_t> numbers = {1, 2, 3, 5, 7, 641, 65535, 65536, 65537};
+  for (int bit = 2; bit < 31; ++bit)
+    for (const int beside : {-1, 0, 1}) numbers.push_back((1u << bit) + beside);
+  numbers.insert(numbers.end(), {kMost / 3, kMost / 2, kMost - 1, kMost});
+  for (const std::uint32_t divisor : numbers) {
+    check(0, divisor);
+    for (const std::uint32_t number : numbers) check(number, divisor);
+    for (const std::uint32_t multiple : {1u, 2u, 1000u}) {
+      const std::uint64_t near = std::uint64_t{kMost} / divisor / multiple * divisor;
+      check(static_cast<std::uint32_t>(near), divisor);
+      if (near > 0) check(static_cast<std::uint32_t>(near - 1), divisor);
+    }
+  }
 }
 
 TEST_CASE("random inputs are a function of seed and index, whatever piece is asked for") {

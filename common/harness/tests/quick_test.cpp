@@ -65,6 +65,13 @@ TEST_CASE("every kernel of a chapter is right, in each pair of types") {
         if (refusal(chapter, one).empty()) check_problem(chapter, one, runs);
         if (refusal(chapter, other).empty()) check_problem(chapter, other, 1);
         ++chance;
+        if (!chapter.takes_strides) continue;
+        for (Problem apart : {one, other}) {
+          apart.row_gap = 16;
+          apart.heads = 2;
+          apart.heads_gap = 48;
+          if (refusal(chapter, apart).empty()) check_problem(chapter, apart, 1);
+        }
       }
     }
   }
@@ -237,6 +244,32 @@ TEST_CASE("a chapter that takes rows anywhere is right wherever its tensors star
           problem = drawn(chapter, problem, chance++);
           if (refusal(chapter, problem).empty()) check_problem(chapter, problem, kRuns);
         }
+  }
+}
+
+TEST_CASE("a chapter that takes rows apart is right wherever they lie; the others refuse them") {
+  struct Gaps {
+    int row, heads, between_heads;
+  };
+  for (const Chapter& chapter : chapters()) {
+    int chance = 0;
+    for (const std::int64_t cols : {1, 31, 64, 128, 520, 1023, 1024, 3000, 9008})
+      for (const auto [row, heads, between_heads] :
+           {Gaps{1, 0, 0}, Gaps{8, 0, 0}, Gaps{0, 3, 16}, Gaps{0, 1, 5}, Gaps{24, 5, 1000}}) {
+        Problem problem;
+        problem.dtype = kTypes[chance % 5].dtype;
+        problem.mixed = kTypes[chance % 5].mixed;
+        problem.rows = 1 + chance * 7 % 41;
+        problem.cols = cols;
+        problem.misalign = chance % 3 == 0 ? 1 : 0;
+        problem.row_gap = row;
+        problem.heads = heads;
+        problem.heads_gap = between_heads;
+        problem.group = chapter.group.empty() ? 0 : chance % 3;
+        problem = drawn(chapter, problem, chance++);
+        CHECK((chapter.takes_strides || !refusal(chapter, problem).empty()));
+        if (refusal(chapter, problem).empty()) check_problem(chapter, problem, kRuns);
+      }
   }
 }
 

@@ -58,6 +58,12 @@ TEST_CASE("the dispatch has a chapter for every problem on every GPU, with or wi
                        CHECK(chapter->from_y == request.from_y);
                        if (request.gpu.architecture >= 120)  // 99 KB of shared memory a block
                          CHECK(chapter->min_architecture < 90);
+                       if (request.from_y || request.problem.fusion != Fusion{}) continue;
+                       Request apart = request;
+                       apart.problem.row_gap = request.problem.aligned() ? 8 : 1;
+                       const Chapter* of_rows_apart = choose(apart);
+                       REQUIRE(of_rows_apart != nullptr);
+                       CHECK(of_rows_apart->takes_strides);
                      }
                    });
 }

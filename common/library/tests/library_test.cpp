@@ -5,6 +5,7 @@
 #include <cuda_fp16.h>
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -109,7 +110,8 @@ struct Case {
             .workspace = nullptr,
             .workspace_bytes = 0,
             .stream = nullptr,
-            .fused = nullptr};
+            .fused = nullptr,
+            .x_rows = nullptr};
   }
   lnc_backward_args backward_args(const char* chapter = nullptr, bool from_y = false) {
     return {.chapter = chapter,
@@ -127,7 +129,9 @@ struct Case {
             .workspace = nullptr,
             .workspace_bytes = 0,
             .stream = nullptr,
-            .fused = nullptr};
+            .fused = nullptr,
+            .x_rows = nullptr,
+            .dy_rows = nullptr};
   }
   void* allocate(std::size_t bytes) {
     workspace.assign(bytes / sizeof(std::max_align_t) + 2, {});
@@ -290,6 +294,111 @@ TEST_CASE("the dispatch has a chapter for every type, kind and start") {
   check_types<__half, float>();
   check_types<__nv_bfloat16, __nv_bfloat16>();
   check_types<__nv_bfloat16, float>();
+}
+
+namespace {
+
+/// Where rows lie apart, and what a matrix is there; between its rows lie NaNs.
+template <typename T>
+std::vector<T> apart(const std::vector<T>& dense, std::int64_t cols, const lnc_rows& rows) {
+  const auto start = [&](std::int64_t row) {
+    if (rows.group_rows == 0) return row * rows.row_stride;
+    return row / rows.group_rows * rows.group_stride + row % rows.group_rows * rows.row_stride;
+  };
+  const std::int64_t count = static_cast<std::int64_t>(dense.size()) / cols;
+  std::vector<T> wide(start(count - 1) + cols, nan_of<T>());
+  for (std::int64_t row = 0; row < count; ++row)
+    std::copy_n(dense.begin() + row * cols, cols, wide.begin() + start(row));
+  return wide;
+}
+
+template <typename T, typename W>
+void check_rows_apart(std::int64_t cols, std::int64_t gap) {
+  for (const lnc_kind kind : {LNC_LAYER, LNC_RMS})
+    for (const std::int64_t heads : {0, 3}) {
+      CAPTURE(cols);
+      CAPTURE(gap);
+      CAPTURE(heads);
+      const lnc_rows rows{cols + gap, heads, 3 * heads * (cols + gap)};
+      Case<T, W> c(kind, 20, cols);
+      const auto x = apart(c.x, cols, rows);
+      const auto dy = apart(c.dy, cols, rows);
+      auto forward = c.forward_args();
+      forward.x = x.data();
+      forward.x_rows = &rows;
+      CHECK(c.run(forward) == LNC_OK);
+      c.check_forward();
+      for (const bool apart_x : {true, false})
+        for (const bool apart_dy : {true, false}) {
+          auto backward = c.backward_args();
+          backward.x = apart_x ? x.data() : c.x.data();
+          backward.x_rows = apart_x ? &rows : nullptr;
+          backward.dy = apart_dy ? dy.data() : c.dy.data();
+          backward.dy_rows = apart_dy ? &rows : nullptr;
+          CHECK(c.run(backward) == LNC_OK);
+          c.check_backward();
+        }
+    }
+}
+
+}  // namespace
+
+TEST_CASE("rows of x and of dy that lie apart are taken as they are") {
+  for (const std::int64_t cols : {1, 33, 64, 1000, 1024, 4096, 9000})
+    for (const std::int64_t gap : {1, 8}) {
+      check_rows_apart<float, float>(cols, gap);
+      check_rows_apart<__nv_bfloat16, float>(cols, gap);
+    }
+}
+
+TEST_CASE("a gradient that is one row again and again is taken as it is") {
+  Case<float> c(LNC_LAYER, 30, 256);
+  REQUIRE(c.run(c.forward_args()) == LNC_OK);
+  for (std::int64_t row = 1; row < 30; ++row)
+    std::copy_n(c.dy.begin(), 256, c.dy.begin() + row * 256);
+  const auto row = std::vector<float>(c.dy.begin(), c.dy.begin() + 256);
+  const lnc_rows expanded{};
+  auto args = c.backward_args();
+  args.dy = row.data();
+  args.dy_rows = &expanded;
+  CHECK(c.run(args) == LNC_OK);
+  c.check_backward();
+}
+
+TEST_CASE("rows that lie apart are refused where nothing takes them, in a sentence") {
+  Case<float> c(LNC_LAYER, 6, 16);
+  const lnc_rows wide{20, 0, 0};
+  const auto forward = [&](lnc_status status, const char* words, const char* chapter,
+                           const lnc_rows& rows) {
+    auto args = c.forward_args(chapter);
+    args.x_rows = &rows;
+    lnc_plan plan;
+    CHECK(failed_with(status, lnc_forward_plan(&args, &plan), words));
+  };
+  forward(LNC_REFUSED, "fwd02 takes rows that lie one behind another only", "fwd02", wide);
+  forward(LNC_BAD_ARGUMENT, "x_rows->row_stride is -16; it must be 0 or more", nullptr,
+          {-16, 0, 0});
+  forward(LNC_BAD_ARGUMENT, "x_rows->group_rows is -1; it must be 0 or more", nullptr, {16, -1, 0});
+  forward(LNC_BAD_ARGUMENT, "x_rows->group_stride is -8; it must be", nullptr, {16, 2, -8});
+
+  auto from_y = c.backward_args(nullptr, true);
+  from_y.dy_rows = &wide;
+  CHECK(failed_with(LNC_BAD_ARGUMENT, lnc_backward(&from_y), "x_rows and dy_rows must be null"));
+  lnc_fused_forward fused{};
+  auto args = c.forward_args();
+  args.fused = &fused;
+  args.x_rows = &wide;
+  CHECK(failed_with(LNC_BAD_ARGUMENT, lnc_forward(&args), "x_rows must be null"));
+}
+
+TEST_CASE("rows that lie one behind another have the same plan whoever says so") {
+  Case<float> c(LNC_LAYER, 6, 16);
+  auto args = c.forward_args("fwd02");
+  for (const lnc_rows rows : {lnc_rows{16, 0, 0}, lnc_rows{16, 3, 48}, lnc_rows{16, 6, 1}}) {
+    args.x_rows = &rows;
+    lnc_plan plan;
+    CHECK(lnc_forward_plan(&args, &plan) == LNC_OK);
+  }
 }
 
 TEST_CASE("the plan names the chapter that runs, which gives the same bits when asked for") {

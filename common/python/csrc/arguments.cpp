@@ -4,6 +4,8 @@
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
+#include <array>
+#include <limits>
 #include <sstream>
 #include <string>
 
@@ -99,6 +101,56 @@ std::pair<c10::SymInt, c10::SymInt> rows_and_cols(const at::Tensor& x, c10::SymI
   const auto sizes = x.sym_sizes();
   for (std::size_t i = 0; i + shape.size() < sizes.size(); ++i) rows = rows * sizes[i];
   return {rows, cols};
+}
+
+namespace {
+
+/// Whether each row's elements lie one behind another.
+bool has_dense_rows(const at::Tensor& tensor, std::size_t dims) {
+  std::int64_t stride = 1;
+  for (std::int64_t i = tensor.dim() - 1; i >= tensor.dim() - static_cast<std::int64_t>(dims);
+       --i) {
+    if (tensor.size(i) != 1 && tensor.stride(i) != stride) return false;
+    stride *= tensor.size(i);
+  }
+  return true;
+}
+
+/// Where the rows start; none where more than two dimensions are needed to say it.
+std::optional<lnc_rows> find_rows(const at::Tensor& tensor, std::size_t dims) {
+  constexpr std::int64_t kMostRows = std::numeric_limits<std::int32_t>::max();
+  struct Dimension {
+    std::int64_t size = 1;
+    std::int64_t stride = 0;
+  };
+  std::array<Dimension, 2> found;  // the inner one first
+  std::size_t count = 0;
+  std::int64_t rows = 1;
+  for (std::int64_t i = tensor.dim() - static_cast<std::int64_t>(dims) - 1; i >= 0; --i) {
+    const Dimension next{tensor.size(i), tensor.stride(i)};
+    if (next.size == 1) continue;
+    rows *= next.size;
+    const bool continues =
+        count > 0 && next.stride == found[count - 1].size * found[count - 1].stride;
+    if (continues) {
+      found[count - 1].size *= next.size;
+      continue;
+    }
+    if (count == found.size()) return {};
+    found[count] = next;
+    ++count;
+  }
+  if (rows > kMostRows) return {};
+  const auto& [inner, outer] = found;
+  return lnc_rows{inner.stride, count == 2 ? inner.size : 0, outer.stride};
+}
+
+}  // namespace
+
+Rows::Rows(const at::Tensor& given, std::size_t dims, bool may_lie_apart) : tensor_(given) {
+  if (given.is_contiguous()) return;
+  if (may_lie_apart && has_dense_rows(given, dims)) where_ = find_rows(given, dims);
+  if (!where_.has_value()) tensor_ = given.contiguous();
 }
 
 Parameters::Parameters(at::ScalarType row_type, bool zero_centred,

@@ -6,8 +6,10 @@
 #include <c10/core/SymInt.h>
 
 #include <initializer_list>
+#include <optional>
 #include <utility>
 
+#include "common/library/lnc.h"
 #include "common/python/csrc/operators.h"
 
 namespace layernorm_chapters {
@@ -46,6 +48,23 @@ class Parameters {
  private:
   at::ScalarType type_;
   bool zero_centred_;
+};
+
+/// A tensor of rows as the kernels take it: where its rows lie apart, as those of a part of a wider
+/// tensor do, and in two dimensions at most, the tensor itself, and else a dense one.
+class Rows {
+ public:
+  /// @param dims the dimensions that a row has
+  /// @param may_lie_apart whether the kernels that will run take such rows
+  Rows(const at::Tensor& given, std::size_t dims, bool may_lie_apart);
+
+  void* pointer() const { return tensor_.data_ptr(); }
+  /// Null where rows lie one behind another.
+  const lnc_rows* where() const { return where_.has_value() ? &*where_ : nullptr; }
+
+ private:
+  at::Tensor tensor_;
+  std::optional<lnc_rows> where_;
 };
 
 /// The tensor itself where its elements lie one behind another, else a copy of which that holds.

@@ -57,7 +57,7 @@ struct Forward {
 Forward forward(const Tensor& x, Shape shape, const MaybeTensor& weight, const MaybeTensor& bias,
                 double eps, bool rms) {
   const Norm of = norm_of(x, shape, eps, rms);
-  const Tensor x_dense = dense(x);
+  const Rows x_rows(x, shape.size(), true);
   const Tensor w = dense(weight);
   const Tensor b = dense(bias);
   const auto sizes = statistics_shape(x, shape);
@@ -67,7 +67,8 @@ Forward forward(const Tensor& x, Shape shape, const MaybeTensor& weight, const M
   out.rstd = allocate(sizes, at::kFloat, x.device());
   lnc_forward_args args{};
   args.problem = of.problem(x.scalar_type(), x.scalar_type());
-  args.x = pointer(x_dense);
+  args.x = x_rows.pointer();
+  args.x_rows = x_rows.where();
   args.weight = pointer(w);
   args.bias = pointer(b);
   args.y = pointer(out.y);
@@ -84,8 +85,8 @@ Gradients backward(const Tensor& dy, const Tensor& x, Shape shape, const Tensor&
                    const Tensor& rstd, const MaybeTensor& weight, bool wants_dweight,
                    bool wants_dbias, bool rms) {
   const Norm of = norm_of(x, shape, 0.0, rms);
-  const Tensor dy_dense = dense(dy);
-  const Tensor x_dense = dense(x);
+  const Rows dy_rows(dy, shape.size(), true);
+  const Rows x_rows(x, shape.size(), true);
   const Tensor w = dense(weight);
   const Tensor mean_dense = dense(mean);
   const Tensor rstd_dense = dense(rstd);
@@ -95,8 +96,10 @@ Gradients backward(const Tensor& dy, const Tensor& x, Shape shape, const Tensor&
   if (wants_dbias) out.dbias = allocate(shape, x.scalar_type(), x.device());
   lnc_backward_args args{};
   args.problem = of.problem(x.scalar_type(), x.scalar_type());
-  args.dy = pointer(dy_dense);
-  args.x = pointer(x_dense);
+  args.dy = dy_rows.pointer();
+  args.dy_rows = dy_rows.where();
+  args.x = x_rows.pointer();
+  args.x_rows = x_rows.where();
   args.weight = pointer(w);
   args.mean = static_cast<const float*>(pointer(mean_dense));
   args.rstd = static_cast<const float*>(pointer(rstd_dense));

@@ -58,14 +58,15 @@ Two norm(const at::Tensor& x, Shape shape, const MaybeTensor& weight, const Mayb
   check_device(x);
   const Norm of = norm_of(x, shape, eps, rms, chapter);
   const Parameters parameters(x.scalar_type(), zero_centred, {weight, bias});
-  const at::Tensor x_dense = dense(x);
+  const Rows x_rows(x, shape.size(), of.chapter.empty());
   const at::Tensor w = parameters.weight(weight);
   const at::Tensor b = parameters.bias(bias);
   at::Tensor y = allocate(x.sizes(), x.scalar_type(), x.device());
   at::Tensor statistics = allocate({rms ? 1 : 2, of.rows}, at::kFloat, x.device());
   lnc_forward_args args{};
   args.problem = of.problem(x.scalar_type(), parameters.type());
-  args.x = pointer(x_dense);
+  args.x = x_rows.pointer();
+  args.x_rows = x_rows.where();
   args.weight = pointer(w);
   args.bias = pointer(b);
   args.y = pointer(y);
@@ -92,19 +93,24 @@ Three norm_backward(const at::Tensor& dy, const at::Tensor& saved, Shape shape,
   const Norm of = norm_of(dy, shape, eps, rms, chapter);
   const at::ScalarType type = saved.scalar_type();
   const Parameters parameters(type, zero_centred, {weight, bias});
-  const at::Tensor dy_dense = dense(dy.scalar_type() == type ? dy : dy.to(type));
-  const at::Tensor saved_dense = dense(saved);
+  const bool may_lie_apart = of.chapter.empty() && !memory_efficient;
+  const Rows dy_rows(dy.scalar_type() == type ? dy : dy.to(type), shape.size(), may_lie_apart);
+  const Rows saved_rows(saved, shape.size(), may_lie_apart);
   const at::Tensor statistics_dense = dense(statistics);
   const at::Tensor w = parameters.weight(weight);
   const at::Tensor b = parameters.bias(bias);
   at::Tensor dx = allocate(dy.sizes(), type, dy.device());
-  at::Tensor dweight =
-      new_if(wants_dweight, value(weight).defined() ? *weight : dx, parameters.type());
-  at::Tensor dbias = new_if(wants_dbias, value(bias).defined() ? *bias : dx, parameters.type());
+  const auto new_gradient = [&](bool wanted) {
+    return allocate(wanted ? shape : Shape{0}, parameters.type(), dy.device());
+  };
+  at::Tensor dweight = new_gradient(wants_dweight);
+  at::Tensor dbias = new_gradient(wants_dbias);
   lnc_backward_args args{};
   args.problem = of.problem(type, parameters.type());
-  args.dy = pointer(dy_dense);
-  (memory_efficient ? args.y : args.x) = pointer(saved_dense);
+  args.dy = dy_rows.pointer();
+  args.dy_rows = dy_rows.where();
+  (memory_efficient ? args.y : args.x) = saved_rows.pointer();
+  args.x_rows = saved_rows.where();
   args.weight = pointer(w);
   args.bias = memory_efficient ? pointer(b) : nullptr;
   args.mean = memory_efficient ? nullptr : mean_in(statistics_dense, of);
@@ -116,10 +122,11 @@ Three norm_backward(const at::Tensor& dy, const at::Tensor& saved, Shape shape,
   return {dx, in_type_of(dweight, weight), in_type_of(dbias, bias)};
 }
 
-/// Likewise on symbols: a tensor like one that may be there, or of no elements.
-at::Tensor meta_if(bool wanted, const MaybeTensor& like, const at::Tensor& otherwise) {
-  if (wanted) return at::empty_like(value(like), at::MemoryFormat::Contiguous);
-  return at::empty({0}, is_there(like) ? like->options() : otherwise.options());
+/// Likewise on symbols: the gradient of a parameter that may be there.
+at::Tensor new_gradient_meta(bool wanted, c10::SymIntArrayRef shape, const MaybeTensor& parameter,
+                             const at::Tensor& rows) {
+  const auto options = is_there(parameter) ? parameter->options() : rows.options();
+  return wanted ? at::empty_symint(shape, options) : at::empty({0}, options);
 }
 
 Three norm_backward_meta(const at::Tensor& dy, const at::Tensor& saved, c10::SymIntArrayRef shape,
@@ -128,7 +135,8 @@ Three norm_backward_meta(const at::Tensor& dy, const at::Tensor& saved, c10::Sym
                          MaybeName) {
   check_rows("dy", dy, shape);
   return {at::empty_like(saved, at::MemoryFormat::Contiguous),
-          meta_if(wants_dweight, weight, saved), meta_if(wants_dbias, bias, saved)};
+          new_gradient_meta(wants_dweight, shape, weight, saved),
+          new_gradient_meta(wants_dbias, shape, bias, saved)};
 }
 
 // --- The fused pass ---

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[3]  # of the checkout, unless this is an installed copy
 OWN_LIBRARY = Path(__file__).with_name("lib") / "liblnc.so"  # of an installed copy
-ABI = 2
+ABI = 3
 KINDS = {"layer": 0, "rms": 1}
 DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
 
@@ -25,10 +25,15 @@ class Problem(ctypes.Structure):
                 ("eps", c_float), ("rows", c_int64), ("cols", c_int64)]
 
 
+class Rows(ctypes.Structure):
+    _fields_ = [("row_stride", c_int64), ("group_rows", c_int64), ("group_stride", c_int64)]
+
+
 class ForwardArgs(ctypes.Structure):
     _fields_ = [("chapter", c_char_p), ("problem", Problem), ("x", c_void_p), ("weight", c_void_p),
                 ("bias", c_void_p), ("y", c_void_p), ("mean", c_void_p), ("rstd", c_void_p),
-                ("workspace", c_void_p), ("workspace_bytes", c_size_t), ("stream", c_void_p), ("fused", c_void_p)]
+                ("workspace", c_void_p), ("workspace_bytes", c_size_t), ("stream", c_void_p), ("fused", c_void_p),
+                ("x_rows", POINTER(Rows))]
 
 
 class BackwardArgs(ctypes.Structure):
@@ -36,7 +41,7 @@ class BackwardArgs(ctypes.Structure):
                 ("y", c_void_p), ("weight", c_void_p), ("bias", c_void_p), ("mean", c_void_p),
                 ("rstd", c_void_p), ("dx", c_void_p), ("dweight", c_void_p), ("dbias", c_void_p),
                 ("workspace", c_void_p), ("workspace_bytes", c_size_t), ("stream", c_void_p),
-                ("fused", c_void_p)]
+                ("fused", c_void_p), ("x_rows", POINTER(Rows)), ("dy_rows", POINTER(Rows))]
 
 
 class Plan(ctypes.Structure):

@@ -2,6 +2,7 @@
 gradients, models of other people, programs without kernels. Against PyTorch, in double where that computes."""
 
 import os
+from contextlib import nullcontext
 
 import pytest
 from pytest_fixtures import import_torch
@@ -88,6 +89,85 @@ def test_enabling_twice_and_disabling(device):
     lnc.disable()
     lnc.disable()
     assert torch.equal(F.layer_norm(x, (1000,)), before)
+
+
+# --- Rows that lie apart ---
+
+
+def copies_in(call):
+    """What the call gives, and how many copies of a tensor it makes."""
+    with torch.profiler.profile() as profile:
+        result = call()
+    return result, sum(event.name == "aten::copy_" for event in profile.events())
+
+
+def parts_of_wider_tensors(device, dtype):
+    """By name: x and dy with a dense last dimension of 64, and whether the kernels take them without a copy."""
+    def new(*shape):
+        return random(*shape, device=device, dtype=dtype, grad=False)
+
+    q, k, _ = new(2, 9, 3, 5, 64).unbind(2)
+    return {
+        "q of a fused projection": (q, new(2, 9, 5, 64), True),
+        "k of a fused projection": (k, new(2, 9, 3, 5, 64)[:, :, 1], True),
+        "heads before tokens": (new(2, 9, 5, 64).transpose(1, 2), new(2, 5, 9, 64), False),  # three row dimensions
+        "one sequence, heads before tokens": (new(1, 9, 5, 64).transpose(1, 2), new(1, 5, 9, 64), True),
+        "the first columns": (new(7, 130)[:, :64], new(7, 64), True),
+        "columns that start at no 16-byte boundary": (new(7, 131)[:, 3:67], new(7, 131)[:, 2:66], True),
+        "every second row": (new(14, 64)[::2], new(7, 64), True),
+        "one gradient for all rows": (new(7, 64), new(1, 64).expand(7, 64), True),
+        "one row for all": (new(64).expand(3, 7, 64), new(3, 7, 64), True),
+        "columns that lie apart": (new(64, 7).t(), new(7, 128)[:, ::2], False),
+        "four row dimensions": (new(4, 4, 4, 4, 64)[::2, ::2, ::2, ::2], new(2, 2, 2, 2, 64), False),
+    }
+
+
+@pytest.mark.parametrize("dtype", LIMITS, ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("door", ("ours", "enabled"))
+def test_parts_of_wider_tensors_are_taken_without_a_copy(device, dtype, kind, door):
+    if door == "enabled" and kind == "rms" and device == "cpu":
+        pytest.skip("PyTorch fuses its RMS norm on a GPU alone")
+    call = {("ours", "layer"): lnc.layer_norm, ("ours", "rms"): lambda x, n, w, b, eps: lnc.rms_norm(x, n, w, eps),
+            ("enabled", "layer"): lambda x, n, w, b, eps: norm("layer", x, (n,), w, b),
+            ("enabled", "rms"): lambda x, n, w, b, eps: norm("rms", x, (n,), w)}[door, kind]
+    weight, bias = random(64, device=device, dtype=dtype), random(64, device=device, dtype=dtype)
+    for name, (x, dy, without_a_copy) in parts_of_wider_tensors(device, dtype).items():
+        x.requires_grad_()
+        leaves = [x, weight, bias] if kind == "layer" else [x, weight]
+        with lnc.enabled() if door == "enabled" else nullcontext():
+            y, forward_copies = copies_in(lambda: call(x, 64, weight, bias, EPS))
+            found, backward_copies = copies_in(lambda: torch.autograd.grad(y, leaves, dy))
+        z, w, b = in_double(x), in_double(weight), in_double(bias)
+        right = norm(kind, z, (64,), w, b)
+        assert y.is_contiguous() and error(y, right) < LIMITS[dtype], name
+        expected = torch.autograd.grad(right, [z, w, b][:len(leaves)], dy.double())
+        for gradient, of in zip(found, expected):
+            assert error(gradient, of) < LIMITS[dtype], name
+        assert (forward_copies + backward_copies == 0) == without_a_copy, name
+
+
+def test_a_gradient_of_a_parameter_that_is_not_there_has_its_shape(device):
+    x, dy, weight = (random(*shape, device=device, grad=False) for shape in ((4, 8), (4, 8), (8,)))
+    norm_of, backward_of = torch.ops.layernorm_chapters.norm, torch.ops.layernorm_chapters.norm_backward
+    _, statistics = norm_of(x, (8,), weight, None, EPS, False)
+    for of in (x, x.to("meta")):
+        on = [t.to(of.device) for t in (dy, of, weight, statistics)]
+        _, dweight, dbias = backward_of(on[0], on[1], (8,), on[2], None, on[3], EPS, False, False, False, True, True, None)
+        assert (dweight.shape, dbias.shape) == ((8,), (8,))
+        if of is x:
+            assert error(dbias, dy.double().sum(0)) < 1e-5
+
+
+def test_a_pinned_chapter_and_one_from_y_get_dense_rows(device):
+    x, dy = random(4, 7, 64, device=device)[:, ::2], random(4, 4, 64, device=device, grad=False)
+    for options in ({"chapter": ("fwd06", "bwd09")}, {"memory_efficient": True}):
+        y = lnc.layer_norm(x, 64, None, None, EPS, **options)
+        dx, = torch.autograd.grad(y, x, dy)
+        z = in_double(x)
+        right = F.layer_norm(z, (64,), None, None, EPS)
+        assert error(y, right) < 1e-5
+        assert error(dx, torch.autograd.grad(right, z, dy.double())[0]) < 4e-5
 
 
 def test_an_enabled_gradient_of_a_gradient(device):

@@ -1,0 +1,105 @@
+// Where the rows of an input start: the one place that knows of strides. The chapters that the
+// dispatch chooses take inputs that are a part of a wider tensor, such as q and k in what a fused
+// projection wrote. Their kernels are compiled once for rows that lie one behind another and once
+// for rows that lie apart, so that the former pay nothing for the latter.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <limits>
+
+#include "common/kernel/contract.h"
+#include "common/kernel/launch.h"
+
+namespace lnc {
+
+/// Rows one behind another.
+struct DenseRows {
+  /// The element at which a row starts.
+  template <typename Cols>
+  __device__ std::int64_t start(std::int64_t row, Cols cols) const {
+    return row * cols;
+  }
+};
+
+/// Division of numbers below 2^31 by one that is known before the launch: a multiplication, an
+/// addition and a shift, where a GPU's own division takes dozens of instructions.
+///
+/// Granlund, Montgomery 1994, "Division by invariant integers using multiplication", figure 4.1.
+class Divisor {
+ public:
+  /// @param divisor from 1 to 2^31 - 1
+  explicit Divisor(std::uint32_t divisor)
+      : divisor_(divisor),
+        shift_(std::bit_width(divisor - 1)),
+        multiplier_(static_cast<std::uint32_t>(
+            (((std::uint64_t{1} << shift_) - divisor) << 32) / divisor + 1)) {}
+
+  __host__ __device__ std::uint32_t quotient(std::uint32_t number) const {
+    const std::uint64_t product = std::uint64_t{number} * multiplier_;
+    return (static_cast<std::uint32_t>(product >> 32) + number) >> shift_;
+  }
+  __host__ __device__ std::uint32_t remainder(std::uint32_t number) const {
+    return number - quotient(number) * divisor_;
+  }
+
+ private:
+  std::uint32_t divisor_;
+  int shift_;
+  std::uint32_t multiplier_;
+};
+
+/// Rows apart, as RowStrides says. There are fewer than 2^31 of them.
+class StridedRows {
+ public:
+  explicit StridedRows(const RowStrides& strides)
+      : row_stride_(strides.row_stride),
+        group_stride_(strides.group_stride),
+        group_(strides.group_rows > 0 ? static_cast<std::uint32_t>(strides.group_rows)
+                                      : std::numeric_limits<std::int32_t>::max()) {}
+
+  /// The element at which a row starts.
+  __host__ __device__ std::int64_t start(std::int64_t row, std::int64_t = 0) const {
+    const auto number = static_cast<std::uint32_t>(row);
+    return group_.quotient(number) * group_stride_ + group_.remainder(number) * row_stride_;
+  }
+
+ private:
+  std::int64_t row_stride_;
+  std::int64_t group_stride_;
+  Divisor group_;
+};
+
+/// The rows of a backward pass's inputs, of one kind both.
+template <typename Rows>
+struct InputRows {
+  Rows x, dy;
+};
+
+/// Calls `body` with the rows of x.
+template <typename T, typename W, typename Body>
+void with_rows(const ForwardArgs<T, W>& a, const Body& body) {
+  if (a.x_rows.apart) {
+    body(StridedRows(a.x_rows));
+  } else {
+    body(DenseRows{});
+  }
+}
+
+/// Calls `body` with the InputRows of x and dy.
+template <typename T, typename W, typename Body>
+void with_rows(const BackwardArgs<T, W>& a, const Body& body) {
+  if (!a.x_rows.apart && !a.dy_rows.apart) return body(InputRows<DenseRows>{});
+  const RowStrides dense{.apart = true, .row_stride = a.cols};
+  body(InputRows<StridedRows>{StridedRows(a.x_rows.apart ? a.x_rows : dense),
+                              StridedRows(a.dy_rows.apart ? a.dy_rows : dense)});
+}
+
+/// Whether each row starts a whole number of 16-byte vectors behind the first.
+template <typename T>
+bool rows_of_vectors(const RowStrides& rows) {
+  constexpr int kElements = 16 / static_cast<int>(sizeof(T));
+  return !rows.apart || (rows.row_stride % kElements == 0 && rows.group_stride % kElements == 0);
+}
+
+}  // namespace lnc
