@@ -94,6 +94,7 @@ add_python_test(traces notebooks/tests/traces_test.py)
 add_python_test(package common/python/tests/package_test.py)
 add_python_test(torch_package common/python/tests/torch_package_test.py)
 add_python_test(torch_door common/python/tests/torch_door_test.py)
+add_python_test(torch_peer_adapter common/python/tests/torch_peer_adapter_test.py)
 add_python_test(setup common/setup/tests/setup_test.py)
 set(tools common/tools/tests)
 add_python_test(tools ${tools}/budget_test.py ${tools}/find_chapter_test.py ${tools}/first_program_test.py
