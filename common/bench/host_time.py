@@ -3,6 +3,7 @@
 
     make library && python3 common/bench/host_time.py                     # on the GPU; without one, on the CPU
     python3 common/bench/host_time.py --rows 64 --cols 256 --turns 3
+    python3 common/bench/host_time.py --only blocks
 
 A model in eager mode often waits for the host: it checks, allocates and launches, while the GPU has little to do. So a
 faster kernel that is called in a slower way makes a model slower. Compared are PyTorch's own norms; the same with
@@ -11,11 +12,19 @@ passes. The GPU's queue is emptied before each batch of calls, and only the host
 and the median turn counts.
 
 The blocks, forward and backward in bf16: a GPT's (layer norm, 768 wide) and a Llama's with QK-norm (RMS norm, 2048
-wide, heads of 128). Their step is timed eager and as one CUDA graph, where the host no longer counts; `fused` adds the
-residual in the norm's kernel. Prints a table and appends records to --json.
+wide, heads of 128). All but the norms is alike and eager, also where torch.compile or Liger or QuACK makes the norms;
+`fused` adds the residual in our norm's kernel. Who is not installed is left out. Who has an output or a gradient that
+is farther from float32's than bf16's noise is refused: twice PyTorch's own distance, or twice the type's epsilon. The
+step is timed eager and as one CUDA graph, where the host no longer counts; its peak memory is that of a process with
+this block alone.
+
+Prints a table and appends records to --json.
 """
 
 import argparse
+import copy
+import functools
+import importlib
 import statistics
 import sys
 import time
@@ -25,7 +34,8 @@ import torch
 import torch.nn.functional as F
 from compare_peers import Journal, made_by, positive
 from measurements import SCHEMA
-from peers import rounded
+from peer_providers import PEERS, Unavailable, version
+from peers import bytes_of, rounded
 from torch import nn
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,6 +44,7 @@ import layernorm_chapters as lnc  # noqa: E402
 
 JSON = ROOT / "notebooks/data/local_host.jsonl"
 CALLS = 200  # in a batch: the GPU's queue takes a thousand launches before the host has to wait
+EPS = 1e-5
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
 
@@ -55,8 +66,8 @@ def rotated(contenders, turn):
 
 def norms(kind, cols, dtype):
     """{contender: (module, whether PyTorch's operators are ours)}"""
-    theirs = (nn.LayerNorm if kind == "layer" else nn.RMSNorm)(cols, eps=1e-5, device=DEVICE, dtype=dtype)
-    ours = (lnc.LayerNorm if kind == "layer" else lnc.RMSNorm)(cols, eps=1e-5, device=DEVICE, dtype=dtype)
+    theirs = (nn.LayerNorm if kind == "layer" else nn.RMSNorm)(cols, eps=EPS, device=DEVICE, dtype=dtype)
+    ours = (lnc.LayerNorm if kind == "layer" else lnc.RMSNorm)(cols, eps=EPS, device=DEVICE, dtype=dtype)
     return {"torch": (theirs, False), "enable()": (theirs, True), "ours": (ours, False)}
 
 
@@ -148,21 +159,142 @@ class FusedBlock(Block):
         return x + self.mlp(y)
 
 
+MODELS = {"gpt": ("layer", 768, 64), "llama": ("rms", 2048, 128)}  # norm, width, and a head's; Llama's have norms, too
+
+
+def torch_norm(kind):
+    return functools.partial(nn.LayerNorm if kind == "layer" else nn.RMSNorm, eps=EPS)
+
+
+def compiled_norm(kind):
+    needs_gpu()
+    torch.compiler.reset()  # what it compiled for another model counts towards its limit
+
+    def norm(width):
+        made = torch_norm(kind)(width)
+        made.compile(dynamic=False)
+        return made
+    return norm
+
+
+def liger_norm(kind):
+    layer = importlib.import_module("liger_kernel.transformers.layer_norm").LigerLayerNorm
+    rms = importlib.import_module("liger_kernel.transformers.rms_norm").LigerRMSNorm
+    needs_gpu()
+    return functools.partial(layer if kind == "layer" else rms, eps=EPS)
+
+
+def quack_norm(kind):
+    rms = importlib.import_module("quack.rmsnorm").QuackRMSNorm
+    needs_gpu()
+    if kind == "layer":
+        raise Unavailable("its layer norm has no gradients for PyTorch")
+    return functools.partial(rms, eps=EPS)
+
+
+def own_norm(kind):
+    return functools.partial(lnc.LayerNorm if kind == "layer" else lnc.RMSNorm, eps=EPS)
+
+
+def needs_gpu():
+    if not GPU:
+        raise Unavailable("it needs a GPU")
+
+
+OTHERS = {"torch.compile": compiled_norm, "liger": liger_norm, "quack": quack_norm}
+
+
+def other_norms(kind):
+    """{contender: norm(width) -> module} of the other packages that are there. Says who is not."""
+    found = {}
+    for name, load in OTHERS.items():
+        try:
+            found[name] = load(kind)
+        except ImportError as error:
+            how = next(provider.how for provider in PEERS if provider.name == name)
+            print(f"{name} is left out: {error}; {how}")
+        except Unavailable as why:
+            print(f"{name} is left out, {kind} norm: {why}")
+    return found
+
+
 def blocks(model, dtype):
     """{contender: (block, whether PyTorch's operators are ours)}, all with the same weights."""
-    width, head = {"gpt": (768, 64), "llama": (2048, 128)}[model]
-    layer = model == "gpt"
-    of_torch = nn.LayerNorm if layer else nn.RMSNorm
-    of_heads = None if layer else of_torch
-    made = Block(width, head, of_torch, of_heads).to(DEVICE, dtype)
-    replaced = Block(width, head, of_torch, of_heads).to(DEVICE, dtype)
-    lnc.replace_norms(replaced)
-    fused = FusedBlock(width, head, of_torch, of_heads)
-    fused.norm2 = (lnc.FusedAddLayerNorm if layer else lnc.FusedAddRMSNorm)(width)
-    lnc.replace_norms(fused.to(DEVICE, dtype))
-    for other in (replaced, fused):
-        other.load_state_dict(made.state_dict())
-    return {"torch": (made, False), "enable()": (made, True), "ours": (replaced, False), "fused": (fused, False)}
+    kind, width, head = MODELS[model]
+
+    def block(norm, of=Block):
+        return of(width, head, norm, norm if model == "llama" else None)
+
+    made = block(torch_norm(kind))
+    with torch.no_grad():
+        for name, parameter in made.named_parameters():
+            if "norm" in name:  # else a norm that forgets its weight gives the same
+                parameter += 0.1 * torch.randn_like(parameter)
+    others = {name: block(norm) for name, norm in other_norms(kind).items()}
+    ours = block(own_norm(kind))
+    fused = block(own_norm(kind), FusedBlock)
+    fused.norm2 = (lnc.FusedAddLayerNorm if kind == "layer" else lnc.FusedAddRMSNorm)(width, eps=EPS)
+    for one in (made, *others.values(), ours, fused):
+        one.load_state_dict(made.state_dict())
+        one.to(DEVICE, dtype)
+    return {"torch": (made, False), **{name: (one, False) for name, one in others.items()},
+            "enable()": (made, True), "ours": (ours, False), "fused": (fused, False)}
+
+
+# --- Whether it is right ---
+
+
+def results_of(block, x, dy):
+    """{name: tensor}: the output, and the gradients of x and of the parameters."""
+    y = block(x)
+    names = ["x", *(name for name, _ in block.named_parameters())]
+    gradients = torch.autograd.grad(y, [x, *block.parameters()], dy)
+    return {"its output": y.detach(), **{f"its gradient of {name}": one for name, one in zip(names, gradients)}}
+
+
+def distances(results, exact):
+    """{name: how far a result is from the exact one, relative to its norm}"""
+    return {name: float((one.float() - exact[name]).norm() / exact[name].norm().clamp_min(1e-30))
+            for name, one in results.items()}
+
+
+def disagreement(found, noise, dtype):
+    """A clause that says which distance is beyond twice the noise, or None. `noise`: torch's own distances."""
+    for name, distance in found.items():
+        if not distance <= 2 * max(noise[name], torch.finfo(dtype).eps):  # not of NaN either
+            return f"{name} is {distance:.1e} from float32's, PyTorch's own {noise[name]:.1e}"
+    return None
+
+
+def first_line(error):
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+
+
+def right_ones(contenders, x, dy, dtype):
+    """The contenders whose results agree with PyTorch's in float32. Says who is refused."""
+    def distances_of(block, is_enabled):
+        (lnc.enable if is_enabled else lnc.disable)()
+        return distances(results_of(block, x, dy), exact)
+
+    own = contenders["torch"][0]
+    lnc.disable()
+    exact = results_of(copy.deepcopy(own).float(), x.detach().float().requires_grad_(), dy.float())
+    noise = distances_of(own, False)
+    right = {}
+    for name, contender in contenders.items():
+        try:
+            wrong = disagreement(distances_of(*contender), noise, dtype)
+        except Exception as error:  # of whatever package
+            wrong = first_line(error)
+        if wrong:
+            print(f"{name} is refused: {wrong}")
+        else:
+            right[name] = contender
+    lnc.disable()
+    return right
+
+
+# --- Its step ---
 
 
 def step_of(block, x, dy):
@@ -197,41 +329,65 @@ def as_graph(step):
     return graph.replay
 
 
+def graph_of(name, step):
+    """The step as a CUDA graph, or None; says why there is none."""
+    try:
+        return as_graph(step)
+    except RuntimeError as error:
+        print(f"{name} has no CUDA graph: {first_line(error)}")
+        return None
+
+
+def peak_bytes(step, kept):
+    """The most memory that a process with these tensors alone has during a step."""
+    step()  # which finds what stays, of cuBLAS for one
+    wait()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    step()
+    wait()
+    return torch.cuda.max_memory_allocated() - before + bytes_of(*kept)
+
+
 def compare_blocks(model, options, dtype, journal, made):
-    width = 768 if model == "gpt" else 2048
-    contenders = blocks(model, dtype)
+    width = MODELS[model][1]
+    everyone = blocks(model, dtype)
     for batch, length in options.blocks:
         x, dy = torch.randn(2, batch, length, width, device=DEVICE, dtype=dtype)
         x.requires_grad_()
-        steps, graphs = {}, {}
+        contenders = right_ones(everyone, x, dy, dtype)
+        steps, graphs, peaks = {}, {}, {}
         for name, (block, is_enabled) in contenders.items():
             (lnc.enable if is_enabled else lnc.disable)()
             steps[name] = step_of(block, x, dy)
             if GPU:
-                graphs[name] = as_graph(steps[name])
+                peaks[name] = peak_bytes(steps[name], [x, dy, *block.parameters()])
+                graphs[name] = graph_of(name, steps[name])
         turns = {name: ([], []) for name in contenders}
         for turn in range(options.turns + 1):
             for name, (_, is_enabled) in rotated(contenders, turn):
                 (lnc.enable if is_enabled else lnc.disable)()
                 eager = step_us(steps[name], options.steps)
-                graph = step_us(graphs[name], options.steps) if GPU else None
+                graph = step_us(graphs[name], options.steps) if graphs.get(name) else None
                 if turn > 0:
                     turns[name][0].append(eager)
                     turns[name][1].append(graph)
         lnc.disable()
         torchs = statistics.median(turns["torch"][0])
         for name, (eager, graph) in turns.items():
-            median, of_graph = statistics.median(eager), statistics.median(graph) if GPU else None
-            record = {"schema": SCHEMA, "host": "block", "contender": name, "model": model,
-                      "dtype": str(dtype).removeprefix("torch."), "batch": batch, "length": length, "width": width,
-                      "step_us": rounded(median, 5), **made}
-            journal.add(record | ({"graph_us": rounded(of_graph, 5)} if GPU else {}))
-            shown = f"   {of_graph:9.1f} us as a graph" if GPU else ""
-            print(f"{model:6} {batch:3} x {length:5} x {width:5} {name:10} {median:9.1f} us a step   "
+            median = statistics.median(eager)
+            more = {"graph_us": rounded(statistics.median(graph), 5)} if graphs.get(name) else {}
+            more |= {"peak_bytes": peaks[name]} if GPU else {}
+            journal.add({"schema": SCHEMA, "host": "block", "contender": name, "model": model,
+                         "dtype": str(dtype).removeprefix("torch."), "batch": batch, "length": length, "width": width,
+                         "step_us": rounded(median, 5), **made, **more})
+            shown = f"   {more['graph_us']:9.1f} us as a graph" if "graph_us" in more else ""
+            shown += f"   {peaks[name] / 1e6:6.0f} MB" if GPU else ""
+            print(f"{model:6} {batch:3} x {length:5} x {width:5} {name:13} {median:9.1f} us a step   "
                   f"{median / torchs:.3f} x torch{shown}", flush=True)
 
 
-def main():
+def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=positive(int), default=2048, help="of a call (default: %(default)s)")
     parser.add_argument("--cols", type=positive(int), default=768, help="of a call (default: %(default)s)")
@@ -241,18 +397,22 @@ def main():
                         help="of a block in a turn (default: %(default)s)")
     parser.add_argument("--json", type=Path, default=JSON, metavar="FILE",
                         help="where the records go (default: %(default)s)")
-    options = parser.parse_args()
+    parser.add_argument("--only", choices=("calls", "blocks"), help="of the two parts (default: both)")
+    options = parser.parse_args(arguments)
     options.blocks = [(1, 512), (8, 2048)] if GPU else [(1, 64)]
     try:
         lnc.operators.load()
     except lnc.LibraryError as error:
         sys.exit(f"host_time.py: {error}")
-    journal, made = Journal(options.json), made_by(torch, {"torch": torch.__version__})
+    packages = {name: version(name) for name in ("triton", "liger-kernel", "quack-kernels")}
+    journal, made = Journal(options.json), made_by(torch, {"torch": torch.__version__, **packages})
     dtype = torch.bfloat16
-    for kind in ("layer", "rms"):
-        compare_calls(kind, options, dtype, journal, made)
-    for model in ("gpt", "llama"):
-        compare_blocks(model, options, dtype, journal, made)
+    if options.only != "blocks":
+        for kind in ("layer", "rms"):
+            compare_calls(kind, options, dtype, journal, made)
+    if options.only != "calls":
+        for model in MODELS:
+            compare_blocks(model, options, dtype, journal, made)
 
 
 if __name__ == "__main__":

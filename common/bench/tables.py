@@ -642,10 +642,12 @@ def host_blocks(book):
     rows = []
     for r in records:
         base = torchs[r["model"], r["batch"]]
+        graph, of_torch, peak = r.get("graph_us"), base.get("graph_us"), r.get("peak_bytes")
         rows.append([names[r["model"]], f"{r['batch']} × {r['length']} × {r['width']}", r["contender"],
-                     number(r["step_us"]), f"{r['step_us'] / base['step_us']:.2f}", number(r["graph_us"]),
-                     f"{r['graph_us'] / base['graph_us']:.2f}"])
-    headers = ["block", "tokens × width", "norms", "eager step, µs", "/ torch", "in a CUDA graph, µs", "/ torch"]
+                     number(r["step_us"]), f"{r['step_us'] / base['step_us']:.2f}", number(graph),
+                     f"{graph / of_torch:.2f}" if graph and of_torch else MISSING, number(peak and peak / 1e6)])
+    headers = ["block", "tokens × width", "norms", "eager step, µs", "/ torch", "in a CUDA graph, µs", "/ torch",
+               "peak, MB"]
     return [*markdown(headers, rows, left=(0, 1, 2)), "",
             f"Forward and backward of one block in {records[0]['dtype']}: {provenance(records)}."]
 

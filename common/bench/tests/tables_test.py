@@ -573,6 +573,20 @@ class Tables(InDirectory):
         self.assertTrue((self.root / tables.FIGURES / "training.svg").exists())
         self.assertIn("Not measured yet.", self.train(*({**run, "backend": "cpu"} for run in runs)))
 
+    def test_a_block_s_step_has_its_peak_memory_where_the_record_has_it(self):
+        one = {"schema": 2, "host": "block", "model": "gpt", "dtype": "bfloat16", "batch": 1, "length": 512, "width": 768}
+        self.write("notebooks/data/host_h100.jsonl", jsonl(
+            one | {"contender": "torch", "step_us": 2000.0, "graph_us": 200.0},
+            one | {"contender": "liger", "step_us": 1000.0, "graph_us": 150.0, "peak_bytes": 123_400_000},
+            one | {"contender": "quack", "step_us": 1500.0, "peak_bytes": 5_000_000}))
+        rows = tables.host_blocks(mock.Mock(root=self.root))
+        cells = [[cell.strip() for cell in row.split("|")[3:-1]] for row in rows if row.startswith("| ") and "--" not in row]
+        self.assertEqual(cells, [
+            ["norms", "eager step, µs", "/ torch", "in a CUDA graph, µs", "/ torch", "peak, MB"],
+            ["torch", "2\u202f000", "1.00", "200.0", "1.00", "–"],
+            ["liger", "1\u202f000", "0.50", "150.0", "0.75", "123.4"],
+            ["quack", "1\u202f500", "0.75", "–", "–", "5.000"]])
+
     def test_a_marker_that_means_nothing_is_a_sentence_and_changes_no_file(self):
         for text, why in (
             ("\n<!-- table: progresion -->\n<!-- end table -->", "README.md:2: there is no table 'progresion'"),
