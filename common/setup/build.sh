@@ -11,13 +11,14 @@ cd "$(dirname "$0")/../.."
 
 directory=build/$1
 target=$2
-options=(-G Ninja -DCMAKE_BUILD_TYPE=Release "-DBACKEND=${1%%-*}" "${@:3}")
+options=(-G Ninja -DCMAKE_BUILD_TYPE=Release "-DBACKEND=${1%%-*}")
 if [ "${1%%-*}" = cuda ]; then
   options+=("-DCMAKE_CUDA_COMPILER=$(find_nvcc)")
 fi
 if torch=$(find_torch); then
   options+=("-DTORCH=$torch")
 fi
+options+=("${@:3}") # may name another
 # CMake splits the variable at ':' only.
 CMAKE_PREFIX_PATH=$(printf %s "${CMAKE_PREFIX_PATH:-}" | tr ';' ':')
 export CMAKE_PREFIX_PATH
