@@ -2,7 +2,7 @@
 //
 // fwd05 walks a row three times and moves 2 or 4 bytes a thread and instruction. Here a thread
 // moves 16 bytes at once and keeps what it has read in registers, so x is read once, whatever the
-// caches do, with 4 to 8 times as many bytes an instruction. A row's width decides on its threads.
+// caches do, with 4 to 8 times as many bytes an instruction. A row has as few threads as hold it.
 //
 // It should run at the speed of a copy: 2·M·N elements, each moved once. Rows too wide for the
 // registers wait in shared memory; what does not fit there is read again.
@@ -16,30 +16,26 @@
 namespace fwd06 {
 using namespace lnc;
 
-/// Which of a row's parameters its threads load before the sums.
-enum class Early { Both, Weight, None };
-
-/// What a row is given: kMaxThreads threads, each with kVectors vectors of 16 bytes. Where kBlocks
-/// is not 0, a row has no more warps than it needs, and nvcc may take so many registers that a
-/// multiprocessor still holds kBlocks blocks.
-template <int kMaxThreads_, int kVectors_, Early kEarly_ = Early::Both, int kBlocks_ = 0>
+/// What a thread holds, kVectors vectors of 16 bytes, and what a row has: a warp, of four in a
+/// block, or a block of as many warps as it needs, kMostWarps or fewer.
+template <typename T, int kVectors_, int kMostWarps_>
 struct Variant {
-  static constexpr int kMaxThreads = kMaxThreads_;
   static constexpr int kVectors = kVectors_;
-  static constexpr Early kEarly = kEarly_;
-  static constexpr int kBlocks = std::min(kBlocks_, kSmThreads / kMaxThreads);  // Turing has fewer
-  static constexpr bool kAsNeeded = kBlocks_ > 0;  // lab.md, 'As many warps as a row needs'
-  static constexpr bool kOneWarp = kMaxThreads == kWarpSize;
-  static constexpr int kBlockRows = kOneWarp ? 4 : 1;  // four warps a block, as in fwd02
+  static constexpr bool kOneWarp = kMostWarps_ == 1;
+  static constexpr int kBlockRows = kOneWarp ? 4 : 1;
+  static constexpr int kMostThreads = kMostWarps_ * kBlockRows * kWarpSize;
+  static constexpr bool kEarly = kVectors <= static_cast<int>(sizeof(T));  // weight and bias
+  // nvcc takes 64 registers a thread or fewer; of seven vectors it would spill some.
+  static constexpr int kBlocks = kVectors == 7 ? 1 : 1024 / kMostThreads;
 };
 
 /// The sum over the threads of a row, in each of them.
 template <typename V, typename Value>
-__device__ Value row_sum(Value value, int row_threads) {
+__device__ Value row_sum(Value value) {
   if constexpr (V::kOneWarp) {
     return warp_sum(value);
   } else {
-    return block_sum<V::kMaxThreads>(value, row_threads);
+    return block_sum<V::kMostThreads>(value, blockDim.x);
   }
 }
 
@@ -91,17 +87,18 @@ __device__ void store_statistics(const ForwardArgs<T, W>& a, int64_t row,
 
 /// A row in registers. One of more than a warp has a block. Where x's rows start, x_rows says.
 template <typename T, typename W, Kind kKind, typename V, bool kAligned, typename Rows>
-__global__ void __launch_bounds__(V::kMaxThreads* V::kBlockRows, kAligned ? V::kBlocks : 0)
+__global__ void __launch_bounds__(V::kMostThreads, kAligned ? V::kBlocks : 0)
     layer_norm_forward(ForwardArgs<T, W> a, Rows x_rows) {
   constexpr int kElements = kVectorElements<T>;
   constexpr int kVectors = V::kVectors;
-  const int64_t row = int64_t{blockIdx.x} * V::kBlockRows + threadIdx.x / V::kMaxThreads;
+  const int warp = threadIdx.x / kWarpSize;
+  const int lane = threadIdx.x % kWarpSize;
+  const int64_t row = int64_t{blockIdx.x} * V::kBlockRows + (V::kOneWarp ? warp : 0);
   if (row >= a.rows) return;
-  const int thread = threadIdx.x % V::kMaxThreads;
-  const int row_threads = V::kAsNeeded ? blockDim.x : V::kMaxThreads;
+  const int first = (V::kOneWarp ? 0 : warp) * kVectors * kWarpSize + lane;
   const T* x_row = a.x + x_rows.start(row, a.cols);
   const auto columns = [&](int i) {  // [1]
-    return Columns<T, kAligned>(x_row, i * row_threads + thread, a.cols);
+    return Columns<T, kAligned>(x_row, first + i * kWarpSize, a.cols);
   };
 
   Packed<T, kElements> x[kVectors];  // [2]
@@ -110,14 +107,13 @@ __global__ void __launch_bounds__(V::kMaxThreads* V::kBlockRows, kAligned ? V::k
     x[i] = columns(i).load(x_row);
   }
   constexpr bool kAlike = kAligned && sizeof(W) == sizeof(T);
-  constexpr bool kWeightEarly = kAlike && V::kEarly != Early::None;  // [3]
-  constexpr bool kBiasEarly = kAlike && V::kEarly == Early::Both;
+  constexpr bool kEarly = kAlike && V::kEarly;  // [3]
   Packed<W, kElements> weight[kVectors];
   Packed<W, kElements> bias[kVectors];
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
-    if (kWeightEarly) weight[i] = columns(i).load_or(1.0f, a.weight);  // [4]
-    if (kBiasEarly) bias[i] = columns(i).load_or(0.0f, a.bias);
+    if (kEarly) weight[i] = columns(i).load_or(1.0f, a.weight);  // [4]
+    if (kEarly) bias[i] = columns(i).load_or(0.0f, a.bias);
   }
 
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
@@ -128,21 +124,21 @@ __global__ void __launch_bounds__(V::kMaxThreads* V::kBlockRows, kAligned ? V::k
     for (int i = 0; i < kVectors; ++i) {
       if (columns(i).any()) add_elements(sum, x[i]);  // [5]
     }
-    near = row_sum<V>(sum, row_threads) * inverse_cols;
+    near = row_sum<V>(sum) * inverse_cols;
   }
   Deviations<kKind> sums{};
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     if (columns(i).any()) add_deviations(sums, near, x[i], columns(i));  // [6]
   }
-  sums = row_sum<V>(sums, row_threads);
+  sums = row_sum<V>(sums);
   const Normaliser of_row = normaliser(near, sums, inverse_cols, a.eps);
-  if (thread == 0) store_statistics<kKind>(a, row, of_row);
+  if (first == 0) store_statistics<kKind>(a, row, of_row);
 
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
-    if (!kWeightEarly) weight[i] = columns(i).load_or(1.0f, a.weight);
-    if (!kBiasEarly) bias[i] = columns(i).load_or(0.0f, a.bias);
+    if (!kEarly) weight[i] = columns(i).load_or(1.0f, a.weight);
+    if (!kEarly) bias[i] = columns(i).load_or(0.0f, a.bias);
     store_y<kKind>(a.y + row * a.cols, x[i], of_row, weight[i], bias[i], columns(i));
   }
 }
@@ -195,39 +191,71 @@ __global__ void __launch_bounds__(kWideThreads)
   }
 }
 
-/// Launches the first variant that holds a row of so many vectors, or else the wide kernel.
-template <Kind kKind, bool kAligned, typename V, typename... Wider, typename T, typename W,
-          typename Rows>
-void run_smallest(const ForwardArgs<T, W>& a, const Rows& x_rows, int64_t vectors) {
-  if (vectors <= V::kMaxThreads * V::kVectors) {
-    const unsigned needed = blocks_for(vectors, V::kVectors * kWarpSize) * kWarpSize;
-    const unsigned threads = V::kAsNeeded ? needed : V::kMaxThreads * V::kBlockRows;
-    launch(layer_norm_forward<T, W, kKind, V, kAligned, Rows>,
-           {blocks_for(a.rows, V::kBlockRows), threads, 0, a.stream}, a, x_rows);
-  } else if constexpr (sizeof...(Wider) > 0) {
-    run_smallest<kKind, kAligned, Wider...>(a, x_rows, vectors);
-  } else {
-    const int64_t kept = std::min<int64_t>(vectors, kSharedBytes / 16);
-    const auto shared_bytes = static_cast<std::size_t>(kept) * 16;
-    launch(layer_norm_forward_wide<T, W, kKind, kAligned, Rows>,
-           {blocks_for(a.rows, 1), kWideThreads, shared_bytes, a.stream}, a, x_rows, vectors, kept);
+constexpr int kMostWarps = 16;  // 32 for the widest rows, which no other share holds
+
+/// How a row is shared out: vectors a thread, and warps.
+struct Share {
+  int vectors;
+  int64_t warps;
+  int64_t places() const { return vectors * warps; }
+};
+
+/// The share of a row of so many vectors: 4 of them a thread, or 3, 5 or 7 where that leaves
+/// fewer places empty. A row of up to two vectors a lane has a warp.
+Share share_of(int64_t vectors, bool exact) {  // [8]
+  const auto share = [=](int each) { return Share{each, blocks_for(vectors, each * kWarpSize)}; };
+  if (vectors <= kWarpSize) return share(1);
+  if (vectors <= 2 * kWarpSize) return share(2);
+  Share best = share(4);
+  if (!exact) return best;
+  for (const int each : {3, 5, 7}) {
+    const bool better = share(each).places() < best.places() || best.warps > kMostWarps;
+    if (better && share(each).warps <= kMostWarps) best = share(each);
   }
+  return best;
 }
 
+template <Kind kKind, bool kAligned, int kVectors, typename T, typename W, typename Rows>
+void run_vectors(const ForwardArgs<T, W>& a, const Rows& x_rows, int64_t warps) {
+  const auto run = [&]<typename V>(V) {
+    const int64_t threads = warps * V::kBlockRows * kWarpSize;
+    launch(layer_norm_forward<T, W, kKind, V, kAligned, Rows>,
+           {blocks_for(a.rows, V::kBlockRows), static_cast<unsigned>(threads), 0, a.stream}, a,
+           x_rows);
+  };
+  if (warps == 1) return run(Variant<T, kVectors, 1>{});
+  if constexpr (kVectors == 4) {
+    if (warps > kMostWarps) return run(Variant<T, kVectors, 2 * kMostWarps>{});
+  }
+  if constexpr (kVectors > 2) run(Variant<T, kVectors, kMostWarps>{});
+}
+
+/// Launches the kernel of a row's share, or the wide one.
 template <Kind kKind, bool kAligned, typename T, typename W, typename Rows>
 void run_width(const ForwardArgs<T, W>& a, const Rows& x_rows) {
   constexpr int kElements = kVectorElements<T>;
   constexpr int kBefore = kAligned ? 0 : kElements - 1;  // of a row that starts inside of a vector
+  constexpr bool kExact = kAligned && std::is_same_v<Rows, DenseRows>;  // else fewer kernels
   const int64_t vectors = blocks_for(kBefore + a.cols, kElements);
-  if constexpr (sizeof(T) == sizeof(float)) {  // [8]
-    run_smallest<kKind, kAligned, Variant<32, 1>, Variant<32, 4>, Variant<64, 4>, Variant<128, 4>,
-                 Variant<256, 4>, Variant<512, 4, Early::Weight, 2>,
-                 Variant<1024, 4, Early::Weight, 1>>(a, x_rows, vectors);
-  } else {
-    run_smallest<kKind, kAligned, Variant<32, 1>, Variant<32, 2>, Variant<64, 2>, Variant<128, 2>,
-                 Variant<256, 2>, Variant<512, 2, Early::Weight, 3>,
-                 Variant<384, 4, Early::None, 3>, Variant<512, 4, Early::Weight>>(a, x_rows,
-                                                                                  vectors);
+  const Share share = share_of(vectors, kExact);
+  if (share.warps > 2 * kMostWarps) {
+    const int64_t kept = std::min<int64_t>(vectors, kSharedBytes / 16);
+    const auto shared_bytes = static_cast<std::size_t>(kept) * 16;
+    return launch(layer_norm_forward_wide<T, W, kKind, kAligned, Rows>,
+                  {blocks_for(a.rows, 1), kWideThreads, shared_bytes, a.stream}, a, x_rows, vectors,
+                  kept);
+  }
+  const auto run_if = [&]<int kVectors>() {
+    if (share.vectors != kVectors) return;
+    run_vectors<kKind, kAligned, kVectors>(a, x_rows, share.warps);
+  };
+  run_if.template operator()<1>();
+  run_if.template operator()<2>();
+  run_if.template operator()<4>();
+  if constexpr (kExact) {
+    run_if.template operator()<3>();
+    run_if.template operator()<5>();
+    run_if.template operator()<7>();
   }
 }
 

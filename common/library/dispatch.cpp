@@ -18,9 +18,26 @@ namespace {
 // bwd14 and bwd15). Each chapter finds its launch shape itself; those that need Hopper refuse older
 // GPUs, and the next line is asked.
 constexpr std::int64_t kBlockColumns = 16384;  // of the widest row that a block holds
+constexpr std::int64_t kSixteenWarps = 28672;  // 16-bit columns, seven vectors a thread
 constexpr int kFirstWith227KB = 90;            // of shared memory a block
 constexpr int kLastWith227KB = 119;            // from 12.0 on it has 99
 constexpr Choice kChoices[] = {
+    {.chapter = "fwd06",
+     .because =
+         "its 16 warps hold such a row: 77 us for fwd09's 128 at bf16 3640 x 18432, RMS norm "
+         "70 for 105 (H200)",
+     .direction = Direction::Forward,
+     .needs_aligned = true,
+     .dtype = DType::BF16,
+     .min_cols = kBlockColumns + 1,
+     .max_cols = kSixteenWarps},
+    {.chapter = "fwd06",
+     .because = "as with bf16",
+     .direction = Direction::Forward,
+     .needs_aligned = true,
+     .dtype = DType::F16,
+     .min_cols = kBlockColumns + 1,
+     .max_cols = kSixteenWarps},
     {.chapter = "fwd09",
      .because = "past 16384 columns one block cannot hold a row: 404 us for fwd06's 562 at bf16 "
                 "4096 x 65536, 394 for 641 at f32 2048 x 65536, 374 for 761 at bf16 1024 x 262144",
@@ -40,6 +57,14 @@ constexpr Choice kChoices[] = {
                 "idle",
      .direction = Direction::Forward,
      .max_cols = 255},
+    {.chapter = "fwd10",
+     .because = "72 us for fwd06's 78 at bf16 262144 x 256 (H200)",
+     .direction = Direction::Forward,
+     .kind = Kind::Layer,
+     .dtype = DType::BF16,
+     .min_cols = 256,
+     .max_cols = 256,
+     .min_rows = 65536},
     {.chapter = "fwd06",
      .because =
          "the fastest, or within 3 % of it, at each other shape of rows that start at 16-byte "
@@ -76,6 +101,23 @@ constexpr Choice kChoices[] = {
      .direction = Direction::Backward,
      .max_cols = 256,
      .min_rows = 65536},
+    {.chapter = "bwd15",
+     .because =
+         "its teams have as many warps as a row needs: 116 us for bwd12's 152 at bf16 29127 x "
+         "2304, 116 for 140 at 26214 x 2560, 122 for 127 at 23301 x 2880 (H200)",
+     .direction = Direction::Backward,
+     .dtype = DType::BF16,
+     .min_cols = 2049,
+     .max_cols = 2944,
+     .max_architecture = kLastWith227KB},
+    {.chapter = "bwd15",
+     .because = "118 us for bwd12's 152 at bf16 14563 x 4608, 122 for 140 at 13107 x 5120, 128 for "
+                "135 at 12483 x 5376 (H200)",
+     .direction = Direction::Backward,
+     .dtype = DType::BF16,
+     .min_cols = 4097,
+     .max_cols = 5632,
+     .max_architecture = kLastWith227KB},
     {.chapter = "bwd11",
      .because = "547 us for bwd12's 568 at bf16 65536 x 4096, 2146 for 2245 at 131072 x 8192",
      .direction = Direction::Backward,
@@ -102,16 +144,17 @@ constexpr Choice kChoices[] = {
      .max_cols = 262144,
      .max_architecture = kLastWith227KB},
     {.chapter = "bwd13",
-     .because =
-         "594 us for bwd09's 912 at bf16 4096 x 65536, and within 3 % of bwd11 at 16384 x 16384",
+     .because = "594 us for bwd09's 912 at bf16 4096 x 65536",
      .direction = Direction::Backward,
      .needs_aligned = true,
-     .min_cols = 16001,
+     .min_cols = kBlockColumns + 1,
      .max_cols = 262144,
      .max_architecture = kLastWith227KB},
     {.chapter = "bwd11",
-     .because = "93 us for bwd13's 122 at f16 4096 x 8704, 121 for 142 at 4096 x 12288: one block "
-                "holds the row, and no sums go from block to block",
+     .because =
+         "93 us for bwd13's 122 at f16 4096 x 8704, 121 for 142 at 4096 x 12288, 118 for 147 "
+         "at bf16 4096 x 16384 (H200): one block holds the row, and no sums go from block to "
+         "block",
      .direction = Direction::Backward,
      .needs_aligned = true,
      .min_cols = 8193,

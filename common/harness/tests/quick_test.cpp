@@ -77,6 +77,23 @@ TEST_CASE("every kernel of a chapter is right, in each pair of types") {
   }
 }
 
+TEST_CASE("a forward chapter that shares rows out by their width is right for each share") {
+  for (const Chapter& chapter : chapters()) {
+    if (chapter.direction() != Direction::Forward || !chapter.takes_strides) continue;
+    for (const std::int64_t cols : {640, 768, 800, 1280, 1600, 1792, 3584, 16000, 32000})
+      for (const auto [dtype, mixed] : kTypes)
+        for (const Kind kind : {Kind::Layer, Kind::Rms}) {
+          Problem problem;
+          problem.dtype = dtype;
+          problem.mixed = mixed;
+          problem.kind = kind;
+          problem.rows = 5;
+          problem.cols = cols;
+          if (refusal(chapter, problem).empty()) check_problem(chapter, problem, 1);
+        }
+  }
+}
+
 TEST_CASE("every kernel of a fused chapter is right, in each pair of types") {
   for (const Chapter& chapter : chapters()) {
     if (!chapter.fused) continue;
