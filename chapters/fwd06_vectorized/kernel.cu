@@ -16,17 +16,25 @@
 namespace fwd06 {
 using namespace lnc;
 
+constexpr int kFewWarps = 8;
+constexpr int kMostWarps = 16;  // 32 for the widest rows, which no other share holds
+
 /// What a thread holds, kVectors vectors of 16 bytes, and what a row has: a warp, of four in a
-/// block, or a block of as many warps as it needs, kMostWarps or fewer.
-template <typename T, int kVectors_, int kMostWarps_>
+/// block, or a block of as many warps as it needs, kWarps or fewer.
+template <typename T, typename W, int kVectors_, int kWarps>
 struct Variant {
   static constexpr int kVectors = kVectors_;
-  static constexpr bool kOneWarp = kMostWarps_ == 1;
+  static constexpr bool kOneWarp = kWarps == 1;
   static constexpr int kBlockRows = kOneWarp ? 4 : 1;
-  static constexpr int kMostThreads = kMostWarps_ * kBlockRows * kWarpSize;
-  static constexpr bool kEarly = kVectors <= static_cast<int>(sizeof(T));  // weight and bias
-  // nvcc takes 64 registers a thread or fewer; of seven vectors it would spill some.
-  static constexpr int kBlocks = kVectors == 7 ? 1 : 1024 / kMostThreads;
+  static constexpr int kMostThreads = kWarps * kBlockRows * kWarpSize;
+  static constexpr bool kAlike = sizeof(T) == sizeof(W);
+  /// Whether weight and bias are loaded before the sums.
+  static constexpr bool kEarly = kAlike && kVectors <= int{sizeof(T)} && kWarps <= kFewWarps;
+  // Threads that a multiprocessor has registers for: nvcc takes 42, 64 or 85 a thread at most.
+  static constexpr bool kLean = kAlike && !kEarly && kVectors == 3;
+  static constexpr bool kWide = sizeof(T) == 2 && kVectors == 7;
+  static constexpr int kThreads = kLean ? kSmThreads : kWide ? 768 : 1024;
+  static constexpr int kBlocks = kVectors <= 2 ? 0 : kThreads / kMostThreads;
 };
 
 /// The sum over the threads of a row, in each of them.
@@ -106,8 +114,7 @@ __global__ void __launch_bounds__(V::kMostThreads, kAligned ? V::kBlocks : 0)
   for (int i = 0; i < kVectors; ++i) {
     x[i] = columns(i).load(x_row);
   }
-  constexpr bool kAlike = kAligned && sizeof(W) == sizeof(T);
-  constexpr bool kEarly = kAlike && V::kEarly;  // [3]
+  constexpr bool kEarly = kAligned && V::kEarly;  // [3]
   Packed<W, kElements> weight[kVectors];
   Packed<W, kElements> bias[kVectors];
 #pragma unroll
@@ -191,8 +198,6 @@ __global__ void __launch_bounds__(kWideThreads)
   }
 }
 
-constexpr int kMostWarps = 16;  // 32 for the widest rows, which no other share holds
-
 /// How a row is shared out: vectors a thread, and warps.
 struct Share {
   int vectors;
@@ -200,17 +205,28 @@ struct Share {
   int64_t places() const { return vectors * warps; }
 };
 
-/// The share of a row of so many vectors: 4 of them a thread, or 3, 5 or 7 where that leaves
-/// fewer places empty. A row of up to two vectors a lane has a warp.
-Share share_of(int64_t vectors, bool exact) {  // [8]
+/// The most warps of a row whose threads have so many vectors.
+int most_warps(int vectors, bool many_sums) {
+  return vectors == 7 && many_sums ? kFewWarps : kMostWarps;  // else nvcc would spill
+}
+
+/// The share of a row of so many vectors: 4 of them a thread, or 3 where that leaves fewer places
+/// empty; with many sums 5 or 7, too, and so in rows that else need more than kMostWarps. A row of
+/// up to two vectors a lane has a warp.
+Share share_of(int64_t vectors, bool many_sums, bool exact) {  // [8]
   const auto share = [=](int each) { return Share{each, blocks_for(vectors, each * kWarpSize)}; };
   if (vectors <= kWarpSize) return share(1);
   if (vectors <= 2 * kWarpSize) return share(2);
   Share best = share(4);
   if (!exact) return best;
   for (const int each : {3, 5, 7}) {
-    const bool better = share(each).places() < best.places() || best.warps > kMostWarps;
-    if (better && share(each).warps <= kMostWarps) best = share(each);
+    const Share other = share(each);
+    const bool too_wide = best.warps > kMostWarps;
+    if (other.warps > most_warps(each, many_sums)) continue;
+    if (each > 4 && !many_sums && !too_wide) continue;
+    const bool fewer = other.places() < best.places();
+    const bool as_few = other.places() == best.places() && best.warps > kFewWarps && each > 4;
+    if (fewer || as_few || too_wide) best = other;
   }
   return best;
 }
@@ -223,11 +239,18 @@ void run_vectors(const ForwardArgs<T, W>& a, const Rows& x_rows, int64_t warps) 
            {blocks_for(a.rows, V::kBlockRows), static_cast<unsigned>(threads), 0, a.stream}, a,
            x_rows);
   };
-  if (warps == 1) return run(Variant<T, kVectors, 1>{});
-  if constexpr (kVectors == 4) {
-    if (warps > kMostWarps) return run(Variant<T, kVectors, 2 * kMostWarps>{});
+  constexpr bool kManySums = kKind == Kind::Layer && sizeof(T) == 2;
+  if constexpr (kVectors <= 4 || kManySums) {
+    if (warps == 1) return run(Variant<T, W, kVectors, 1>{});
   }
-  if constexpr (kVectors > 2) run(Variant<T, kVectors, kMostWarps>{});
+  constexpr bool kSeven = kVectors == 7 && kManySums;
+  if constexpr (kSeven || (kVectors > 2 && Variant<T, W, kVectors, kFewWarps>::kEarly)) {
+    if (warps <= kFewWarps) return run(Variant<T, W, kVectors, kFewWarps>{});
+  }
+  if constexpr (kVectors == 4) {
+    if (warps > kMostWarps) return run(Variant<T, W, kVectors, 2 * kMostWarps>{});
+  }
+  if constexpr (kVectors > 2 && !kSeven) run(Variant<T, W, kVectors, kMostWarps>{});
 }
 
 /// Launches the kernel of a row's share, or the wide one.
@@ -237,7 +260,8 @@ void run_width(const ForwardArgs<T, W>& a, const Rows& x_rows) {
   constexpr int kBefore = kAligned ? 0 : kElements - 1;  // of a row that starts inside of a vector
   constexpr bool kExact = kAligned && std::is_same_v<Rows, DenseRows>;  // else fewer kernels
   const int64_t vectors = blocks_for(kBefore + a.cols, kElements);
-  const Share share = share_of(vectors, kExact);
+  constexpr bool kManySums = kKind == Kind::Layer && sizeof(T) == 2;
+  const Share share = share_of(vectors, kManySums, kExact);
   if (share.warps > 2 * kMostWarps) {
     const int64_t kept = std::min<int64_t>(vectors, kSharedBytes / 16);
     const auto shared_bytes = static_cast<std::size_t>(kept) * 16;

@@ -18,7 +18,7 @@ namespace {
 // bwd14 and bwd15). Each chapter finds its launch shape itself; those that need Hopper refuse older
 // GPUs, and the next line is asked.
 constexpr std::int64_t kBlockColumns = 16384;  // of the widest row that a block holds
-constexpr std::int64_t kSixteenWarps = 28672;  // 16-bit columns, seven vectors a thread
+constexpr std::int64_t kSixteenWarps = 20480;  // 16-bit columns, five vectors a thread
 constexpr int kFirstWith227KB = 90;            // of shared memory a block
 constexpr int kLastWith227KB = 119;            // from 12.0 on it has 99
 constexpr Choice kChoices[] = {

@@ -80,7 +80,8 @@ TEST_CASE("every kernel of a chapter is right, in each pair of types") {
 TEST_CASE("a forward chapter that shares rows out by their width is right for each share") {
   for (const Chapter& chapter : chapters()) {
     if (chapter.direction() != Direction::Forward || !chapter.takes_strides) continue;
-    for (const std::int64_t cols : {640, 768, 800, 1280, 1600, 1792, 3584, 16000, 32000})
+    for (const std::int64_t cols :
+         {640, 768, 800, 1280, 1600, 1792, 3584, 5376, 16000, 28000, 32000})
       for (const auto [dtype, mixed] : kTypes)
         for (const Kind kind : {Kind::Layer, Kind::Rms}) {
           Problem problem;
