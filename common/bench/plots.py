@@ -202,11 +202,14 @@ def write_figure(draw, data, path):
 
 def shortened(svg):
     """The same without indents, and with one digit behind the point in its curves, two in its places: nobody sees
-    a tenth of a point."""
+    a tenth of a point. A clip is named by its number: matplotlib names it after all digits of its place, and the last
+    ones of a layout differ from run to run."""
     def curve(found):
         short = re.sub(r"(\.\d)\d+", r"\1", found[0]).replace(" \n", " ")
         return short if re.search("[QC]", short) else short.replace(" L ", " ")  # points after points are lines
 
+    clips = {name: f"clip{at}" for at, name in enumerate(dict.fromkeys(re.findall(r"url\(#(p[0-9a-f]{10})\)", svg)))}
+    svg = re.sub(r"\bp[0-9a-f]{10}\b", lambda found: clips.get(found[0], found[0]), svg)
     svg = re.sub(r' d="[^"]*"', curve, re.sub(r"\n +", "\n", svg))
     return re.sub(r"translate\([^)]*\)", lambda found: re.sub(r"(\.\d\d)\d+", r"\1", found[0]), svg)
 

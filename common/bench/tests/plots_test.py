@@ -133,6 +133,13 @@ def test_the_widths_are_drawn_for_both_directions_beside_the_roof_and_the_fastes
                 and text.get_fontsize() < 10]
 
 
+def test_two_drawings_that_differ_in_the_last_digits_of_their_layout_are_one_file():
+    drawn = [f'<path clip-path="url(#{a})"/><path clip-path="url(#{b})"/><clipPath id="{a}"/><clipPath id="{b}"/>'
+             for a, b in (("p8744f40c90", "p0123456789"), ("p7de817f42f", "pabcdef0123"))]
+    assert plots.shortened(drawn[0]) == plots.shortened(drawn[1]) != drawn[0]
+    assert plots.shortened(drawn[0]).count("clip1") == 2
+
+
 def test_one_width_alone_is_no_picture(capsys):
     assert plots.widths(rows_of_widths((4096,))) is None
     assert "hold no width of the list" in capsys.readouterr().out
