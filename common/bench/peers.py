@@ -164,6 +164,11 @@ def set_of(problem):
 # --- What is shown ---
 
 
+def is_of_widths(problem):
+    """Whether a problem is of the sets of widths alone: where few problems are shown, hundreds would hide them."""
+    return set_of(problem) in ("widths", "smaller")
+
+
 def columns_of(records):
     """The providers, ours first: dispatch, peers in the order of the records, chapters."""
     names = list(dict.fromkeys(record["provider"] for record in records))

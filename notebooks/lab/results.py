@@ -20,7 +20,7 @@ import measurements  # noqa: E402
 import plots  # noqa: E402
 from book import DIRECTIONS, KINDS  # noqa: E402
 from measurements import LARGE, PROGRESSION, SETS, SWEEP, problem_of  # noqa: E402
-from peers import SHAPES, RequestError, parse_shapes  # noqa: E402
+from peers import RequestError, is_of_widths, parse_shapes  # noqa: E402
 
 from . import figures  # noqa: E402
 
@@ -148,9 +148,8 @@ class Data:
 
 
 def alone(rows):
-    """The rows of no width's set: hundreds would hide the others, and they have a picture of their own."""
-    many = {problem for name in ("widths", "smaller") for problem in SETS[name]}
-    return [row for row in rows if problem_of(row)._replace(kind="layer") in SHAPES or problem_of(row) not in many]
+    """The rows without the sets of widths, which have a picture of their own."""
+    return [row for row in rows if not is_of_widths(problem_of(row))]
 
 
 def ancestors(chapters, identifier):
