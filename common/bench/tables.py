@@ -52,7 +52,7 @@ import peers
 import plots
 from book import DIRECTIONS, KINDS, is_right, open_book, provenance
 from chapter_map import MAIN
-from measurements import (GROUPS, LARGE, MISSING, NARROW, ODD, PROGRESSION, ROOT, SETS, SWEEP, WIDE, DataError,
+from measurements import (GROUPS, LARGE, MISSING, NARROW, ODD, PROGRESSION, ROOT, SETS, SWEEP, WIDE, WIDTHS, DataError,
                           Problem, count, geometric_mean, mib, number, problem_of, roof_gbps)
 from profile_chapter import profile_rows
 
@@ -586,13 +586,15 @@ def widths_table(book):
     pairs = book.width_rows()
     if not pairs:
         return ["Not measured yet."]
-    everything = pairs + book.width_rows(SETS["smaller"])
-    groups = plots.by(everything, lambda row: (row["direction"], row["kind"], row["dtype"], mib(problem_of(row))))
+    others = [problem for problem in SETS["widths"] if problem not in WIDTHS]
+    everything = pairs + book.width_rows(others) + book.width_rows(SETS["smaller"])
+    groups = plots.by(everything, lambda row: (row["direction"], row["kind"], row["dtype"], mib(problem_of(row)),
+                                               " that no model has" * (problem_of(row) in others)))
     rows = []
-    for (direction, kind, dtype, size), own in groups.items():
+    for (direction, kind, dtype, size, which), own in groups.items():
         ratios, shares = ([row[value] for row in own] for value in ("ratio", "of_roof"))
         ahead, behind, worst = standing(own)
-        rows.append([f"{DIRECTIONS[direction]}, {KINDS[kind]}, {dtype}", str(size), str(len(own)),
+        rows.append([f"{DIRECTIONS[direction]}, {KINDS[kind]}, {dtype}", str(size), f"{len(own)}{which}",
                      f"{geometric_mean(ratios):.2f}", f"{min(ratios):.2f}", f"{max(ratios):.2f}",
                      f"{worst['cols']}, {worst['peer']}", f"{ahead}", f"{behind}",
                      f"{min(shares):.1f}–{max(shares):.1f}"])

@@ -546,6 +546,8 @@ class Tables(InDirectory):
                             str(size), name="README.md")
         self.assertEqual(text.count("| 768 | 89.5 | 0.84 | liger | 89.5 | 0.84 | liger |"), 2)
         self.assertNotIn("| 65 |", text)
+        self.assert_row({"widths": "1 that no model has", "ours / fastest peer: mean": "1.00", "there": "65, torch"},
+                        "forward, layer norm, bf16", "1 that no model has", name="README.md")
         self.assertIn("](notebooks/figures/widths.svg)", text)
         self.assertIn(plots.digest(tables.picture_rows(book.open_book(self.root))), path.read_text())
         drawn = path.read_bytes()
