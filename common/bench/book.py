@@ -23,16 +23,16 @@ distance, noise, agrees, step_us, graph_us, peak_bytes.
 
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 import measurements
 from catalogue import CATALOGUE, load_catalogue
 from chapter_map import ChapterMap
-from measurements import (MISSING, MODEL, PROGRESSION, ROOT, DataError, Measurements, MissingData, gbps, problem_of,
-                          roof_gbps)
-from peers import is_ours, side_by_side
+from measurements import (MISSING, MODEL, PROGRESSION, ROOT, WIDTHS, DataError, Measurements, MissingData, gbps,
+                          problem_of, roof_gbps)
+from peers import is_ours, nearest, pairs, side_by_side
 from profile_chapter import STALL, STALLS, load_profiles
 
 DATA = Path("notebooks/data/h100.jsonl")
@@ -96,7 +96,7 @@ class Book:
 
     @property
     def device(self):
-        return next((record.get("device", "") for record in self.measured.records), "")
+        return next((record.get("device", "") for record in (*self.measured.records, *self.peers.records)), "")
 
     def find(self, chapter, problem):
         """The record of a chapter on a problem; None where there is none with a right result."""
@@ -145,28 +145,59 @@ class Book:
 
     def against_peers(self, direction, kind="layer"):
         """One row for each problem of contenders(): our row, and `peer`, `peer_us` of the fastest peer,
-        our time over its, `ratio`, and over the others' as well: `ratios` by name, at their median, p10 and p90."""
-        ours, theirs = {}, {}
-        for lists, rows in zip((ours, theirs), self.contenders(direction, kind)):
-            for row in rows:
-                lists.setdefault(problem_of(row), []).append(row)
+        our time over its, `ratio`, and over the others' as well: `ratios` by name, at their median, p10 and p90.
+
+        A ratio is of times of one run wherever the peer's run has ours; our row is that beside the fastest peer.
+        """
         found = []
-        for problem, rows in ours.items():
-            own, best = own_choice(rows), fastest(theirs[problem])
-            found.append({**own, "peer": best["provider"], "peer_us": best["median_us"],
-                          "ratio": own["median_us"] / best["median_us"],
-                          "ratios": {row["provider"]: [own["median_us"] / row[key] for key in TIMES]
-                                     for row in theirs[problem]}})
+        for own in self.pairs(direction, kind).values():
+            ours, best = nearest(own)
+            found.append({**self.own_row(ours), "peer": best["provider"], "peer_us": best["median_us"],
+                          "ratio": ours["median_us"] / best["median_us"],
+                          "ratios": {theirs["provider"]: [beside["median_us"] / theirs.get(key, theirs["median_us"])
+                                                          for key in TIMES] for beside, theirs in own}})
         return found
+
+    def width_rows(self, problems=WIDTHS):
+        """The rows of against_peers() on the widths that models have, at 128 MiB a tensor, or on other problems: both
+        directions and kinds."""
+        return [row for direction in DIRECTIONS for kind in KINDS for row in self.against_peers(direction, kind)
+                if problem_of(row) in problems]
+
+    def with_widths(self):
+        """This book where it has width_rows(); else that of the first other GPU whose committed peers have some, or
+        this one where none has."""
+        if self.emulated or self.width_rows():
+            return self
+        return next((book for book in self.other_gpus() if book.width_rows()), self)
+
+    def other_gpus(self):
+        """A book of each other GPU of the committed files of peers: of these alone, in the order of the files."""
+        found = {}
+        for path in sorted(self.root.glob(PEERS)):
+            for record in measurements.load(path, backend="cuda").only().records:
+                if "provider" in record and record.get("device") not in (self.device, None):
+                    found.setdefault(record["device"], Measurements(path)).records.append(record)
+        return [replace(self, measured=Measurements(peers.path), profiles={}, peers=peers) for peers in found.values()]
+
+    def pairs(self, direction, kind):
+        """{problem: peers.pairs() of the records that may be held against each other}."""
+        right = self.right_records(direction, kind)
+        return {problem: pairs(together, right[problem])
+                for problem, together in self.shared_runs(direction, kind).items()}
 
     def shared_runs(self, direction, kind):
         """{problem: the right records of our kernels and of peers that may be held against each other}."""
+        shared = {problem: side_by_side(records) for problem, records in self.right_records(direction, kind).items()}
+        return {problem: records for problem, records in shared.items() if records}
+
+    def right_records(self, direction, kind):
+        """{problem: the right records of our kernels and of peers}."""
         found = {}
         for record in self.peers.records:
             if record["direction"] == DIRECTIONS[direction] and record["kind"] == kind and is_right(record):
                 found.setdefault(problem_of(record), []).append(record)
-        shared = {problem: side_by_side(records) for problem, records in found.items()}
-        return {problem: records for problem, records in shared.items() if records}
+        return found
 
     def own_row(self, record):
         """The row of a chapter, or of the dispatch's choice, that was measured with the peers."""
@@ -247,6 +278,10 @@ class Book:
         each = "" if len({record["run"] for record in shown}) == 1 else "each problem "
         joined = any(len({record["run"] for record in records}) > 1 for records in shared)
         where = "in one run or in calls whose roofs agree within 1 %" if joined else "in one run"
+        apart = joined and all(ours["run"] == theirs["run"] for direction in DIRECTIONS
+                               for problem, found in self.pairs(direction, kind).items()
+                               if problems is None or problem in problems for ours, theirs in found)
+        where += " (each ratio is of times of one run)" if apart else ""
         return f"The peers were measured beside our kernels, {each}{where}, {tools_of(shown)}."
 
 
@@ -278,15 +313,6 @@ def make_row(chapter, record):
 
 def peer_row(record):
     return {**make_row(None, record), "provider": record["provider"]}
-
-
-def fastest(rows):
-    return min(rows, key=lambda row: row["median_us"])
-
-
-def own_choice(rows):
-    """Of our rows on a problem the dispatch's, or the fastest chapter's where it was not measured."""
-    return next((row for row in rows if row["provider"] == "dispatch"), None) or fastest(rows)
 
 
 def tools_of(records):

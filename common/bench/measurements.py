@@ -343,6 +343,11 @@ def size_of(problem):
     return problem.rows * problem.cols * {"f32": 4}.get(problem.dtype, 2)
 
 
+def mib(problem):
+    """Of one tensor; its rows are whole, so that it may lack a part of the last."""
+    return -(-size_of(problem) // (8 << 20)) * 8
+
+
 def geometric_mean(ratios):
     return math.exp(sum(map(math.log, ratios)) / len(ratios))
 

@@ -164,6 +164,11 @@ def set_of(problem):
 # --- What is shown ---
 
 
+def is_of_widths(problem):
+    """Whether a problem is of the sets of widths alone: where few problems are shown, hundreds would hide them."""
+    return set_of(problem) in ("widths", "smaller")
+
+
 def columns_of(records):
     """The providers, ours first: dispatch, peers in the order of the records, chapters."""
     names = list(dict.fromkeys(record["provider"] for record in records))
@@ -201,15 +206,51 @@ ROOFS_AGREE = 0.01  # two calls whose roofs are closer than this found the GPU i
 
 def side_by_side(records):
     """Of the right records of one problem and direction on one device, those that may be held against each other:
-    of one run, the newest with our kernels and a peer, and what that lacks from others of its commit, where
-    their roofs agree. Empty where ours or the peers are missing."""
+    of one run with our kernels and a peer, and what that lacks from others of its commit, where their roofs agree.
+    Of the runs of the newest such commit it is the one that comes to the most peers, the newest of equals. Empty
+    where ours or the peers are missing."""
     runs = {}
     for record in records:
         if record.get("run"):
             runs.setdefault(record["run"], []).append(record)
     joined = [(run, joined_with(run, runs)) for run in runs if any(is_ours(one["provider"]) for one in runs[run])]
     found = [(kinds_of(runs[run]), run, records) for run, records in joined if kinds_of(records) == 2]
-    return max(found, key=lambda one: one[:2])[2] if found else []
+    if not found:
+        return []
+    kinds, newest, _ = max(found, key=lambda one: one[:2])
+    alike = [(run, records) for own, run, records in found
+             if own == kinds and commits_of(runs[run]) == commits_of(runs[newest])]
+    return max(alike, key=lambda one: (len(peers_of(one[1])), one[0]))[1]
+
+
+def commits_of(records):
+    return {record.get("commit") for record in records}
+
+
+def peers_of(records):
+    return [record for record in records if not is_ours(record["provider"])]
+
+
+def fastest(records):
+    return min(records, key=lambda record: record["median_us"])
+
+
+def own_choice(records):
+    """Of our records of a problem the dispatch's, or the fastest chapter's where it was not measured."""
+    return next((record for record in records if record["provider"] == "dispatch"), None) or fastest(records)
+
+
+def pairs(together, records):
+    """[(ours, a peer's)] for each peer of `together`, which side_by_side() chose of `records`: ours of the peer's own
+    run, so that their ratio is one run's; only where that run lacks ours, that of the row's run."""
+    own = own_choice([record for record in together if is_ours(record["provider"])])
+    same = {record["run"]: record for record in records if record["provider"] == own["provider"] and record.get("run")}
+    return [(same.get(theirs["run"], own), theirs) for theirs in peers_of(together)]
+
+
+def nearest(found):
+    """Of pairs() that of the fastest peer: whom ours are the least ahead of, or the farthest behind."""
+    return max(found, key=lambda pair: pair[0]["median_us"] / pair[1]["median_us"])
 
 
 def kinds_of(records):
@@ -229,8 +270,8 @@ def joined_with(run, runs):
 def agree(records, others):
     """Whether two runs' times of a problem may stand in one row."""
     roofs = roof_of(records), roof_of(others)
-    commits = {record.get("commit") for record in (*records, *others)}
-    return len(commits) == 1 and None not in roofs and max(roofs) <= (1 + ROOFS_AGREE) * min(roofs)
+    one_commit = len(commits_of((*records, *others))) == 1
+    return one_commit and None not in roofs and max(roofs) <= (1 + ROOFS_AGREE) * min(roofs)
 
 
 def roof_of(records):

@@ -14,7 +14,7 @@ import re
 import textwrap
 from math import ceil, log2, nan
 
-from book import KINDS
+from book import KINDS, provenance
 from chapter_map import MAIN
 from measurements import NARROW_SPACE, geometric_mean, number, problem_of
 from style import STYLE
@@ -141,16 +141,17 @@ def by(rows, key):
 WIDTH, WORDS, TITLE = 6.8, 10.5, 12  # inches, points, points
 
 
-def readme_figure(height, rows, sentence, words, *, problem="", panels=(1, 1), **options):
-    """As new_figure(), with room above the panels for `sentence` and where it was measured.
+def readme_figure(height, rows, sentence, words, *, problem="", made="", panels=(1, 1), **options):
+    """As new_figure(), with room above the panels for `sentence` and where it was measured; `made`: with what.
 
     `words` are the alternative text: what the figure shows to those who do not see it.
     """
     if rows[0]["emulated"]:
         sentence = "Emulated times rank nothing on a GPU"
     lines = [line for part in sentence.split("\n") for line in textwrap.wrap(part, 68)]
-    height += 0.2 * len(lines)
-    figure, axes = new_figure(WIDTH, height, "\n".join([*lines, *textwrap.wrap(where(rows, problem), 68)]),
+    height += 0.2 * (len(lines) + made.count(", ") // 3)
+    place = ", ".join(filter(None, [where(rows, problem), made]))
+    figure, axes = new_figure(WIDTH, height, "\n".join([*lines, *textwrap.wrap(place, 68)]),
                               panels=panels, **options)
     figure.suptitle(figure.get_suptitle(), fontsize=TITLE, x=0.01, ha="left")
     figure.set_label(words)
@@ -201,11 +202,14 @@ def write_figure(draw, data, path):
 
 def shortened(svg):
     """The same without indents, and with one digit behind the point in its curves, two in its places: nobody sees
-    a tenth of a point."""
+    a tenth of a point. A clip is named by its number: matplotlib names it after all digits of its place, and the last
+    ones of a layout differ from run to run."""
     def curve(found):
         short = re.sub(r"(\.\d)\d+", r"\1", found[0]).replace(" \n", " ")
         return short if re.search("[QC]", short) else short.replace(" L ", " ")  # points after points are lines
 
+    clips = {name: f"clip{at}" for at, name in enumerate(dict.fromkeys(re.findall(r"url\(#(p[0-9a-f]{10})\)", svg)))}
+    svg = re.sub(r"\bp[0-9a-f]{10}\b", lambda found: clips.get(found[0], found[0]), svg)
     svg = re.sub(r' d="[^"]*"', curve, re.sub(r"\n +", "\n", svg))
     return re.sub(r"translate\([^)]*\)", lambda found: re.sub(r"(\.\d\d)\d+", r"\1", found[0]), svg)
 
@@ -542,20 +546,22 @@ def widths(rows):
     directions = by(rows, lambda row: row["direction"])
     if len({row["cols"] for row in rows}) < 2:
         return None
-    sentence = "\n".join(f"Ours, {text}" for text in means(rows))
-    figure, panels = readme_figure(5.6, rows, sentence, widths_words(rows), problem="Tensors of 128 MiB, cold L2,",
-                                   panels=(2, len(directions)), sharex=True)
+    sentence = "\n".join(["Our time over the fastest peer's, mean (least–most); below 1: ahead",
+                          *(capital(text) for text in means(rows))])
+    dtypes = " and ".join(dict.fromkeys(row["dtype"] for row in rows))
+    made = provenance(rows).removeprefix(rows[0]["device"]).removeprefix(", ")
+    figure, panels = readme_figure(5.6, rows, sentence, widths_words(rows), made=made, panels=(2, len(directions)),
+                                   problem=f"Tensors of 128 MiB, {dtypes}, cold L2,", sharex=True)
     for (above, below), (direction, own) in zip(panels.T, directions.items()):
         name, roof = DIRECTIONS[direction]
         draw_widths(above, own, "of_roof", 100)
         draw_widths(below, own, "ratio", 1)
         above.set_title(f"{name}: % of a {roof}")
         below.set_title(f"{name}: ours / fastest peer")
-        ratios = [row["ratio"] for row in own]
-        below.set_ylim(min(0.9, *ratios) - 0.02, max(1.02, *ratios) + 0.02)
-    of_roof = [row["of_roof"] for row in rows]
-    for above in panels[0]:  # the same for both directions
+    of_roof, ratios = ([row[value] for row in rows] for value in ("of_roof", "ratio"))
+    for above, below in panels.T:  # the same for both directions
         above.set_ylim(min(90, *of_roof) - 1, max(101, *of_roof) + 1)
+        below.set_ylim(min(0.9, *ratios) - 0.02, max(1.02, *ratios) + 0.02)
     cols = sorted({row["cols"] for row in rows})
     panels[0, 0].set_xlim(cols[0] / 1.15, cols[-1] * 1.15)
     marked = [4**i for i in range(20) if cols[0] <= 4**i <= cols[-1]] or cols
@@ -583,23 +589,29 @@ def draw_widths(axes, rows, value, line):
 
 
 def means(rows):
-    """['forward 0.99 of the fastest peer's time, 97 to 101 % of a copy', …]: the mean is the geometric one."""
+    """['forward: layer norm 1.03 (0.95–1.28), RMS norm …', …]: our time over the fastest peer's, of each direction;
+    the mean is the geometric one."""
     texts = []
     for direction, own in by(rows, lambda row: row["direction"]).items():
-        name, roof = DIRECTIONS[direction]
-        shares, mean = [row["of_roof"] for row in own], geometric_mean([row["ratio"] for row in own])
-        texts.append(f"{name} {mean:.2f} of the fastest peer's time, {min(shares):.0f} to {max(shares):.0f} % of a "
-                     f"{roof}")
+        ratios = {kind: [row["ratio"] for row in those] for kind, those in by(own, lambda row: row["kind"]).items()}
+        texts.append(f"{DIRECTIONS[direction][0]}: " + ", ".join(
+            f"{KINDS[kind]} {geometric_mean(those):.2f} ({min(those):.2f}–{max(those):.2f})"
+            for kind, those in ratios.items()))
     return texts
 
 
 def widths_words(rows):
     """The alternative text of widths()."""
     cols, names = sorted({row["cols"] for row in rows}), dict.fromkeys(peer for row in rows for peer in row["ratios"])
-    kinds = dict.fromkeys(KINDS[row["kind"]] for row in rows)
+    dtypes, shares = " and ".join(dict.fromkeys(row["dtype"] for row in rows)), []
+    for direction, own in by([row for row in rows if row["of_roof"]], lambda row: row["direction"]).items():
+        parts = [row["of_roof"] for row in own]
+        shares.append(f"{DIRECTIONS[direction][0]} {min(parts):.0f} to {max(parts):.0f} % of a "
+                      f"{DIRECTIONS[direction][1]}")
     return (f"Our share of the roof, and our time over that of the fastest of {', '.join(names)}, at {len(cols)} "
-            f"widths from {cols[0]} to {cols[-1]} columns, {' and '.join(kinds)}. In the geometric mean "
-            f"{'; '.join(means(rows))}.")
+            f"widths from {cols[0]} to {cols[-1]} columns, {dtypes}, on {rows[0]['device']}. The geometric mean of our "
+            f"time over the fastest peer's, and its least to most: {'; '.join(means(rows))}. "
+            f"{capital(', '.join(shares))}.")
 
 
 # --- Training ---

@@ -21,8 +21,10 @@ A table stands between two markers, each alone on its line; nothing else is touc
     <!-- table: peers -->                  our time beside those of others' kernels
     <!-- table: peers rms -->              the same for RMS norm
     <!-- table: against layer -->          our time over the best peer's, in sentences; or rms
+    <!-- table: picture peers -->          our time over each peer's on the problems of `make peers`
     <!-- table: picture widths -->         our share of the roof and our time over the fastest peer's, over the width
-    <!-- table: widths -->                 the same in sentences and, folded, width by width
+    <!-- table: widths sum -->             the same in sentences: where ours are ahead, and where behind
+    <!-- table: widths -->                 of both types and three sizes, and, folded, width by width
     <!-- table: training -->               a GPT's training with each norm, and its figure
     <!-- table: host calls -->             the host's time of a call of a norm, by each way to call it
     <!-- table: host blocks -->            a transformer block's step, by each way to call its norms
@@ -30,8 +32,9 @@ A table stands between two markers, each alone on its line; nothing else is touc
 
 The numbers are those of notebooks/data/: h100.jsonl (`make bench JSON=…`), h100_profile.jsonl
 (common/bench/profile_chapter.py), peers_h100.jsonl (`make peers JSON=…`), training_h100.jsonl
-(common/bench/gpt_training.py --json …), host_h100.jsonl (common/bench/host_time.py --json …), source_a100.jsonl. What
-is not measured yet is shown as '–'.
+(common/bench/gpt_training.py --json …), host_h100.jsonl (common/bench/host_time.py --json …), source_a100.jsonl. The
+widths are the H100's where its peers' file has them, else those of the first other peers_*.jsonl that has. What is
+not measured yet is shown as '–'.
 Exit status 2, with a sentence: an unknown table, a marker that is not closed, data that cannot be used.
 """
 
@@ -49,8 +52,8 @@ import peers
 import plots
 from book import DIRECTIONS, KINDS, is_right, open_book, provenance
 from chapter_map import MAIN
-from measurements import (GROUPS, LARGE, MISSING, NARROW, ODD, PROGRESSION, ROOT, SWEEP, WIDE, WIDTHS, DataError, Problem, count,
-                          geometric_mean, number, problem_of, roof_gbps)
+from measurements import (GROUPS, LARGE, MISSING, NARROW, ODD, PROGRESSION, ROOT, SETS, SWEEP, WIDE, WIDTHS, DataError,
+                          Problem, count, geometric_mean, mib, number, problem_of, roof_gbps)
 from profile_chapter import profile_rows
 
 FIGURES = Path("notebooks/figures")
@@ -517,45 +520,100 @@ def results(book):
              f"{pair['ratio']:.2f}"] for name, pair in pairs]
     return [*markdown(["layer norm", "M × N", "ours, µs", "fastest peer, µs", "which", "ours / peer"], rows,
                       left=(0, 1, 4)), "",
-            f"Median of launches with a cold L2, ours and the peers in one run. {provenance([p for _, p in pairs])}."]
+            "Median of launches with a cold L2, ours and the peers in one run. Two runs differ by a few per cent. "
+            f"{provenance([p for _, p in pairs])}."]
 
 
-def width_pairs(book):
-    """The rows of book.against_peers() on the widths that models have, at 128 MiB a tensor."""
-    return [row for direction in DIRECTIONS for kind in KINDS for row in book.against_peers(direction, kind)
-            if problem_of(row) in WIDTHS]
-
-
-def widths_picture(book, file):
-    pairs = width_pairs(book)
-    if not pairs:
+def picture(book, file, name, words, rows):
+    if not rows:
         return ["Not measured yet."]
-    figure = Path(os.path.relpath(book.root / FIGURES / "widths.svg", file.parent)).as_posix()
-    return [f"![{plots.widths_words(pairs)}]({figure})"]
+    figure = Path(os.path.relpath(book.root / FIGURES / name, file.parent)).as_posix()
+    return [f"![{words(rows)}]({figure})"]
+
+
+def peers_rows(book):
+    """What the picture of the peers is drawn from."""
+    return [row for direction in DIRECTIONS for row in shown_pairs(book, direction, "layer")]
+
+
+# --- Every width ---
+
+LEVEL = 0.01  # of a peer's time: nearer than this, nobody is ahead
+
+
+def picture_rows(book):
+    """What the picture and the sentences of the widths are made from: bf16 at 128 MiB a tensor."""
+    return [row for row in book.with_widths().width_rows() if row["dtype"] == "bf16"]
+
+
+def standing(rows):
+    """(how often ours are ahead, behind; the row where they are farthest behind, or the least ahead)"""
+    ahead, behind = (sum(sign * (row["ratio"] - 1) > LEVEL for row in rows) for sign in (-1, 1))
+    return ahead, behind, max(rows, key=lambda row: row["ratio"])
+
+
+def widths_sum(book):
+    """Of bf16 a sentence for each direction and kind, and who was measured where."""
+    rows = picture_rows(book)
+    if not rows:
+        return ["Not measured yet."]
+    lines = []
+    for (direction, kind), own in plots.by(rows, lambda row: (row["direction"], row["kind"])).items():
+        ratios, (ahead, behind, worst) = [row["ratio"] for row in own], standing(own)
+        level = f", level within 1 % at {len(own) - ahead - behind}" if ahead + behind < len(own) else ""
+        lines.append(
+            f"- {DIRECTIONS[direction].capitalize()}, {KINDS[kind]}: our time is {geometric_mean(ratios):.2f} of the "
+            f"fastest peer's in the geometric mean of {len(own)} widths. Ahead at {ahead}, behind at {behind}{level}; "
+            f"at worst {worst['ratio']:.2f} of {worst['peer']}'s, at {worst['cols']} "
+            "columns.")
+    return [*lines, "", f"bf16, tensors of 128 MiB, cold L2. {measured_beside(rows)} {provenance(rows)}."]
+
+
+def measured_beside(rows):
+    """'The peers are torch, liger (at 28 of 30).': a peer that is not everywhere has its number of problems."""
+    found = {}
+    for row in rows:
+        for name in row["ratios"]:
+            found[name] = found.get(name, 0) + 1
+    names = [name + (f" (at {times} of {len(rows)})" if times < len(rows) else "") for name, times in found.items()]
+    return f"The peers are {', '.join(names)}."
 
 
 def widths_table(book):
-    """Every width: our share of the roof and our time over the fastest peer's."""
-    pairs = width_pairs(book)
+    """Each size, direction, kind and type in a row; and every width: our share of the roof and our time over the
+    fastest peer's."""
+    book = book.with_widths()
+    pairs = book.width_rows()
     if not pairs:
         return ["Not measured yet."]
-    groups = plots.by(pairs, lambda row: (row["direction"], row["kind"], row["dtype"]))
-    lines = []
-    for (direction, kind, dtype), own in groups.items():
+    others = [problem for problem in SETS["widths"] if problem not in WIDTHS]
+    everything = pairs + book.width_rows(others) + book.width_rows(SETS["smaller"])
+    groups = plots.by(everything, lambda row: (row["direction"], row["kind"], row["dtype"], mib(problem_of(row)),
+                                               " that no model has" * (problem_of(row) in others)))
+    rows = []
+    for (direction, kind, dtype, size, which), own in groups.items():
         ratios, shares = ([row[value] for row in own] for value in ("ratio", "of_roof"))
-        lines.append(f"- {DIRECTIONS[direction].capitalize()}, {KINDS[kind]}, {dtype}: our time is "
-                     f"{geometric_mean(ratios):.2f} of the fastest peer's in the geometric mean of {len(own)} widths, "
-                     f"{min(ratios):.2f} to {max(ratios):.2f}; {min(shares):.1f} to {max(shares):.1f} % of the roof.")
+        ahead, behind, worst = standing(own)
+        rows.append([f"{DIRECTIONS[direction]}, {KINDS[kind]}, {dtype}", str(size), f"{len(own)}{which}",
+                     f"{geometric_mean(ratios):.2f}", f"{min(ratios):.2f}", f"{max(ratios):.2f}",
+                     f"{worst['cols']}, {worst['peer']}", f"{ahead}", f"{behind}",
+                     f"{min(shares):.1f}–{max(shares):.1f}"])
+    headers = ["", "MiB a tensor", "widths", "ours / fastest peer: mean", "least", "most", "there", "ahead", "behind",
+               "% of the roof"]
+    lines = markdown(headers, rows, left=(0, 6))
+    groups = plots.by(pairs, lambda row: (row["direction"], row["kind"], row["dtype"]))
     for dtype in dict.fromkeys(row["dtype"] for row in pairs):
         shown = {key[:2]: {row["cols"]: row for row in own} for key, own in groups.items() if key[2] == dtype}
         heads = [head for direction, kind in shown for name in [f"{DIRECTIONS[direction]}, {kind}"]
                  for head in (f"{name}: % of the roof", "ours / fastest peer", "which")]
         rows = [[str(cols), *(cell for own in shown.values() for cell in width_cells(own.get(cols)))]
                 for cols in sorted({cols for own in shown.values() for cols in own})]
-        lines += ["", f"<details><summary>{dtype}, width by width</summary>", "",
+        lines += ["", f"<details><summary>{dtype}, 128 MiB a tensor, width by width</summary>", "",
                   *markdown(["columns", *heads], rows, left=()), "", "</details>"]
-    about = dict.fromkeys(book.about_peers(kind, WIDTHS) for kind in dict.fromkeys(row["kind"] for row in pairs))
-    return [*lines, "", f"Tensors of 128 MiB. {' '.join(about)} {provenance(pairs)}."]
+    about = dict.fromkeys(book.about_peers(kind, {problem_of(row) for row in everything})
+                          for kind in dict.fromkeys(row["kind"] for row in everything))
+    return [*lines, "", f"Mean: the geometric one. Ahead and behind: by more than 1 %. {measured_beside(everything)} "
+            f"The roof: forward {ROOFS['fwd']}, backward {ROOFS['bwd']}. {' '.join(about)} {provenance(everything)}."]
 
 
 def width_cells(row):
@@ -696,7 +754,9 @@ def make_table(book, file, request, where):
               "progression": lambda: progression(book, file), "results": lambda: results(book),
               "training": lambda: training(book, file), "host calls": lambda: host_calls(book),
               "host blocks": lambda: host_blocks(book), "agreement": lambda: agreement_table(book),
-              "picture widths": lambda: widths_picture(book, file), "widths": lambda: widths_table(book),
+              "picture peers": lambda: picture(book, file, "peers.svg", plots.peers_words, peers_rows(book)),
+              "picture widths": lambda: picture(book, file, "widths.svg", plots.widths_words, picture_rows(book)),
+              "widths sum": lambda: widths_sum(book), "widths": lambda: widths_table(book),
               "agreement sum": lambda: [f"**{agreement.summary(agreement.cells(book.root))}.**"]}
     if request in of_all:
         return of_all[request]()
@@ -754,11 +814,10 @@ def figures(book):
     """[(path, what it shows, how it is drawn)]: plain rows, so that a check need not draw them."""
     chapters = [row for direction in DIRECTIONS for row in book.rows(direction, [PROGRESSION])]
     sweep = [row for direction in DIRECTIONS for row in book.rows(direction, SWEEP)]
-    beside = [row for direction in DIRECTIONS for row in shown_pairs(book, direction, "layer")]
     return [(FIGURES / "progression.svg", chapters, plots.progression),
             (FIGURES / "sweep.svg", sweep, plots.sweep),
-            (FIGURES / "peers.svg", beside, plots.peers_map),
-            (FIGURES / "widths.svg", width_pairs(book), plots.widths),
+            (FIGURES / "peers.svg", peers_rows(book), plots.peers_map),
+            (FIGURES / "widths.svg", picture_rows(book), plots.widths),
             (FIGURES / "training.svg", book.training_rows(), plots.training)]
 
 

@@ -5,10 +5,11 @@
     python3 common/bench/targets.py FILE …         # of these files, which compare_peers.py wrote
     python3 common/bench/targets.py --all FILE …   # names every problem that misses a target, not the worst eight
 
-A line a target: met or missed, by how much, and where. Ours, the fastest peer and the roof are those of the tables
-(peers.side_by_side). The share of the roof is of the time that a copy (forward) or a triad (backward) takes for the
-bytes that the operator must move. Exit status 0 where every target is met at every problem, 1 where one is missed or
-not measured everywhere, 2 where the files cannot be used.
+For each GPU a line a target: met or missed, by how much, and where. Ours, the fastest peer and the roof are those of
+the tables (peers.side_by_side and peers.pairs); a GPU without any of these problems is named alone. The share of the
+roof is of the time that a copy (forward) or a triad (backward) takes for the bytes that the operator must move. Exit
+status 0 where every target is met at every problem, 1 where one is missed or not measured everywhere, 2 where the files
+cannot be used.
 """
 
 import argparse
@@ -18,11 +19,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import measurements
-from book import KINDS, PEERS, fastest, is_right, own_choice, provenance
-from measurements import ROOT, SETS, WIDTHS, DataError, Problem, geometric_mean, problem_of, size_of
-from peers import is_ours, side_by_side
+from book import KINDS, PEERS, is_right, provenance
+from measurements import ROOT, SETS, WIDTHS, DataError, Problem, geometric_mean, mib, problem_of
+from peers import is_ours, nearest, own_choice, pairs, side_by_side
 
-MIB = 1 << 20
 LARGEST = Problem.of("f32", 512, 262144)  # 512 MiB, of the set "wide"
 
 
@@ -60,13 +60,14 @@ def standings(records):
 
 
 def standing(direction, problem, records):
-    together = side_by_side(records) or newest_run([one for one in records if is_ours(one["provider"])])
-    ours = [record for record in together if is_ours(record["provider"]) and record["provider"] != "dispatch-from-y"]
+    records = [record for record in records if record["provider"] != "dispatch-from-y"]
+    together = side_by_side(records)
+    ours = newest_run([record for record in records if is_ours(record["provider"])])
     if not ours:
         return None
-    own, theirs = own_choice(ours), [record for record in together if not is_ours(record["provider"])]
+    own, theirs = nearest(pairs(together, records)) if together else (own_choice(ours), None)
     roof = own["roof_us"] * own["operator_bytes"] / own["roof_bytes"] if own.get("roof_us") else None
-    return Standing(direction, problem, own["median_us"], roof, fastest(theirs)["median_us"] if theirs else None)
+    return Standing(direction, problem, own["median_us"], roof, theirs and theirs["median_us"])
 
 
 def newest_run(records):
@@ -75,11 +76,6 @@ def newest_run(records):
 
 
 # --- The targets ---
-
-
-def mib(problem):
-    """Of one tensor; its rows are whole, so that it may lack a part of the last."""
-    return -(-size_of(problem) // (8 * MIB)) * 8
 
 
 def in_sets(*sizes):
@@ -173,14 +169,15 @@ def judge(target, found, most=8):
     if isinstance(target, Mean):
         mean = geometric_mean(list(values.values()))
         met = mean <= target.limit
-        by = "" if met else f", missed by {mean - target.limit:.3f}"
+        by = f", {'met' if met else 'missed'} by {abs(mean - target.limit):.3f}"
         return met and not lacking, f"{verdict(met)}  {start} at most {target.limit:g}: {mean:.3f}{by}{gaps}"
     order = sorted(values, key=lambda problem: -target.missed_by(values[problem]))
     missed = [problem for problem in order if target.missed_by(values[problem]) > 0]
     start += f" at {'least' if target.at_least else 'most'} {target.limit:g}"
     if not missed:
-        return not lacking, f"{verdict(True)}  {start}: {'least' if target.at_least else 'most'} " \
-                            f"{where(order[0], values)}, of {len(values)}{gaps}"
+        return not lacking, (f"{verdict(True)}  {start}: {'least' if target.at_least else 'most'} "
+                             f"{where(order[0], values)}, of {len(values)}, by at least "
+                             f"{digits(-target.missed_by(values[order[0]]), target)}{gaps}")
     worst = "; ".join(where(problem, values) for problem in missed[:most])
     worst += f"; and {len(missed) - most} more" if len(missed) > most else ""
     return False, (f"{verdict(False)}  {start}: at {len(missed)} of {len(values)}, by up to "
@@ -204,6 +201,8 @@ def where(problem, values):
 def report(records, most=8):
     """(whether all is met, lines) for one device's records."""
     found = standings(records)
+    if not any((target.direction, problem) in found for target in targets() for problem in target.problems):
+        return False, [f"{provenance(records)}: none of the targets' problems measured"]
     judged = [judge(target, found, most) for target in targets()]
     shown = [record for record in records if (record.get("direction"), problem_of(record)) in found]
     return all(met for met, _ in judged), [provenance(shown), *(line for _, line in judged)]

@@ -32,7 +32,7 @@ import measurements  # noqa: E402
 from book import DIRECTIONS, KINDS, is_right, make_book, tools_of  # noqa: E402
 from catalogue import load_catalogue  # noqa: E402
 from measurements import OPTIONS, PROGRESSION, WORDS, MissingData, problem_of  # noqa: E402
-from peers import CHAPTER  # noqa: E402
+from peers import CHAPTER, is_of_widths  # noqa: E402
 
 GPUS = {"h100": "H100", "h200": "H200"}  # notebooks/data/h100.jsonl, and its name on the page
 LIBRARY = "dispatch"  # the provider that is our library's own choice of a chapter
@@ -79,11 +79,13 @@ def open_gpu(root, name):
 
 
 def chosen_records(book):
-    """The chapters' own records, then the runs that our kernels share with peers."""
+    """The chapters' own records, then the runs that our kernels share with peers; the sets of widths have a picture of
+    their own."""
     own = [record for record in book.measured.records
            if record.get("chapter") in book.chapters and is_right(record) and problem_of(record).group is None]
     shared = [record for direction in DIRECTIONS for kind in KINDS
-              for records in book.shared_runs(direction, kind).values() for record in records if is_shown(record)]
+              for problem, records in book.shared_runs(direction, kind).items() if not is_of_widths(problem)
+              for record in records if is_shown(record)]
     return own + shared
 
 

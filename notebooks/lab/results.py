@@ -20,7 +20,7 @@ import measurements  # noqa: E402
 import plots  # noqa: E402
 from book import DIRECTIONS, KINDS  # noqa: E402
 from measurements import LARGE, PROGRESSION, SETS, SWEEP, problem_of  # noqa: E402
-from peers import RequestError, parse_shapes  # noqa: E402
+from peers import RequestError, is_of_widths, parse_shapes  # noqa: E402
 
 from . import figures  # noqa: E402
 
@@ -96,10 +96,29 @@ class Data:
         return self.collect(lambda book: book.profile_rows(direction), "no profile", "make profile")
 
     def contenders(self, direction, kind):
-        """(our rows, the peers' rows) of one run: as Book.contenders()."""
+        """(our rows, the peers' rows) of one run: as Book.contenders(), without the sets of widths."""
         lacking = f"no {DIRECTIONS[direction]} run of peers and ours with {KINDS[kind]}"
-        ours = self.collect(lambda book: book.contenders(direction, kind)[0], lacking, "make peers")
-        return ours, self.collect(lambda book: book.contenders(direction, kind)[1])
+        ours = self.collect(lambda book: alone(book.contenders(direction, kind)[0]), lacking, "make peers")
+        return ours, self.collect(lambda book: alone(book.contenders(direction, kind)[1]))
+
+    def against_peers(self, direction, kind):
+        """Book.against_peers() of the reader's own device, without the sets of widths."""
+        return alone(self.own.against_peers(direction, kind))
+
+    def width_rows(self, dtype):
+        """Ours beside the fastest peer at every width: Book.width_rows(). Says so where it is another device's."""
+        own = self.own
+        if own.emulated:
+            print("A peer's time is a GPU's; none stands beside emulated times.")
+            return []
+        found = own.with_widths()
+        rows = [row for row in found.width_rows() if row["dtype"] == dtype]
+        if rows and found is own:
+            return rows
+        instead = f" What follows is {found.device}'s." if rows else ""
+        print(f'{own.device or "an unknown device"} has no width beside peers; `make peers ARGS="--set widths"` '
+              f"measures them.{instead}")
+        return rows
 
     def training_rows(self):
         """A model's training with each norm. Says so where it is another device's than the reader's."""
@@ -126,6 +145,11 @@ class Data:
                 instead = f" What follows is {others}'s." if others else ""
                 print(f"{name} has {lacking}{remedy}.{instead}")
         return [row for rows in found.values() for row in rows]
+
+
+def alone(rows):
+    """The rows without the sets of widths, which have a picture of their own."""
+    return [row for row in rows if not is_of_widths(problem_of(row))]
 
 
 def ancestors(chapters, identifier):

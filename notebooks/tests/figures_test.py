@@ -7,7 +7,7 @@ import pytest
 from book import CATALOGUE, DATA, LOCAL, VARIABLE, make_book
 from lab import figures, results
 from made_up import DEVICE, EMULATED, LARGE, catalogue, jsonl, peer, profile, record, records
-from measurements import PROGRESSION, SWEEP, DataError, Problem, load
+from measurements import PROGRESSION, SWEEP, WIDTHS, DataError, Problem, load
 from plots_test import check_words, texts_of
 
 CHAPTERS = [f"{direction}{number:02d}" for direction in ("fwd", "bwd") for number in range(1, 5)]
@@ -129,6 +129,25 @@ def test_another_devices_training_is_not_shown_silently(repository, capsys, monk
     assert data.training_rows() == [{"device": DEVICE}]
     out = capsys.readouterr().out
     assert "My GPU has no training" in out and "gpt_training.py" in out and f"What follows is {DEVICE}'s." in out
+
+
+def of_widths(device):
+    return [peer(name, direction, us, problem=problem._asdict() | {"options": {}}, device=device)
+            for problem in WIDTHS if problem.cols in (768, 1024) for direction in ("forward", "backward")
+            for name, us in (("dispatch", 150.0), ("torch", 200.0))]
+
+
+def test_the_widths_are_the_readers_own_or_another_devices_by_its_name(repository, capsys):
+    lacking = f'{DEVICE} has no width beside peers; `make peers ARGS="--set widths"` measures them.'
+    assert repository().width_rows("bf16") == []
+    assert capsys.readouterr().out == lacking + "\n"
+    rows = repository(peers_other=jsonl(*of_widths("Another GPU"))).width_rows("bf16")
+    assert capsys.readouterr().out == f"{lacking} What follows is Another GPU's.\n"
+    assert [(row["device"], row["dtype"]) for row in rows] == [("Another GPU", "bf16")] * 8
+    data = repository(own=[record("fwd01", 20.0, device="Another GPU")])
+    assert len(data.width_rows("f32")) == 8 and capsys.readouterr().out == ""
+    assert {problem.cols for problem in map(figures.problem_of, data.contenders("fwd", "layer")[0])} == {2048}
+    assert data.against_peers("fwd", "layer") == []
 
 
 def test_emulated_times_stand_alone_and_rank_nothing(repository, capsys):

@@ -189,6 +189,53 @@ class Choose(unittest.TestCase):
         self.assertEqual(self.contend(*split)[1], [("torch", 9.0)])
         self.assertEqual(self.contend(split[0], of(2, 1970.0, "torch", 9.0))[:2], ([], []))
 
+    def test_a_ratio_is_of_one_run_where_a_peer_of_another_run_has_ours_beside_it(self):
+        def of(run, roof, provider, median, **more):
+            return peer(provider, "forward", median, run=f"2026-01-0{run}T00:00:00Z", roof=roof, **more)
+
+        first = [of(1, 2000.0, "dispatch", 8.0, chosen="fwd02"), of(1, 2000.0, "torch", 10.0),
+                 of(1, 2000.0, "liger", 9.0)]
+        second = [of(2, 1990.0, "dispatch", 8.4, chosen="fwd01"), of(2, 1990.0, "quack", 9.3)]
+        pair, = self.contend(*first, *second)[2].against_peers("fwd")
+        self.assertEqual({name: ratios[0] for name, ratios in pair["ratios"].items()},
+                         {"torch": 8 / 10, "liger": 8 / 9, "quack": 8.4 / 9.3})
+        self.assertEqual([pair[key] for key in ("peer", "ratio", "median_us", "chapter", "run")],
+                         ["quack", 8.4 / 9.3, 8.4, "fwd01", "2026-01-02T00:00:00Z"])
+        about = self.contend(*first, *second)[2].about_peers()
+        self.assertIn("agree within 1 % (each ratio is of times of one run)", about)
+        alone = self.contend(*first, second[1])[2]  # without ours beside it: ours of the other run
+        self.assertEqual(alone.against_peers("fwd")[0]["ratios"]["quack"][0], 8 / 9.3)
+        self.assertNotIn("each ratio", alone.about_peers())
+
+    def test_of_two_runs_of_a_commit_that_do_not_agree_the_one_with_more_peers_counts(self):
+        def of(run, provider, median, **more):
+            return peer(provider, "forward", median, run=f"2026-01-0{run}T00:00:00Z", roof=2000.0 + 50 * run, **more)
+
+        first = [of(1, "dispatch", 8.0, chosen="fwd02"), of(1, "torch", 10.0), of(1, "liger", 9.0)]
+        second = [of(2, "dispatch", 8.4, chosen="fwd02"), of(2, "quack", 7.0)]
+        self.assertEqual([name for name, _ in self.contend(*first, *second)[1]], ["torch", "liger"])
+        newer = [{**record, "commit": "newer"} for record in second]
+        self.assertEqual([name for name, _ in self.contend(*first, *newer)[1]], ["quack"])
+
+    def test_the_widths_are_the_first_gpu_s_that_has_them_beside_the_book_s_own(self):
+        width = {"dtype": "bf16", "rows": 16384, "cols": 4096}
+
+        def widths(device):
+            return [peer(name, "forward", us, problem=width, device=device)
+                    for name, us in (("dispatch", 9.0), ("torch", 10.0))]
+
+        def device():
+            return [(one.device, len(one.width_rows())) for one in [self.choose()[0].with_widths()]]
+
+        self.write("notebooks/data/peers_h100.jsonl", jsonl(*self.OWN, self.TORCH))
+        self.assertEqual(device(), [(DEVICE, 0)])
+        self.write("notebooks/data/peers_other.jsonl", jsonl(*widths("Another GPU")))
+        self.write("notebooks/data/peers_third.jsonl", jsonl(*widths("A third GPU")))
+        self.assertEqual(device(), [("Another GPU", 1)])
+        self.assertEqual([len(self.choose()[0].against_peers("fwd")), len(self.choose()[0].width_rows())], [1, 0])
+        self.write("notebooks/data/peers_h100.jsonl", jsonl(*self.OWN, self.TORCH, *widths(DEVICE)))
+        self.assertEqual(device(), [(DEVICE, 1)])
+
     def test_wrong_peers_warm_ones_and_times_with_the_host_s_are_left_out(self):
         ours, peers, _ = self.contend(*self.OWN, self.TORCH, peer("torch", "forward", 30.0, host="counted"),
                                       peer("liger", "forward", 2.0, l2="warm"),

@@ -117,14 +117,27 @@ def test_the_widths_are_drawn_for_both_directions_beside_the_roof_and_the_fastes
     words = [text for text, _ in texts_of(figure)]
     for title in ("forward: % of a copy", "backward: % of a triad", "forward: ours / fastest peer"):
         assert title in words
-    assert f"128 MiB, cold L2, on {DEVICE}" in figure.get_suptitle() and "fastest peer's time" in figure.get_suptitle()
+    title = figure.get_suptitle().replace("\n", " ")
+    made = f"128 MiB, bf16 and f32, cold L2, on {DEVICE}, driver 1, CUDA 13.0, 2026-01-02, commit c"
+    for words in (made, "RMS norm 0.9"):
+        assert words in title
     assert len(figure.axes) == 4
     for axes in figure.axes:
         curves = {line.get_label(): len(line.get_xdata()) for line in axes.lines if len(line.get_xdata()) > 2}
         assert curves == {f"{KINDS[kind]}, {dtype}": 6 for kind in kinds for dtype in ("bf16", "f32")}
-    assert "of torch, torch.compile, at 6 widths from 64 to 16384 columns" in figure.get_label()
+    shown = f"of torch, torch.compile, at 6 widths from 64 to 16384 columns, bf16 and f32, on {DEVICE}"
+    assert shown in figure.get_label()
+    for row in figure.axes[:2], figure.axes[2:]:
+        assert row[0].get_ylim() == row[1].get_ylim()  # so that forward and backward can be compared
     assert not [text for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip()
                 and text.get_fontsize() < 10]
+
+
+def test_two_drawings_that_differ_in_the_last_digits_of_their_layout_are_one_file():
+    drawn = [f'<path clip-path="url(#{a})"/><path clip-path="url(#{b})"/><clipPath id="{a}"/><clipPath id="{b}"/>'
+             for a, b in (("p8744f40c90", "p0123456789"), ("p7de817f42f", "pabcdef0123"))]
+    assert plots.shortened(drawn[0]) == plots.shortened(drawn[1]) != drawn[0]
+    assert plots.shortened(drawn[0]).count("clip1") == 2
 
 
 def test_one_width_alone_is_no_picture(capsys):

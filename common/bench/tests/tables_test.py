@@ -18,7 +18,7 @@ import plots
 import profile_chapter
 import tables
 from chapter_map import MAIN, ChapterMap
-from made_up import catalogue, jsonl, peer, record, training
+from made_up import DEVICE, catalogue, jsonl, peer, record, training
 from measurements import PROGRESSION
 
 HERE = Path(__file__).resolve().parent
@@ -521,9 +521,12 @@ class Tables(InDirectory):
         self.assertNotIn("ackward, ", text)  # which no peer was measured on
 
     def test_every_width_is_said_tabled_and_drawn_by_one_rule_and_nothing_without_records(self):
-        marks = "<!-- table: widths -->\n<!-- end table -->\n<!-- table: picture widths -->\n<!-- end table -->\n"
+        marks = "".join(f"<!-- table: {name} -->\n<!-- end table -->\n"
+                        for name in ("widths", "widths sum", "picture widths"))
+        problems = [problem for problem in (*measurements.WIDTHS, *measurements.SETS["smaller"])
+                    if problem.cols in (768, 1024)]
         made = [peer(name, direction, us, problem=problem._asdict() | {"options": {}})
-                for problem in measurements.WIDTHS if problem.cols in (768, 1024) for direction in ("forward", "backward")
+                for problem in problems for direction in ("forward", "backward")
                 for name, us in (("dispatch", 150.0), ("torch", 200.0), ("liger", 170.0 + problem.cols / 100))]
         made += [peer(name, "forward", 9.0, problem={"dtype": "bf16", "rows": 1032444, "cols": 65})
                  for name in ("dispatch", "torch")]  # nobody's width
@@ -534,13 +537,50 @@ class Tables(InDirectory):
             status, out, err = self.run_tables()
             self.assertEqual((status, path.exists()), (0, drawn), out + err)
             text = (self.root / "README.md").read_text()
-            self.assertEqual(text.count("Not measured yet."), 0 if drawn else 2)
-        self.assertIn("- Forward, RMS norm, f32: our time is 0.84 of the fastest peer's in the geometric mean of 2 widths, "
-                      "0.83 to 0.84; ", text)
+            self.assertEqual(text.count("Not measured yet."), 0 if drawn else 3)
+        self.assertIn("- Forward, RMS norm: our time is 0.84 of the fastest peer's in the geometric mean of 2 widths. "
+                      "Ahead at 2, behind at 0; at worst 0.84 of liger's, at 768 columns.", text)
+        for size in (128, 64, 8):
+            self.assert_row({"MiB a tensor": str(size), "widths": "2", "ours / fastest peer: mean": "0.84",
+                             "most": "0.84", "there": "768, liger", "ahead": "2", "behind": "0"}, "forward, RMS norm, f32",
+                            str(size), name="README.md")
         self.assertEqual(text.count("| 768 | 89.5 | 0.84 | liger | 89.5 | 0.84 | liger |"), 2)
         self.assertNotIn("| 65 |", text)
+        self.assert_row({"widths": "1 that no model has", "ours / fastest peer: mean": "1.00", "there": "65, torch"},
+                        "forward, layer norm, bf16", "1 that no model has", name="README.md")
         self.assertIn("](notebooks/figures/widths.svg)", text)
-        self.assertIn(plots.digest(tables.width_pairs(book.open_book(self.root))), path.read_text())
+        self.assertIn(plots.digest(tables.picture_rows(book.open_book(self.root))), path.read_text())
+        drawn = path.read_bytes()
+        path.unlink()
+        self.run_tables()
+        self.assertEqual(path.read_bytes(), drawn)
+
+    def test_widths_of_another_gpu_are_shown_by_its_name_with_what_is_behind_and_who_is_not_everywhere(self):
+        def widths(device, us):
+            return [peer(name, "forward", time, problem=problem._asdict() | {"options": {}}, device=device)
+                    for problem in measurements.WIDTHS if problem.cols in (768, 1024, 1152) and problem.dtype == "bf16"
+                    for name, time in (("dispatch", us), ("torch", 200.0), ("liger", 150.0))
+                    if (name, problem.cols) != ("liger", 1024)]
+
+        self.write("notebooks/data/peers_other.jsonl", jsonl(*widths("Another GPU", 165.0)))
+        self.write("README.md", "<!-- table: widths sum -->\n<!-- end table -->\n"
+                                "<!-- table: peers -->\n<!-- end table -->\n")
+        self.assertEqual(self.run_tables()[0], 0)
+        self.assertIn("Ahead at 1, behind at 2; at worst 1.10 of liger's, at 768 columns.", self.text())
+        self.assertIn("The peers are torch, liger (at 4 of 6). Another GPU, driver", self.text())
+        self.assertEqual(self.text().count("Not measured yet."), 1)  # the peers' table is of the book's own GPU
+        self.write("notebooks/data/peers_h100.jsonl", jsonl(*widths(DEVICE, 150.5)))
+        self.run_tables()
+        self.assertIn("level within 1 % at 2; at worst 1.00 of liger's", self.text())
+        self.assertNotIn("Another GPU", self.text())
+
+    def test_the_picture_of_the_peers_says_in_words_what_its_rows_are(self):
+        self.write("notebooks/data/peers_h100.jsonl", jsonl(
+            peer("torch", "forward", 20.0), peer("dispatch", "forward", 16.0, chosen="fwd01")))
+        self.write("README.md", "<!-- table: picture peers -->\n<!-- end table -->\n")
+        self.run_tables()
+        self.assertRegex(self.text(), r"!\[Our time over that of torch, .*forward 0\.80 to 0\.80\.\]"
+                                      r"\(notebooks/figures/peers\.svg\)")
 
     def test_a_peer_of_another_gpu_s_state_or_problem_than_ours_is_not_shown(self):
         own = peer("dispatch", "forward", 8.0, chosen="fwd01")

@@ -8,7 +8,7 @@ import unittest
 import measurements
 import pytest
 import targets
-from made_up import jsonl, peer
+from made_up import MADE_BY, jsonl, peer
 from measurements import Problem
 
 PROBLEMS = [*measurements.SETS["widths"], *measurements.SETS["smaller"], targets.LARGEST]
@@ -52,7 +52,7 @@ class Judged(unittest.TestCase):
         self.assertEqual(len(lines), 1 + len(targets.targets()))
         self.assertTrue(all(line.startswith("met ") for line in lines[1:]), lines)
         self.assertRegex(lines[1], r"^met     forward, 128 MiB, from 256 columns on: % of the copy at least 97: "
-                                   r"least \w+ \w+ \d+ \(99.0\), of 136$")
+                                   r"least \w+ \w+ \d+ \(99.0\), of 136, by at least 2.0$")
 
     def test_a_missed_target_names_its_widths_the_worst_first_and_by_how_much(self):
         status, lines = self.judge(campaign(forward_1000=1.04, forward_262144=1.06, forward_64=1.06))
@@ -83,7 +83,7 @@ class Judged(unittest.TestCase):
         others = {f"backward_{width}": 1.4 for width in (*measurements.NOBODYS, 65536, 131072, 262144)}
         _, lines = self.judge(campaign(**others))
         means = [line for line in lines if ": mean of " in line]
-        self.assertEqual([line.split(": ")[-1] for line in means], ["0.673", "1.010"] * 2)
+        self.assertEqual([line.split(": ")[-1] for line in means], ["0.673, met by 0.077", "1.010, met by 0.070"] * 2)
         _, lines = self.judge(campaign(ours=1.2))
         means = [line for line in lines if ": mean of " in line]
         self.assertEqual([line.split(": ")[-1] for line in means],
@@ -95,6 +95,23 @@ class Judged(unittest.TestCase):
         self.assertIn("unmeasured  backward, f32, 512 × 262144: % of the triad", lines)
         self.assertTrue(any(line.startswith("met     backward, 64 MiB: % of the triad") and
                             line.endswith("; 4 of 32 problems not measured") for line in lines), lines)
+
+    def test_each_gpu_is_named_and_one_without_these_problems_has_no_verdicts(self):
+        elsewhere = contender("dispatch", "forward", Problem.of("f16", 4096, 1024), 1.0, device="Another GPU")
+        _, lines = self.judge([elsewhere, *campaign()])
+        self.assertRegex(lines[0], "^Another GPU, .*: none of the targets' problems measured$")
+        self.assertIn(MADE_BY["device"], lines[1])
+        self.assertEqual(len(lines), 2 + len(targets.targets()))
+
+    def test_a_peer_of_another_run_is_held_against_ours_of_that_run(self):
+        problem, later = Problem.of("bf16", 16384, 4096), {"run": "2026-01-03T00:00:00Z"}
+        made = [contender("dispatch", "forward", problem, 1.20), contender("torch", "forward", problem, 1.5),
+                contender("dispatch", "forward", problem, 1.10, **later),
+                contender("quack", "forward", problem, 1.0, **later)]
+        self.path.write_text(jsonl(*made), encoding="utf-8")
+        one, = targets.standings(measurements.load(self.path).records).values()
+        self.assertAlmostEqual(one.of_peer, 1.10)
+        self.assertAlmostEqual(one.share, 100 / 1.10)
 
     def test_a_gap_alone_is_not_met(self):
         status, lines = self.judge(campaign(without=(1152,)))

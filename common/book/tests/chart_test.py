@@ -12,6 +12,7 @@ BOOK = ROOT / "common/book"
 sys.path[:0] = [str(BOOK), str(ROOT / "common/bench")]
 
 import chart  # noqa: E402
+from peers import SHAPES  # noqa: E402
 
 H100 = "NVIDIA H100 80GB HBM3"
 PROBLEM = {"kind": "layer", "dtype": "f32", "rows": 1024, "cols": 2048}
@@ -69,7 +70,7 @@ def test_a_row_is_the_newest_record(data, file, who, problem):
 
 
 def test_the_peers_are_of_one_run(data):
-    shared = [row for row in expanded(data) if row["run"]]
+    shared = [row for row in expanded(data) if row["run"] and row["gpu"] == "h100"]
     runs = {}
     for row in shared:
         runs.setdefault((row["direction"], row["kind"], row["problem"]), set()).add(row["run"])
@@ -79,6 +80,11 @@ def test_the_peers_are_of_one_run(data):
         row = next(row for row in shared if row["who"] == provider and row["kind"] == "rms" and row["cols"] == 2048
                    and row["direction"] == record["direction"])
         assert (row["median_us"], row["run"]) == (record["median_us"], record["run"])
+
+
+def test_the_sets_of_widths_have_a_picture_of_their_own_and_are_not_here(data):
+    plain = {(shape.dtype, shape.rows, shape.cols) for shape in SHAPES}
+    assert {(row["dtype"], row["rows"], row["cols"]) for row in expanded(data) if row["run"]} <= plain
 
 
 def test_every_plain_right_record_is_there_once(data):
