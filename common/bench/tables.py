@@ -32,7 +32,7 @@ A table stands between two markers, each alone on its line; nothing else is touc
 
 The numbers are those of notebooks/data/: h100.jsonl (`make bench JSON=…`), h100_profile.jsonl
 (common/bench/profile_chapter.py), peers_h100.jsonl (`make peers JSON=…`), training_h100.jsonl
-(common/bench/gpt_training.py --json …), host_h100.jsonl (common/bench/host_time.py --json …), source_a100.jsonl. The
+(common/bench/gpt_training.py --json …), host_*.jsonl (common/bench/host_time.py --json …), source_a100.jsonl. The
 widths are the H100's where its peers' file has them, else those of the first other peers_*.jsonl that has. What is
 not measured yet is shown as '–'.
 Exit status 2, with a sentence: an unknown table, a marker that is not closed, data that cannot be used.
@@ -667,14 +667,18 @@ def training(book, file):
     return [*markdown(headers, rows, left=(0, 1)), "", text, *image]
 
 
-def host_records(root):
-    path = root / "notebooks/data/host_h100.jsonl"
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+def host_records(root, what):
+    """The calls, or the blocks, of the file that has the most contenders; of equals the first, by name: the H100's."""
+    runs = []
+    for path in sorted((root / "notebooks/data").glob("host_*.jsonl")):
+        records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        runs.append([record for record in records if record["host"] == what])
+    return max(runs, key=lambda records: len({record["contender"] for record in records}), default=[])
 
 
 def host_calls(book):
     """The host's time of a call of a norm, by each way to call it (common/bench/host_time.py)."""
-    records = [record for record in host_records(book.root) if record["host"] == "call"]
+    records = host_records(book.root, "call")
     if not records:
         return ["Not measured yet."]
     found = {(r["kind"], r["pass"], r["contender"]): r["host_us"] for r in records}
@@ -692,7 +696,7 @@ def host_calls(book):
 
 def host_blocks(book):
     """A transformer block's step, by each way to call its norms (common/bench/host_time.py)."""
-    records = [record for record in host_records(book.root) if record["host"] == "block"]
+    records = host_records(book.root, "block")
     if not records:
         return ["Not measured yet."]
     names = {"gpt": "GPT, layer norm", "llama": "Llama with QK-norm, RMS norm"}

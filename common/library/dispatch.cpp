@@ -15,8 +15,9 @@ namespace {
 // at 19 of the 123 shapes fwd08 takes 3 to 14 % less time: at 18 widths of half and at float 8192 x
 // 16384 (h200.jsonl). Rows of up to 512 columns, and rows that start at no 16-byte boundary, were
 // compared at a few shapes of 128 MiB a tensor and of 8 MiB (the laboratories of fwd10, fwd11,
-// bwd14 and bwd15). Each chapter finds its launch shape itself; those that need Hopper refuse older
-// GPUs, and the next line is asked.
+// bwd14 and bwd15). Lines that say H200 rest on peers_h200.jsonl and fwd06's laboratory: no H100
+// has measured these widths. Each chapter finds its launch shape itself; those that need Hopper
+// refuse older GPUs, and the next line is asked.
 constexpr std::int64_t kBlockColumns = 16384;  // of the widest row that a block holds
 constexpr std::int64_t kSixteenWarps = 20480;  // 16-bit columns, five vectors a thread
 constexpr int kFirstWith227KB = 90;            // of shared memory a block
