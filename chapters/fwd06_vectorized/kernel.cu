@@ -198,6 +198,10 @@ __global__ void __launch_bounds__(kWideThreads)
   }
 }
 
+/// Layer norm of 16-bit elements, whose sums take the most instructions.
+template <Kind kKind, typename T>
+constexpr bool kManySums = kKind == Kind::Layer && sizeof(T) == 2;
+
 /// How a row is shared out: vectors a thread, and warps.
 struct Share {
   int vectors;
@@ -231,6 +235,8 @@ Share share_of(int64_t vectors, bool many_sums, bool exact) {  // [8]
   return best;
 }
 
+/// Launches the kernel of so many vectors a thread, in the variant for a row of so many warps. Only
+/// variants that share_of() may ask for are compiled.
 template <Kind kKind, bool kAligned, int kVectors, typename T, typename W, typename Rows>
 void run_vectors(const ForwardArgs<T, W>& a, const Rows& x_rows, int64_t warps) {
   const auto run = [&]<typename V>(V) {
@@ -239,11 +245,10 @@ void run_vectors(const ForwardArgs<T, W>& a, const Rows& x_rows, int64_t warps) 
            {blocks_for(a.rows, V::kBlockRows), static_cast<unsigned>(threads), 0, a.stream}, a,
            x_rows);
   };
-  constexpr bool kManySums = kKind == Kind::Layer && sizeof(T) == 2;
-  if constexpr (kVectors <= 4 || kManySums) {
+  if constexpr (kVectors <= 4 || kManySums<kKind, T>) {
     if (warps == 1) return run(Variant<T, W, kVectors, 1>{});
   }
-  constexpr bool kSeven = kVectors == 7 && kManySums;
+  constexpr bool kSeven = kVectors == 7 && kManySums<kKind, T>;
   if constexpr (kSeven || (kVectors > 2 && Variant<T, W, kVectors, kFewWarps>::kEarly)) {
     if (warps <= kFewWarps) return run(Variant<T, W, kVectors, kFewWarps>{});
   }
@@ -260,8 +265,7 @@ void run_width(const ForwardArgs<T, W>& a, const Rows& x_rows) {
   constexpr int kBefore = kAligned ? 0 : kElements - 1;  // of a row that starts inside of a vector
   constexpr bool kExact = kAligned && std::is_same_v<Rows, DenseRows>;  // else fewer kernels
   const int64_t vectors = blocks_for(kBefore + a.cols, kElements);
-  constexpr bool kManySums = kKind == Kind::Layer && sizeof(T) == 2;
-  const Share share = share_of(vectors, kManySums, kExact);
+  const Share share = share_of(vectors, kManySums<kKind, T>, kExact);
   if (share.warps > 2 * kMostWarps) {
     const int64_t kept = std::min<int64_t>(vectors, kSharedBytes / 16);
     const auto shared_bytes = static_cast<std::size_t>(kept) * 16;

@@ -82,16 +82,8 @@ TEST_CASE("a forward chapter that shares rows out by their width is right for ea
     if (chapter.direction() != Direction::Forward || !chapter.takes_strides) continue;
     for (const std::int64_t cols :
          {640, 768, 800, 1280, 1600, 1792, 3584, 5376, 16000, 28000, 32000})
-      for (const auto [dtype, mixed] : kTypes)
-        for (const Kind kind : {Kind::Layer, Kind::Rms}) {
-          Problem problem;
-          problem.dtype = dtype;
-          problem.mixed = mixed;
-          problem.kind = kind;
-          problem.rows = 5;
-          problem.cols = cols;
-          if (refusal(chapter, problem).empty()) check_problem(chapter, problem, 1);
-        }
+      for_each_variant(chapter, 5, cols,
+                       [&](const Problem& problem) { check_problem(chapter, problem, 1); });
   }
 }
 
