@@ -276,9 +276,9 @@ def test_the_peers_can_be_left_out(view):
 
 
 def test_an_address_without_data_says_what_it_shows(view):
-    view.open("gpu=h200&kind=rms&dtype=f64&measure=colour&view=round")
+    view.open("gpu=h200&kind=batch&dtype=f64&measure=colour&view=round")
     said = view.text(".lnc-changes")
-    for word in ("RMS norm was not measured here", "f64 was not measured", "colour was not", "round"):
+    for word in ("batch was not measured here", "f64 was not measured", "colour was not", "round"):
         assert word in said
     view.open("gpu=own:NVIDIA L4")
     assert "The page keeps no file" in view.text(".lnc-changes")
