@@ -159,6 +159,7 @@ __global__ void __launch_bounds__(Team::kThreads, Team::kBlocks)
     }
   }
 
+  if (a.dweight == nullptr) return;  // frozen parameters: nobody wants the sums
   add_teams<Team>(dweight);
   add_teams<Team>(dbias);
   if (team > 0) return;
@@ -219,6 +220,7 @@ const Registration registration{{
     .source = "NVIDIA Apex",
     .parent = "bwd09",
     .road = Road::Numerics,
+    .takes_frozen = true,
     .from_y = true,
     .group = "row groups",
     .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,

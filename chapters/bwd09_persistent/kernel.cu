@@ -126,7 +126,8 @@ __global__ void __launch_bounds__(Team::kThreads, Team::kBlocks)
     }
   }
 
-  add_teams<Team>(dweight);  // [9]
+  if (a.dweight == nullptr) return;  // frozen parameters: nobody wants the sums
+  add_teams<Team>(dweight);          // [9]
   add_teams<Team>(dbias);
   if (team > 0) return;
   const int64_t part = row_group * a.cols + slice;
@@ -170,6 +171,7 @@ const Registration registration{{
     .road = Road::Main,
     .takes_strides = true,
     .recomputes_output = true,
+    .takes_frozen = true,
     .group = "blocks a multiprocessor",
     .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
                              run<__nv_bfloat16, float>},

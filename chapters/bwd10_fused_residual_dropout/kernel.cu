@@ -163,6 +163,7 @@ __global__ void __launch_bounds__(kMaxThreads)
       store_branch(a.dx, branch, start, col, gradient);
     }
   }
+  if (a.dweight == nullptr) return;  // frozen parameters: nobody wants the sums
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     if (column(i) >= a.cols) continue;
@@ -213,7 +214,8 @@ void run_rows(BackwardArgs<T, W> a) {
   auto* const partials = static_cast<float*>(a.workspace);
   float2* wide_sums = nullptr;
   if (plan.slices > 1) {
-    wide_sums = reinterpret_cast<float2*>(partials + 2 * kPairs * size);
+    const int64_t of_columns = a.dweight == nullptr ? 0 : 2 * kPairs * size;
+    wide_sums = reinterpret_cast<float2*>(partials + of_columns);
     launch(sum_rows<T, W, Stream, kElements, kPairs>,
            {blocks_for(a.rows, 1), kMaxThreads, 0, a.stream}, a, wide_sums);
   }
@@ -236,7 +238,7 @@ void run(const BackwardArgs<T, W>& a) {
       a.cols % kElements == 0 && at_16_bytes(a.dy, a.x, a.weight, a.dx, f.dy1, f.residual_out,
                                              f.dresidual_out, f.weight1, f.dx1, f.dresidual);
   const auto run_as = [&]<typename Stream>(Stream) {
-    const bool two_pairs = f.dweight1 != nullptr;
+    const bool two_pairs = f.dy1 != nullptr || f.dweight1 != nullptr;  // without rows the latter
     if (aligned && two_pairs) {
       run_rows<Stream, kElements, 2>(a);
     } else if (aligned) {
@@ -269,6 +271,7 @@ const Registration registration{{
     .parent = "bwd09",
     .road = Road::Fusion,
     .fused = true,
+    .takes_frozen = true,
     .group = "rows a block",
     .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
                              run<__nv_bfloat16, float>},

@@ -180,6 +180,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 1)
     here += plan.step;
   }
 
+  if (a.dweight == nullptr) return;  // frozen parameters: nobody wants the sums
   // [13] A row that has its block for itself goes this way too: stored at once, its sums made nvcc
   // spill 8 bytes in the loop.
   auto* const of_rows = dynamic_shared<float>();
@@ -247,6 +248,7 @@ const Registration registration{{
     .parent = "bwd09",
     .road = Road::Main,
     .needs_aligned = true,
+    .takes_frozen = true,
     .group = "blocks a multiprocessor",
     .max_cols = kMostCols,
     .max_cols_because = "a block holds a whole row",

@@ -129,6 +129,7 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>, kBlocks<kRowThread
     }
   }
 
+  if (a.dweight == nullptr) return;  // frozen parameters: nobody wants the sums
   const int64_t part = blockIdx.x * a.cols;
   if constexpr (kRows == 1) {
     store_sums(own, dweight, sums.dweight + part);
@@ -202,6 +203,7 @@ const Registration registration{{
     .road = Road::Main,
     .needs_aligned = true,
     .takes_strides = true,
+    .takes_frozen = true,
     .group = "blocks",
     .min_architecture = 90,
     .max_cols = kMostCols,

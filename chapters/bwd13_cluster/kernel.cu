@@ -195,6 +195,7 @@ __global__ void __launch_bounds__(kMaxThreads)
     done_stage = done_stage + 1 < stages ? done_stage + 1 : 0;
   }
 
+  if (a.dweight == nullptr) return;               // frozen parameters: nobody wants the sums
   const int64_t part = cluster * a.cols + start;  // [14]
   store_sums(own, dweight, sums.dweight + part);
   if (layer) store_sums(own, dbias, sums.dbias + part);
@@ -283,6 +284,7 @@ const Registration registration{{
     .parent = "bwd12",
     .road = Road::WideRows,
     .needs_aligned = true,
+    .takes_frozen = true,
     .group = "blocks a cluster",
     .min_architecture = 90,
     .max_cols = kMaxCluster * kMaxThreads * kColumns,

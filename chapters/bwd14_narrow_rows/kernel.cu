@@ -201,6 +201,7 @@ __global__ void __launch_bounds__(kThreads, Team::kBlocks)
     }
   }
 
+  if (a.dweight == nullptr) return;  // frozen parameters: nobody wants the sums
   const int64_t part = blockIdx.x * a.cols;
   store_sum_of_teams<Team>(own, dweight, sums.dweight + part);  // [14]
   if (kLayer) store_sum_of_teams<Team>(own, dbias, sums.dbias + part);
@@ -288,6 +289,7 @@ const Registration registration{{
     .road = Road::NarrowRows,
     .usual_cols = 128,
     .takes_strides = true,
+    .takes_frozen = true,
     .group = "blocks",
     .max_cols = kMaxCols,
     .max_cols_because = "a warp keeps a row in registers, 16 columns a lane",

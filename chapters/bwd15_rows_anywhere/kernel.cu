@@ -288,6 +288,7 @@ __global__ void __launch_bounds__(Fit::kThreads, Fit::kBlocks)
     }
   }
 
+  if (a.dweight == nullptr) return;          // frozen parameters: nobody wants the sums
   const int64_t part = blockIdx.x * a.cols;  // [14]
   const int first_start = start_in_vector(a.dx + first_element);
   add_teams(dweight, plan, first_start, cols, sums.dweight + part);
@@ -389,6 +390,7 @@ const Registration registration{{
     .parent = "bwd12",
     .road = Road::UnalignedRows,
     .usual_cols = 2049,
+    .takes_frozen = true,
     .group = "blocks",
     .min_architecture = 90,
     .max_cols = kMostCols,

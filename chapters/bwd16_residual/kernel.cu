@@ -157,6 +157,7 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>, kBlocks<kRowThread
     }
   }
 
+  if (a.dweight == nullptr) return;  // frozen parameters: nobody wants the sums
   const int64_t part = blockIdx.x * a.cols;
   if constexpr (kRows == 1) {
     store_sums(own, dweight, sums.dweight + part);
@@ -239,6 +240,7 @@ const Registration registration{{
     .needs_aligned = true,
     .fused = true,
     .residual_only = true,
+    .takes_frozen = true,
     .group = "blocks",
     .min_architecture = 90,
     .max_cols = kMostCols,

@@ -272,6 +272,7 @@ const Registration registration{{
     .parent = "fwd06",
     .road = Road::Fusion,
     .fused = true,
+    .in_place_cols = kWideThreads * kMostFloats - kVectorElements<__half>,  // wherever they start
     .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
                             run<__nv_bfloat16, float>},
     .predicted_bytes = [](const Problem& p, const Gpu& gpu) -> std::int64_t {

@@ -169,6 +169,7 @@ const Registration registration{{
     .needs_aligned = true,
     .fused = true,
     .residual_only = true,
+    .in_place_cols = kMaxThreads * kThreadCols,
     .keeps_digits_at_large_means = true,
     .max_cols = kMaxThreads * kThreadCols,
     .max_cols_because = "a block holds a whole row",

@@ -81,6 +81,8 @@ std::vector<Option> options(Problem& p) {
        {0, 1 << 20, "a whole number of at least 0 and at most 1048576"}},
       {"recompute_output", &p.recompute_output, "",
        "a backward pass that can writes y again, for recomputation"},
+      {"frozen", &p.frozen, "",
+       "weight and bias are frozen: a backward pass that can leaves out their gradients"},
       {"rowscale", &f.rowscale, "", "x (and x1) times a number for each row", {}, true},
       {"dropout",
        &f.dropout,
@@ -132,6 +134,7 @@ std::vector<TensorDescription> describe_tensors(const Problem& p, bool from_y,
   const bool from_sum = fusion != Fusion{};  // a fused backward pass has the sum in place of x
   const bool dropout = fusion.dropout > 0.0f;
   const bool second_bias = fusion.second_affine && layer;
+  const bool trains = !p.frozen;
   const bool rowscale1 = fusion.rowscale && fusion.second_input;
   const Random weights{1, p.weight_scale, 0.25f * p.weight_scale};
   const Random weights1{8, p.weight_scale, 0.25f * p.weight_scale};
@@ -147,8 +150,8 @@ std::vector<TensorDescription> describe_tensors(const Problem& p, bool from_y,
       {"mean", kRows, Saved::Mean, layer, slot(f.mean), slot(b.mean, !from_y)},
       {"rstd", kRows, Saved::Rstd, true, slot(f.rstd), slot(b.rstd)},
       {"dx", kMatrix, {}, true, none, slot(b.dx)},
-      {"dweight", kColumns, {}, true, none, slot(b.dweight)},
-      {"dbias", kColumns, {}, layer, none, slot(b.dbias)},
+      {"dweight", kColumns, {}, trains, none, slot(b.dweight)},
+      {"dbias", kColumns, {}, trains && layer, none, slot(b.dbias)},
       // A fusion's: x · rowscale, dropout, + x1 (likewise), + residual = the sum, residual_out.
       {"rowscale", kRows, Random{6, 1, 0.25f}, fusion.rowscale, slot(f.fused.rowscale),
        slot(b.fused.rowscale)},
@@ -179,8 +182,8 @@ std::vector<TensorDescription> describe_tensors(const Problem& p, bool from_y,
        none},
       {"dx1", kMatrix, {}, p.writes_dx1(), none, slot(b.fused.dx1)},
       {"dresidual", kMatrix, {}, p.writes_dresidual(), none, slot(b.fused.dresidual, true, stream)},
-      {"dweight1", kColumns, {}, fusion.second_affine, none, slot(b.fused.dweight1)},
-      {"dbias1", kColumns, {}, second_bias, none, slot(b.fused.dbias1)},
+      {"dweight1", kColumns, {}, trains && fusion.second_affine, none, slot(b.fused.dweight1)},
+      {"dbias1", kColumns, {}, trains && second_bias, none, slot(b.fused.dbias1)},
   };
 }
 

@@ -65,6 +65,11 @@ Refusal refusal(const Chapter& chapter, const Problem& problem, const Gpu& gpu) 
     return refuse("cuts its work in one way only, whatever number is asked for");
   if (problem.recompute_output && !chapter.recomputes_output)
     return refuse("does not write y again", "recompute_output");
+  if (problem.frozen && !chapter.takes_frozen)
+    return refuse(chapter.direction() == Direction::Backward
+                      ? "writes the gradients of weight and bias, frozen or not"
+                      : "is no backward pass: it has no gradients to leave out",
+                  "frozen");
   if (problem.heads_gap > 0 && problem.heads == 0)
     return refuse("takes a gap between groups of rows only where groups have a number of rows",
                   "heads");

@@ -66,6 +66,7 @@ struct Problem {
   int heads_gap = 0;  ///< as q of a fused projection has those of k and v
   int group = 0;  ///< rows a block, buffers, …: what Chapter::group says; 0 for its own choice
   bool recompute_output = false;  ///< a backward pass writes y again
+  bool frozen = false;            ///< nobody wants the parameters' gradients: they are null
   std::uint64_t seed = 1;         ///< of the random x, weight, bias, dy
   Fusion fusion = {};
 
@@ -186,8 +187,9 @@ struct BackwardArgs {
   const float* rstd;  ///< [rows], likewise
   const W* bias;      ///< [cols], or null for 0; only for what needs y
   T* dx;              ///< [rows, cols]
-  W* dweight;         ///< [cols]; summed over the rows in float, rounded once
-  W* dbias;           ///< [cols], likewise; null for Kind::Rms
+  W* dweight;         ///< [cols]; summed over the rows in float, rounded once; null where
+                      ///< Problem::frozen, as are all gradients of parameters
+  W* dbias;           ///< [cols], likewise; null for Kind::Rms, too
   T* y_again;         ///< [rows, cols], y recomputed; null where not asked for
   std::int64_t rows;
   std::int64_t cols;

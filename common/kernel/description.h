@@ -59,12 +59,16 @@ struct Chapter {
   Road road = Road::Main;
   std::int64_t usual_cols = 2048;  ///< of its program's problem, where no width is asked for
   std::vector<Kind> kinds = {Kind::Layer, Kind::Rms};
-  bool needs_affine = false;       ///< refuses null weight and bias
-  bool needs_aligned = false;      ///< refuses a problem that is not Problem::aligned
-  bool takes_strides = false;      ///< of the rows of x and dy: Problem::strided
-  bool fused = false;              ///< takes a Problem::fusion
-  bool residual_only = false;      ///< of it a residual and prenorm, and nothing else
+  bool needs_affine = false;   ///< refuses null weight and bias
+  bool needs_aligned = false;  ///< refuses a problem that is not Problem::aligned
+  bool takes_strides = false;  ///< of the rows of x and dy: Problem::strided
+  bool fused = false;          ///< takes a Problem::fusion
+  bool residual_only = false;  ///< of it a residual and prenorm, and nothing else
+  /// The widest rows of which a fused forward pass reads every element before it writes the same
+  /// place, so that y may be x, and the sum the residual; 0 where it does not.
+  std::int64_t in_place_cols = 0;
   bool recomputes_output = false;  ///< takes Problem::recompute_output
+  bool takes_frozen = false;       ///< leaves out what Problem::frozen does not want
   bool from_y = false;             ///< a backward pass that is given y in place of x and mean
   /// What Problem::group counts; empty where there is no such number. The command line makes its
   /// option of it: "rows a block" is --rows-per-block.

@@ -19,6 +19,7 @@ struct PartialSums {
 };
 
 inline std::int64_t partial_sums_bytes(const Problem& problem, std::int64_t parts) {
+  if (problem.frozen) return 0;
   return 2 * parts * problem.cols * std::int64_t{sizeof(float)};
 }
 
@@ -115,13 +116,15 @@ __global__ void __launch_bounds__(Cut::kLanes* Cut::kGroups)
   store(to, col, sum);
 }
 
-/// Adds up the parts, and rounds the sums to W, into dweight and dbias. No parts give 0.
+/// Adds up the parts, and rounds the sums to W, into dweight and dbias. No parts give 0. Where
+/// these are null, frozen parameters', nothing is launched.
 /// @tparam Start EarlyStart (common/kernel/hopper.h) where the kernel before calls
 /// launch_dependents()
 /// @tparam kMaxCols columns that the caller takes at most
 template <typename Start = OrdinaryStart,
           std::int64_t kMaxCols = std::numeric_limits<std::int64_t>::max(), typename T, typename W>
 void add_partial_sums(const BackwardArgs<T, W>& a, const PartialSums& sums, std::int64_t parts) {
+  if (a.dweight == nullptr) return;
   const auto launch_sum = [&]<typename Cut>(Cut) {
     const unsigned tensors = a.kind == Kind::Layer ? 2 : 1;
     const dim3 grid(blocks_for(a.cols, Cut::kLanes * Cut::kElements), tensors);

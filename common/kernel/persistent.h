@@ -155,7 +155,8 @@ inline std::int64_t shares_bytes(const Problem& p, std::int64_t asked) {
 template <typename T, typename W>
 float2* c_of_rows_in_workspace(const BackwardArgs<T, W>& a, const Shares& shares) {
   if (shares.slices == 1) return nullptr;
-  return reinterpret_cast<float2*>(static_cast<float*>(a.workspace) + 2 * shares.groups * a.cols);
+  const std::int64_t sums = a.dweight == nullptr ? 0 : 2 * shares.groups * a.cols;
+  return reinterpret_cast<float2*>(static_cast<float*>(a.workspace) + sums);
 }
 
 /// Bytes that a pass moves to and from device memory. It reads its two tensors once more, for c1

@@ -218,8 +218,9 @@ bool takes(const Choice& choice, const Request& request) {
 const Chapter* choose(const Request& request, std::span<const Choice> table) {
   for (const Choice& choice : table) {
     const Chapter* chapter = takes(choice, request) ? find_chapter(choice.chapter) : nullptr;
-    if (chapter != nullptr && refusal(*chapter, request.problem, request.gpu).empty())
-      return chapter;
+    if (chapter == nullptr) continue;
+    if (request.in_place && request.problem.cols > chapter->in_place_cols) continue;
+    if (refusal(*chapter, request.problem, request.gpu).empty()) return chapter;
   }
   return nullptr;
 }

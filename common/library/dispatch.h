@@ -17,6 +17,7 @@ struct Request {
   Problem problem = {};
   bool from_y = false;  ///< a backward pass that has y in place of x and mean
   Gpu gpu = kH100;
+  bool in_place = false;  ///< a forward pass whose y is x, or whose sum is the residual
 };
 
 /// A line of the table: a chapter, and the problems that get it. What a line leaves out it takes in

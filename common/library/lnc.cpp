@@ -229,6 +229,14 @@ void check_fused(const lnc_fused_backward& f, Problem& problem) {
     if (!aligned(pointer)) problem.misalign = 1;
 }
 
+/// Whether a pass writes y where x is, or the sum where the residual is.
+bool is_in_place(const lnc_forward_args& a) {
+  const bool in_x = a.y != nullptr && a.y == a.x;
+  const bool in_residual =
+      a.fused != nullptr && a.fused->sum != nullptr && a.fused->sum == a.fused->residual;
+  return in_x || in_residual;
+}
+
 Problem check(const lnc_forward_args& a) {
   const bool layer = a.problem.kind == LNC_LAYER;
   Problem problem = problem_of(a.problem, a.weight != nullptr && (!layer || a.bias != nullptr));
@@ -243,6 +251,8 @@ Problem check(const lnc_forward_args& a) {
   check_pointer("rstd", a.rstd, sizeof(float), empty);
   require(layer || a.bias == nullptr, "RMS norm has no bias: it must be null");
   problem.misalign = misalign_of({a.x, a.weight, a.bias, a.y});
+  require(a.fused != nullptr || !is_in_place(a),
+          "y is x: only a fused pass may write where it reads");
   require(a.fused == nullptr || a.x_rows == nullptr,
           "a fused pass takes rows that lie one behind another: x_rows must be null");
   check_rows("x_rows", a.x_rows, problem);
@@ -279,22 +289,28 @@ Problem check(const lnc_backward_args& a) {
   check_rows("x_rows", a.x_rows, problem);
   check_rows("dy_rows", a.dy_rows, problem);
   if (a.fused != nullptr) check_fused(*a.fused, problem);
+  const bool wants_second = a.fused != nullptr && a.fused->dweight1 != nullptr;
+  problem.frozen = a.dweight == nullptr && a.dbias == nullptr && !wants_second;
   return problem;
 }
 
-/// What a call will run.
+/// What a call will run. The problem is frozen only if the chapter can leave out what is.
 struct Plan {
   Problem problem;
   const Chapter* chapter;
   std::int64_t workspace_bytes;  ///< the chapter's own
 };
 
-Plan new_plan(const char* asked, const Request& request) {
-  const Problem& problem = request.problem;
+Plan new_plan(const char* asked, Request request) {
+  Problem& problem = request.problem;
+  const bool frozen = problem.frozen;
+  problem.frozen = false;  // no reason to refuse
   const Chapter* chapter = nullptr;
   if (asked == nullptr) {
     chapter = choose(request);
-    if (chapter == nullptr) throw Failure(LNC_REFUSED, "no chapter takes this problem");
+    if (chapter == nullptr)
+      throw Failure(LNC_REFUSED, request.in_place ? "no chapter takes this problem in place"
+                                                  : "no chapter takes this problem");
   } else {
     chapter = find_chapter(asked);
     const std::string direction(name(request.direction));
@@ -303,12 +319,17 @@ Plan new_plan(const char* asked, const Request& request) {
                                              direction + " chapter of this library");
     const Refusal why = refusal(*chapter, problem, request.gpu);
     if (!why.empty()) throw Failure(LNC_REFUSED, why.sentence);
+    if (request.in_place && problem.cols > chapter->in_place_cols)
+      throw Failure(LNC_REFUSED, std::string(asked) + " does not write where it reads in rows of " +
+                                     std::to_string(problem.cols) +
+                                     " columns: give y and sum memory of their own");
     if (chapter->from_y != request.from_y && problem.rows > 0)
       throw Failure(LNC_REFUSED,
                     std::string(asked) +
                         (chapter->from_y ? " starts from y (memory-efficient), and x is given"
                                          : " starts from x, and y (memory-efficient) is given"));
   }
+  problem.frozen = frozen && chapter->takes_frozen;
   const std::int64_t bytes =
       chapter->workspace_bytes == nullptr ? 0 : chapter->workspace_bytes(problem);
   return {problem, chapter, bytes};
@@ -319,12 +340,13 @@ struct Question {
   std::optional<std::string> chapter;
   Direction direction;
   bool from_y;
+  bool in_place;
   Gpu gpu;
   Problem problem;
 
   bool operator==(const Question& other) const {
     return problem == other.problem && direction == other.direction && from_y == other.from_y &&
-           gpu.architecture == other.gpu.architecture &&
+           in_place == other.in_place && gpu.architecture == other.gpu.architecture &&
            gpu.multiprocessors == other.gpu.multiprocessors && chapter == other.chapter;
   }
 };
@@ -339,7 +361,8 @@ Plan plan_for(const char* asked, const Request& request) {
   };
   thread_local std::vector<Answer> answers;
   thread_local std::size_t oldest = 0;
-  Question question{std::nullopt, request.direction, request.from_y, request.gpu, request.problem};
+  Question question{std::nullopt,     request.direction, request.from_y,
+                    request.in_place, request.gpu,       request.problem};
   if (asked != nullptr) question.chapter = asked;
   for (const Answer& answer : answers) {
     if (answer.question == question) return answer.plan;
@@ -356,8 +379,10 @@ Plan plan_for(const char* asked, const Request& request) {
 
 Plan plan_for(const lnc_forward_args& a) {
   const Problem problem = check(a);
-  return plan_for(a.chapter,
-                  {.direction = Direction::Forward, .problem = problem, .gpu = current_gpu()});
+  return plan_for(a.chapter, {.direction = Direction::Forward,
+                              .problem = problem,
+                              .gpu = current_gpu(),
+                              .in_place = is_in_place(a)});
 }
 
 Plan plan_for(const lnc_backward_args& a) {
@@ -406,7 +431,7 @@ FusedBackward<T, W> fused_of(const lnc_fused_backward* f) {
           .residual_is_float = f->has_residual != 0 && f->float_residual != 0};
 }
 
-/// Where the workspace's parts start: the chapter's own, then gradients that nobody wants but every
+/// Where the workspace's parts start: the chapter's own, then gradients that nobody wants but the
 /// chapter writes.
 struct Layout {
   static constexpr std::int64_t kAlignment = 256;
@@ -418,6 +443,7 @@ struct Layout {
   Layout(const Plan& plan, const lnc_forward_args&)
       : dweight(plan.workspace_bytes), dbias(dweight), end(dweight) {}
   Layout(const Plan& plan, const lnc_backward_args& a) : Layout(plan, lnc_forward_args{}) {
+    if (plan.problem.frozen) return;
     const std::int64_t gradient =
         aligned(plan.problem.cols * plan.problem.parameter_element_bytes());
     const bool wants_scratch_dbias = a.dbias == nullptr && plan.problem.kind == Kind::Layer;
@@ -498,8 +524,12 @@ lnc_status lnc_backward(const lnc_backward_args* args) {
     check_workspace(plan, layout.end, a.workspace, a.workspace_bytes);
     const bool layer = plan.problem.kind == Kind::Layer;
     auto* const scratch = static_cast<std::byte*>(a.workspace);
-    void* const dweight = a.dweight != nullptr ? a.dweight : scratch + layout.dweight;
-    void* const dbias = !layer ? nullptr : a.dbias != nullptr ? a.dbias : scratch + layout.dbias;
+    const auto gradient = [&](void* wanted, std::int64_t place) -> void* {
+      if (wanted != nullptr || plan.problem.frozen) return wanted;
+      return scratch + place;
+    };
+    void* const dweight = gradient(a.dweight, layout.dweight);
+    void* const dbias = layer ? gradient(a.dbias, layout.dbias) : nullptr;
     with_types(plan.problem, [&]<typename T, typename W>() {
       std::get<BackwardLaunchers>(plan.chapter->run)
           .get<T, W>()({.dy = static_cast<const T*>(a.dy),

@@ -11,7 +11,8 @@
  * They are in the memory of the current device, to which the stream belongs; on the CPU backend
  * (lnc_backend) they are in host memory, the stream is ignored, and a call returns when it is done.
  * Rows start wherever elements may: 16-byte boundaries are faster. An output may not overlap an
- * input or another output. Outputs are overwritten.
+ * input or another output, but a fused forward pass over rows of up to 16376 columns may have x
+ * itself as y, and its residual as sum. Outputs are overwritten.
  *
  * The choice of a chapter and its checks are remembered: a call like one before it makes neither.
  *
@@ -128,7 +129,8 @@ typedef struct lnc_backward_args {
   const float* mean;   /* [rows], of the forward pass; unused with y and for LNC_RMS */
   const float* rstd;   /* [rows], of the forward pass */
   void* dx;            /* out [rows, cols] */
-  void* dweight;       /* out [cols]; null where it is not wanted */
+  void* dweight;       /* out [cols]; null where it is not wanted. Where neither is, as of frozen
+                          parameters, the dispatch's choice keeps no sums over rows in memory */
   void* dbias;         /* out [cols]; null where it is not wanted, and for LNC_RMS */
   void* workspace;     /* as in the forward pass */
   size_t workspace_bytes;

@@ -23,7 +23,7 @@ from peers import DTYPES as DTYPE_NAMES
 ROOT = Path(__file__).resolve().parents[3]
 TOLERANCE = 0.03
 OPTIONS = {"affine", "mixed"}  # without a fusion, and with the groups that a chapter chooses itself
-ALIGNED = 1 << 20  # an address for a plan, which reads nothing there
+ALIGNED, OUTPUT = 1 << 20, 1 << 21  # addresses for a plan, which reads and writes nothing there
 
 
 class Pass(NamedTuple):
@@ -78,12 +78,12 @@ def choice(library, one):
     weight = ALIGNED if options.get("affine", True) else None
     bias = weight if shape.kind == "layer" else None
     if one.direction == "forward":
-        args = ForwardArgs(problem=problem, x=ALIGNED, weight=weight, bias=bias, y=ALIGNED,
+        args = ForwardArgs(problem=problem, x=ALIGNED, weight=weight, bias=bias, y=OUTPUT,
                            mean=ALIGNED, rstd=ALIGNED)
     else:
         args = BackwardArgs(problem=problem, dy=ALIGNED, x=None if one.from_y else ALIGNED,
                             y=ALIGNED if one.from_y else None, weight=weight, bias=bias,
-                            mean=ALIGNED, rstd=ALIGNED, dx=ALIGNED)
+                            mean=ALIGNED, rstd=ALIGNED, dx=OUTPUT)
     return library.plan(args).chapter.decode()
 
 

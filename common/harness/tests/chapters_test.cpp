@@ -176,6 +176,22 @@ TEST_CASE("rows that lie apart are refused by a chapter that does not take them,
   CHECK(refusal(chapter, problem).empty());
 }
 
+TEST_CASE("frozen parameters are refused by a chapter that has, or writes, their gradients") {
+  Problem problem;
+  problem.frozen = true;
+  for (Chapter chapter : chapters()) {
+    const bool backward = chapter.direction() == Direction::Backward;
+    chapter.takes_frozen = false;
+    CHECK(refusal(chapter, problem).sentence ==
+          std::string(chapter.id) +
+              (backward ? " writes the gradients of weight and bias, frozen or not"
+                        : " is no backward pass: it has no gradients to leave out"));
+    CHECK(refusal(chapter, problem).option == "frozen");
+    chapter.takes_frozen = true;
+    CHECK(refusal(chapter, problem).option != "frozen");
+  }
+}
+
 TEST_CASE("more elements than a chapter's launch can count are refused, without an overflow") {
   Chapter chapter = chapters().front();
   chapter.max_elements = 1000;

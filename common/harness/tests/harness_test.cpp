@@ -144,6 +144,11 @@ TEST_CASE("the operator's bytes are those of its matrices") {
   p.recompute_output = true;
   CHECK(operator_bytes(p, Direction::Backward, false) == 4 * matrix);
   p = small();
+  p.frozen = true;
+  CHECK(operator_bytes(p, Direction::Backward, false) == 3 * matrix);
+  CHECK(Tensors(p, Direction::Backward, false).find("dweight") == nullptr);
+  CHECK(Tensors(p, Direction::Backward, false).find("dbias") == nullptr);
+  p = small();
   p.fusion = everything();
   REQUIRE(p.fusion.residual == Residual::F32);
   // x, x1, y, y1; the residual and the sum in float

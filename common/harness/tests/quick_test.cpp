@@ -642,6 +642,62 @@ TEST_CASE("a backward chapter that can writes y again") {
       });
 }
 
+namespace {
+
+/// Checks `problem` with its parameters frozen: its dx has the bits of a pass that trains them, and
+/// its workspace no partial sums.
+void check_frozen(const Chapter& chapter, const Problem& problem, int runs) {
+  Problem frozen = problem;
+  frozen.frozen = true;
+  check_problem(chapter, frozen, runs);
+  if (kSanitize) return;
+  INFO(chapter.id << ": " << describe(frozen));
+  CHECK(chapter.workspace_bytes(frozen) < chapter.workspace_bytes(problem));
+  const auto outputs = [&](const Problem& of) {
+    const Tensors tensors(of, chapter);
+    Run(chapter, tensors).launch();
+    return tensors.outputs();
+  };
+  const Outputs without = outputs(frozen);
+  const Outputs with = outputs(problem);
+  for (const auto& [name, bytes] : without) {
+    CAPTURE(name);
+    CHECK_FALSE((name.starts_with("dw") || name.starts_with("db")));
+    CHECK(bytes == output(with, name));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a chapter that leaves out frozen parameters' gradients; the others refuse, or say why") {
+  for (const Chapter& chapter : chapters()) {
+    Problem refused;
+    refused.frozen = true;
+    if (!chapter.takes_frozen) {
+      CHECK(refusal(chapter, refused).option == "frozen");
+      continue;
+    }
+    int chance = 0;
+    for (const auto [rows, cols] :
+         {Size{70, 33}, Size{40, 64}, Size{19, 520}, Size{10, 1027}, Size{5, 2048}, Size{3, 4096},
+          Size{3, 9008}, Size{3, 9001}, Size{2, 33000}, Size{2, 33001}}) {
+      Problem problem;
+      problem.dtype = kTypes[chance % 5].dtype;
+      problem.mixed = kTypes[chance % 5].mixed;
+      problem.rows = rows;
+      problem.cols = cols;
+      problem.group = chapter.group.empty() ? 0 : chance % 2;
+      problem = drawn(chapter, problem, chance++);
+      if (refusal(chapter, problem).empty()) check_frozen(chapter, problem, kRuns);
+      if (!chapter.fused) continue;
+      for (const bool second : {false, true}) {
+        problem.fusion = {.residual = Residual::Same, .prenorm = true, .second_affine = second};
+        if (refusal(chapter, problem).empty()) check_frozen(chapter, problem, 1);
+      }
+    }
+  }
+}
+
 TEST_CASE("a chapter that is given y is right where weights are near 0, and where they are 0") {
   for (const Chapter& chapter : chapters()) {
     if (!chapter.from_y) continue;

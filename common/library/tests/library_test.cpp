@@ -444,6 +444,33 @@ TEST_CASE("gradients that are not wanted change nothing in the others") {
   }
 }
 
+TEST_CASE("frozen parameters need no workspace for their gradients, whoever runs") {
+  for (const std::int64_t cols : {64, 1000, 1001, 9000})
+    for (const bool from_y : {false, true}) {
+      CAPTURE(cols);
+      CAPTURE(from_y);
+      if (from_y && cols > 8192) continue;  // needs one for what its blocks share of a row
+      Case<float> c(LNC_LAYER, 300, cols);
+      REQUIRE(c.run(c.forward_args()) == LNC_OK);
+      auto args = c.backward_args(nullptr, from_y);
+      args.dweight = args.dbias = nullptr;
+      lnc_plan plan;
+      REQUIRE(lnc_backward_plan(&args, &plan) == LNC_OK);
+      CHECK(plan.workspace_bytes == 0);
+      CHECK(lnc_backward(&args) == LNC_OK);  // without any
+      Case<float> trained = c;
+      REQUIRE(trained.run(trained.backward_args(nullptr, from_y)) == LNC_OK);
+      CHECK(same_bits(c.dx, trained.dx));
+    }
+  Case<float> c(LNC_RMS, 5, 8);  // and a chapter that writes them anyway has room for them
+  REQUIRE(c.run(c.forward_args()) == LNC_OK);
+  auto args = c.backward_args("bwd06");
+  args.dweight = nullptr;
+  lnc_plan plan;
+  REQUIRE(lnc_backward_plan(&args, &plan) == LNC_OK);
+  CHECK(plan.workspace_bytes >= 8 * sizeof(float));
+}
+
 TEST_CASE("without rows the gradients of the parameters are 0, and tensors may be null") {
   for (const lnc_kind kind : {LNC_LAYER, LNC_RMS}) {
     Case<float> c(kind, 0, 70);
@@ -458,7 +485,7 @@ TEST_CASE("a workspace that is too small, null or askew is refused before anythi
   Case<float> c(LNC_LAYER, 500, 100);
   REQUIRE(c.run(c.forward_args()) == LNC_OK);
   auto args = c.backward_args();
-  args.dweight = args.dbias = nullptr;  // a workspace is needed whatever the chapter
+  args.dbias = nullptr;  // a workspace is needed whatever the chapter
   lnc_plan plan;
   REQUIRE(lnc_backward_plan(&args, &plan) == LNC_OK);
   REQUIRE(plan.workspace_bytes > 0);
@@ -596,6 +623,49 @@ TEST_CASE("a fused pass: the sum it normalises, its gradients, and bad arguments
   refused_backward("dresidual must be null", [&](auto& f, auto&) { f.dresidual = c.dx.data(); });
   forward_args.chapter = "fwd06";
   CHECK(failed_with(LNC_REFUSED, lnc_forward(&forward_args), "fwd06 is not a fused chapter"));
+}
+
+TEST_CASE("a fused pass may write where it reads, up to a width; a plain one may not") {
+  constexpr std::int64_t kRows = 3;
+  for (const std::int64_t cols : {40, 1001, 16376, 16384, 16392}) {
+    CAPTURE(cols);
+    Case<__half> apart(LNC_LAYER, kRows, cols);
+    const auto residual = random_values<__half>(kRows * cols, 0.0, 5);
+    std::vector<__half> sum(residual.size());
+    lnc_fused_forward fused{};
+    fused.residual = residual.data();
+    fused.sum = sum.data();
+    auto args = apart.forward_args();
+    args.fused = &fused;
+    REQUIRE(apart.run(args) == LNC_OK);
+    for (const std::int64_t start : {0, 1}) {  // a 16-byte boundary, or none
+      CAPTURE(start);
+      const auto at_start = [&](const std::vector<__half>& values) {
+        std::vector<__half> placed(start);
+        placed.insert(placed.end(), values.begin(), values.end());
+        return placed;
+      };
+      auto x = at_start(apart.x);
+      auto stream = at_start(residual);
+      args.x = args.y = x.data() + start;
+      fused.residual = fused.sum = stream.data() + start;
+      const lnc_status status = apart.run(args);
+      if (cols > 16384 || (cols > 16376 && start > 0)) {
+        CHECK(failed_with(LNC_REFUSED, status, "no chapter takes this problem in place"));
+        args.chapter = "fwd07";
+        CHECK(failed_with(LNC_REFUSED, apart.run(args), "fwd07 does not write where it reads in"));
+        args.chapter = nullptr;
+        CHECK(same_bits(x, at_start(apart.x)));  // nothing ran
+        continue;
+      }
+      REQUIRE(status == LNC_OK);
+      CHECK(relative_error(x, as_doubles(at_start(apart.y))) < kLimit<__half>);
+      if (start == 0) CHECK(same_bits(x, apart.y));
+      CHECK(same_bits(stream, at_start(sum)));
+    }
+    args.fused = nullptr;
+    CHECK(failed_with(LNC_BAD_ARGUMENT, apart.run(args), "y is x: only a fused pass may"));
+  }
 }
 
 TEST_CASE("chapters that are unknown, or that refuse") {

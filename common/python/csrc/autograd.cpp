@@ -213,11 +213,13 @@ struct AddNormBackward : Node {
     const Tensor b = bias.unpack();
     const Tensor w1 = weight1.unpack();
     const Tensor b1 = bias1.unpack();
+    bool trains = false;  // whether any gradient of a parameter is wanted
+    for (const int input : {3, 4, 5, 6}) trains = trains || task_should_compute_output(input);
     const auto [dx, dx1, dresidual, dweight, dbias, dweight1, dbias1] = backward.call(
         dy, maybe(dsum), maybe(dy1), z, settings.shape, maybe(w), maybe(b), maybe(w1), maybe(b1),
         statistics.unpack(getptr()), maybe(rowscale.unpack()), maybe(rowscale1.unpack()),
         maybe(seeds.unpack()), maybe(seeds1.unpack()), dropout, settings.eps, settings.rms,
-        settings.zero_centred, has_residual, has_x1, name_of(settings.chapter));
+        settings.zero_centred, has_residual, has_x1, trains, name_of(settings.chapter));
     const auto own = [&](const Tensor& gradient) {
       return gradient.sym_numel() > 0 ? gradient : dx;
     };
@@ -280,11 +282,33 @@ Four add_norm_autograd(c10::DispatchKeySet keys, const Tensor& x, const MaybeTen
   return {y, sum, statistics, y1};
 }
 
+// --- In place ---
+
+void add_norm_in_place_autograd(c10::DispatchKeySet keys, const Tensor& x, const Tensor& residual,
+                                c10::SymIntArrayRef shape, const MaybeTensor& weight,
+                                const MaybeTensor& bias, double eps, bool rms, bool zero_centred,
+                                MaybeName chapter) {
+  const bool wants_gradients =
+      torch::autograd::compute_requires_grad(x, residual, value(weight), value(bias));
+  TORCH_CHECK(!wants_gradients,
+              "inplace=True is for inference, and a gradient is asked for: leave it out, or call "
+              "under torch.no_grad()");
+  static const auto& forward = find<AddNormInPlaceSignature>("layernorm_chapters::add_norm_");
+  {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    forward.redispatch(keys & c10::after_autograd_keyset, x, residual, shape, weight, bias, eps,
+                       rms, zero_centred, chapter);
+  }
+  torch::autograd::increment_version(x);
+  torch::autograd::increment_version(residual);
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(layernorm_chapters, Autograd, m) {
   m.impl("norm", norm_autograd);
   m.impl("add_norm", add_norm_autograd);
+  m.impl("add_norm_", add_norm_in_place_autograd);
   m.impl("norm_backward", torch::autograd::autogradNotImplementedFallback());
   m.impl("add_norm_backward", torch::autograd::autogradNotImplementedFallback());
 }

@@ -46,23 +46,22 @@ void check(lnc_status status) {
   TORCH_CHECK(false, why);
 }
 
-template <typename Args, typename Plan, typename Run>
-void run_planned(Args& args, const Norm& norm, const at::Tensor& like, Plan plan_of, Run call) {
-  const c10::OptionalDeviceGuard guard(like.device());
+template <typename Args>
+void set_chapter_and_stream(Args& args, const Norm& norm, [[maybe_unused]] const at::Tensor& like) {
   args.chapter = norm.chapter.empty() ? nullptr : norm.chapter.c_str();
-  lnc_plan plan;
-  check(plan_of(&args, &plan));
-  at::Tensor workspace;
-  if (plan.workspace_bytes > 0) {
-    const auto bytes = static_cast<std::int64_t>(plan.workspace_bytes);
-    workspace = allocate({bytes}, at::kByte, like.device());
-    args.workspace = workspace.data_ptr();
-    args.workspace_bytes = plan.workspace_bytes;
-  }
 #ifdef LNC_WITH_CUDA
   if (like.is_cuda()) args.stream = c10::cuda::getCurrentCUDAStream(like.get_device()).stream();
 #endif
-  check(call(&args));
+}
+
+/// A workspace as a plan asks for it; it must live until the call is made.
+template <typename Args>
+at::Tensor give_workspace(Args& args, const lnc_plan& plan, const at::Tensor& like) {
+  const auto bytes = static_cast<std::int64_t>(plan.workspace_bytes);
+  at::Tensor workspace = allocate({bytes}, at::kByte, like.device());
+  args.workspace = workspace.data_ptr();
+  args.workspace_bytes = plan.workspace_bytes;
+  return workspace;
 }
 
 lnc_dtype dtype_of(at::ScalarType type) {
@@ -113,12 +112,42 @@ at::Tensor allocate(at::IntArrayRef size, at::ScalarType dtype, at::Device devic
   return at::Tensor(at::detail::empty_cpu(size, dtype));
 }
 
+namespace {
+
+/// A forward pass seldom needs a workspace: it is called at once, and asked where it says that it
+/// does.
+lnc_status call(lnc_forward_args& args, const Norm& norm, const at::Tensor& like) {
+  const c10::OptionalDeviceGuard guard(like.device());
+  set_chapter_and_stream(args, norm, like);
+  const lnc_status status = library().forward(&args);
+  if (status != LNC_SMALL_WORKSPACE) return status;
+  lnc_plan plan;
+  check(library().forward_plan(&args, &plan));
+  const at::Tensor workspace = give_workspace(args, plan, like);
+  return library().forward(&args);
+}
+
+}  // namespace
+
 void run(lnc_forward_args& args, const Norm& norm, const at::Tensor& like) {
-  run_planned(args, norm, like, library().forward_plan, library().forward);
+  check(call(args, norm, like));
+}
+
+bool run_if_taken(lnc_forward_args& args, const Norm& norm, const at::Tensor& like) {
+  const lnc_status status = call(args, norm, like);
+  if (status == LNC_REFUSED) return false;
+  check(status);
+  return true;
 }
 
 void run(lnc_backward_args& args, const Norm& norm, const at::Tensor& like) {
-  run_planned(args, norm, like, library().backward_plan, library().backward);
+  const c10::OptionalDeviceGuard guard(like.device());
+  set_chapter_and_stream(args, norm, like);
+  lnc_plan plan;
+  check(library().backward_plan(&args, &plan));
+  at::Tensor workspace;
+  if (plan.workspace_bytes > 0) workspace = give_workspace(args, plan, like);
+  check(library().backward(&args));
 }
 
 }  // namespace layernorm_chapters

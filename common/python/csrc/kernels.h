@@ -38,6 +38,9 @@ at::Tensor allocate(at::IntArrayRef size, at::ScalarType dtype, at::Device devic
 void run(lnc_forward_args& args, const Norm& norm, const at::Tensor& like);
 void run(lnc_backward_args& args, const Norm& norm, const at::Tensor& like);
 
+/// Likewise, but false where no chapter takes this, or the pinned one refuses: then nothing ran.
+bool run_if_taken(lnc_forward_args& args, const Norm& norm, const at::Tensor& like);
+
 /// A tensor's elements; null for one that is not there.
 inline void* pointer(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.data_ptr() : nullptr;

@@ -1,5 +1,6 @@
 #include "common/python/csrc/operators.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
@@ -241,6 +242,61 @@ Four add_norm_meta(const at::Tensor& x, const MaybeTensor& residual, c10::SymInt
           second ? at::empty_like(x, at::MemoryFormat::Contiguous) : at::empty({0}, like_x)};
 }
 
+void check_in_place(const at::Tensor& x, const at::Tensor& residual, c10::SymIntArrayRef shape,
+                    const MaybeTensor& weight, const MaybeTensor& bias) {
+  check_norm(x, shape, weight, bias);
+  check_like("residual", residual, x, {x.scalar_type(), at::kFloat});
+}
+
+/// x becomes the norm of x + residual, and the residual that sum. No gradients.
+void add_norm_in_place(const at::Tensor& x, const at::Tensor& residual, Shape shape,
+                       const MaybeTensor& weight, const MaybeTensor& bias, double eps, bool rms,
+                       bool zero_centred, MaybeName chapter) {
+  check_in_place(x, residual, symbols(shape), weight, bias);
+  check_device(x);
+  at::assert_no_internal_overlap(x);
+  at::assert_no_internal_overlap(residual);
+  at::assert_no_overlap(x, residual);
+  if (x.numel() == 0) return;
+  const Norm of = norm_of(x, shape, eps, rms, chapter);
+  const Parameters parameters(x.scalar_type(), zero_centred, {weight, bias});
+  const at::Tensor w = parameters.weight(weight);
+  const at::Tensor b = parameters.bias(bias);
+  const at::Tensor x_dense = dense(x);
+  const at::Tensor residual_dense = dense(residual);
+  const at::Tensor statistics = allocate({rms ? 1 : 2, of.rows}, at::kFloat, x.device());
+  lnc_fused_forward fused{};
+  fused.residual = pointer(residual_dense);
+  fused.float_residual = residual.scalar_type() == at::kFloat;
+  lnc_forward_args args{};
+  args.problem = of.problem(x.scalar_type(), parameters.type());
+  args.x = pointer(x_dense);
+  args.weight = pointer(w);
+  args.bias = pointer(b);
+  args.mean = mean_in(statistics, of);
+  args.rstd = rstd_in(statistics, of);
+  args.fused = &fused;
+  at::Tensor y = x_dense;
+  at::Tensor sum = residual_dense;
+  args.y = pointer(y);
+  fused.sum = pointer(sum);
+  if (!run_if_taken(args, of, x)) {  // its rows are too wide for that
+    y = allocate(x.sizes(), x.scalar_type(), x.device());
+    sum = allocate(x.sizes(), residual.scalar_type(), x.device());
+    args.y = pointer(y);
+    fused.sum = pointer(sum);
+    run(args, of, x);
+  }
+  if (!y.is_same(x)) x.copy_(y);
+  if (!sum.is_same(residual)) residual.copy_(sum);
+}
+
+void add_norm_in_place_meta(const at::Tensor& x, const at::Tensor& residual,
+                            c10::SymIntArrayRef shape, const MaybeTensor& weight,
+                            const MaybeTensor& bias, double, bool, bool, MaybeName) {
+  check_in_place(x, residual, shape, weight, bias);
+}
+
 /// Whether dx1 and dresidual are tensors of their own: else each is dx bit for bit.
 struct OwnGradients {
   bool dx1;
@@ -260,7 +316,7 @@ Seven add_norm_backward(const at::Tensor& dy, const MaybeTensor& dsum, const May
                         const MaybeTensor& rowscale, const MaybeTensor& rowscale1,
                         const MaybeTensor& seeds, const MaybeTensor& seeds1, double dropout,
                         double eps, bool rms, bool zero_centred, bool has_residual, bool has_x1,
-                        MaybeName chapter) {
+                        bool trains, MaybeName chapter) {
   check_rows("dy", dy, symbols(shape));
   check_device(dy);
   const Norm of = norm_of(dy, shape, eps, rms, chapter);
@@ -286,8 +342,9 @@ Seven add_norm_backward(const at::Tensor& dy, const MaybeTensor& dsum, const May
     return allocate(wanted ? shape : Shape{0}, parameters.type(), dy.device());
   };
   const bool layer = !rms;
-  at::Tensor dweight = new_gradient(true);
-  at::Tensor dbias = new_gradient(layer);
+  const bool wanted = trains || second;
+  at::Tensor dweight = new_gradient(wanted);
+  at::Tensor dbias = new_gradient(wanted && layer);
   at::Tensor dweight1 = new_gradient(second);
   at::Tensor dbias1 = new_gradient(second && layer);
   lnc_fused_backward fused{};
@@ -313,8 +370,8 @@ Seven add_norm_backward(const at::Tensor& dy, const MaybeTensor& dsum, const May
   args.mean = mean_in(statistics_dense, of);
   args.rstd = rstd_in(statistics_dense, of);
   args.dx = pointer(dx);
-  args.dweight = pointer(dweight);
-  args.dbias = pointer_if(layer, dbias);
+  args.dweight = pointer_if(wanted, dweight);
+  args.dbias = pointer_if(wanted && layer, dbias);
   args.fused = &fused;
   if (dy.numel() > 0) {
     run(args, of, dy);
@@ -337,7 +394,7 @@ Seven add_norm_backward_meta(const at::Tensor& dy, const MaybeTensor&, const May
                              const at::Tensor&, const MaybeTensor& rowscale, const MaybeTensor&,
                              const MaybeTensor&, const MaybeTensor&, double dropout, double,
                              bool rms, bool zero_centred, bool has_residual, bool has_x1,
-                             MaybeName) {
+                             bool trains, MaybeName) {
   check_rows("dy", dy, shape);
   const OwnGradients own = own_gradients(dy, sum, rowscale, dropout, has_residual, has_x1);
   const bool second = is_there(dy1);
@@ -354,8 +411,8 @@ Seven add_norm_backward_meta(const at::Tensor& dy, const MaybeTensor&, const May
   return {like(true, dy.scalar_type()),
           like(own.dx1, dy.scalar_type()),
           like(own.dresidual, sum.scalar_type()),
-          gradient(true, weight),
-          gradient(!rms, bias),
+          gradient(trains || second, weight),
+          gradient((trains || second) && !rms, bias),
           gradient(second, weight1),
           gradient(second && !rms, bias1)};
 }
@@ -384,8 +441,12 @@ TORCH_LIBRARY(layernorm_chapters, m) {
       "SymInt[] normalized_shape, Tensor? weight, Tensor? bias, Tensor? weight1, Tensor? bias1, "
       "Tensor statistics, Tensor? rowscale, Tensor? rowscale1, Tensor? seeds, Tensor? seeds1, "
       "float dropout, float eps, bool rms, bool zero_centred, bool has_residual, bool has_x1, "
-      "str? chapter) -> (Tensor dx, Tensor dx1, Tensor dresidual, Tensor dweight, Tensor dbias, "
+      "bool trains, str? chapter) -> (Tensor dx, Tensor dx1, Tensor dresidual, Tensor dweight, "
+      "Tensor dbias, "
       "Tensor dweight1, Tensor dbias1)");
+  m.def(
+      "add_norm_(Tensor(a!) x, Tensor(b!) residual, SymInt[] normalized_shape, Tensor? weight, "
+      "Tensor? bias, float eps, bool rms, bool zero_centred=False, str? chapter=None) -> ()");
   m.def("load(str library) -> ()", [](c10::string_view path) { load(std::string(path)); });
 }
 
@@ -394,6 +455,7 @@ TORCH_LIBRARY_IMPL(layernorm_chapters, CPU, m) {
   m.impl("norm_backward", norm_backward);
   m.impl("add_norm", add_norm);
   m.impl("add_norm_backward", add_norm_backward);
+  m.impl("add_norm_", add_norm_in_place);
 }
 
 TORCH_LIBRARY_IMPL(layernorm_chapters, CUDA, m) {
@@ -401,6 +463,7 @@ TORCH_LIBRARY_IMPL(layernorm_chapters, CUDA, m) {
   m.impl("norm_backward", norm_backward);
   m.impl("add_norm", add_norm);
   m.impl("add_norm_backward", add_norm_backward);
+  m.impl("add_norm_", add_norm_in_place);
 }
 
 TORCH_LIBRARY_IMPL(layernorm_chapters, Meta, m) {
@@ -408,6 +471,7 @@ TORCH_LIBRARY_IMPL(layernorm_chapters, Meta, m) {
   m.impl("norm_backward", norm_backward_meta);
   m.impl("add_norm", add_norm_meta);
   m.impl("add_norm_backward", add_norm_backward_meta);
+  m.impl("add_norm_", add_norm_in_place_meta);
 }
 
 }  // namespace layernorm_chapters

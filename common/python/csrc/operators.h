@@ -4,6 +4,7 @@
 //   norm_backward  dy, what norm saved                      -> dx, dweight, dbias
 //   add_norm       x, residual, …: the fused forward pass   -> y, sum, statistics, y1
 //   add_norm_backward                                       -> the seven gradients
+//   add_norm_      x, residual: for inference               -> y in x, sum in residual
 //
 // `statistics` is float, [mean, rstd] of each row, [rstd] for RMS norm. A tensor that is not wanted
 // or not there comes back with no elements.
@@ -43,7 +44,10 @@ using AddNormBackwardSignature = Seven(const at::Tensor&, const MaybeTensor&, co
                                        const MaybeTensor&, const MaybeTensor&, const MaybeTensor&,
                                        const at::Tensor&, const MaybeTensor&, const MaybeTensor&,
                                        const MaybeTensor&, const MaybeTensor&, double, double, bool,
-                                       bool, bool, bool, MaybeName);
+                                       bool, bool, bool, bool, MaybeName);
+using AddNormInPlaceSignature = void(const at::Tensor&, const at::Tensor&, c10::SymIntArrayRef,
+                                     const MaybeTensor&, const MaybeTensor&, double, bool, bool,
+                                     MaybeName);
 
 inline at::Tensor value(const MaybeTensor& tensor) { return tensor.value_or(at::Tensor()); }
 inline bool is_there(const MaybeTensor& tensor) { return tensor.has_value() && tensor->defined(); }

@@ -134,12 +134,28 @@ def rms_norm(x: Tensor, normalized_shape: int | Sequence[int], weight: Tensor | 
                  chapter)
 
 
+def _check_in_place(residual, residual_in_fp32, parts):
+    if residual is None:
+        raise ValueError("inplace=True writes the sum into residual, which is None")
+    if parts:
+        raise ValueError(f"inplace=True adds a residual and normalises, and does nothing else: leave out {parts[0]}")
+    if residual_in_fp32 and residual.dtype != torch.float32:
+        raise ValueError(f"inplace=True writes the sum into residual, which is of {residual.dtype}, and "
+                         "residual_in_fp32 asks for one of float32")
+
+
 def _add_norm(x, residual, normalized_shape, weight, bias, eps, rms, *, prenorm=True, residual_in_fp32=False,
               dropout=0.0, seed=None, rowscale=None, x1=None, rowscale1=None, weight1=None, bias1=None,
-              zero_centred=False, chapter=None):
+              zero_centred=False, inplace=False, chapter=None):
     operators = load() if _OPERATORS is None else _OPERATORS
     shape = _shape(normalized_shape)
     pair = (None, None) if chapter is None else _chapter_pair(chapter)
+    if inplace:
+        parts = {"dropout": bool(dropout), "rowscale": rowscale is not None, "x1": x1 is not None,
+                 "weight1": weight1 is not None, "bias1": bias1 is not None}
+        _check_in_place(residual, residual_in_fp32, [name for name, there in parts.items() if there])
+        operators.add_norm_.default(x, residual, shape, weight, bias, eps, rms, zero_centred, pair[0])
+        return (x, residual) if prenorm else x
     second = weight1 is not None or bias1 is not None
     if residual is None and not (dropout or second or rowscale is not None or x1 is not None):
         y = operators.norm.default(x, shape, weight, bias, eps, rms, False, zero_centred, *pair)[0]
@@ -169,6 +185,8 @@ def fused_add_layer_norm(x: Tensor, residual: Tensor | None, normalized_shape: i
     dropout, seed: elements of x dropped before the sum; without a seed, PyTorch's generator draws one for each row.
     rowscale: a float32 for each row of x, [rows]. x1, rowscale1: a second input, treated as x is, added too.
     weight1, bias1: a second norm of the same sum, which comes after the first in the results.
+    inplace=True: for inference, of a residual alone. y is written into x and the sum into residual, which are returned;
+    rows of more than 16376 columns, and tensors that are not contiguous, take a copy.
     zero_centred, chapter: as layer_norm has them.
     """
     return _add_norm(x, residual, normalized_shape, weight, bias, eps, False, **options)

@@ -363,6 +363,98 @@ def test_some_gradients_of_a_fused_pass(device):
     assert residual.grad is not None and weight.grad is None and x.grad is None
 
 
+def fused(kind):
+    return lnc.fused_add_layer_norm if kind == "layer" else lnc.fused_add_rms_norm
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", LIMITS, ids=str)
+def test_in_place_has_the_same_bits(device, kind, dtype):
+    for cols in (7, 1000, 1003, 16384, 20001):  # the last are rows that are read again: a copy
+        for of_residual in {dtype, torch.float32}:
+            x = random(2, 3, cols, device=device, dtype=dtype, grad=False)
+            residual = random(2, 3, cols, device=device, dtype=of_residual, grad=False)
+            weight = random(cols, device=device, dtype=dtype, mean=2.0, grad=False)
+            y, total = fused(kind)(x, residual, cols, weight)
+            places, versions = (x.data_ptr(), residual.data_ptr()), (x._version, residual._version)
+            found = fused(kind)(x, residual, cols, weight, inplace=True)
+            assert found[0] is x and found[1] is residual
+            assert (x.data_ptr(), residual.data_ptr()) == places
+            assert x._version > versions[0] and residual._version > versions[1]
+            assert torch.equal(x, y) and torch.equal(residual, total)
+
+
+@torch.no_grad()
+def test_in_place_of_any_layout_and_of_nothing(device):
+    for shape, order in (((4, 6, 40), (1, 0, 2)), ((40, 6), (1, 0))):
+        x, residual = (random(*shape, device=device, grad=False).permute(order) for _ in range(2))
+        y, total = lnc.fused_add_layer_norm(x, residual, 40)
+        assert lnc.fused_add_layer_norm(x, residual, 40, prenorm=False, inplace=True) is x
+        assert torch.equal(x, y) and torch.equal(residual, total)
+    empty = torch.empty(0, 40, device=device)
+    assert lnc.fused_add_layer_norm(empty, torch.empty_like(empty), 40, inplace=True)[0] is empty
+
+
+@torch.no_grad()
+def test_in_place_in_a_compiled_block(device):
+    def block(x, residual):
+        lnc.fused_add_rms_norm(x, residual, 48, inplace=True)
+        return 2 * x, residual + 1
+
+    torch.compiler.reset()
+    x, residual = (random(6, 48, device=device, grad=False) for _ in range(2))
+    other_x, other_residual = x.clone(), residual.clone()
+    right = block(x, residual)
+    found = torch.compile(block, fullgraph=True)(other_x, other_residual)
+    for ours, theirs in zip((*found, other_x, other_residual), (*right, x, residual)):
+        assert torch.equal(ours, theirs)
+
+
+def test_what_in_place_does_not_do_is_said(device):
+    x, residual = (random(6, 40, device=device, grad=False) for _ in range(2))
+    before = x.clone(), residual.clone()
+    weight = random(40, device=device)
+    refused = [
+        (RuntimeError, "inplace=True is for inference", {"weight": weight}),
+        (ValueError, "residual, which is None", {"residual": None}),
+        (ValueError, "leave out dropout", {"dropout": 0.5}),
+        (ValueError, "leave out x1", {"x1": x}),
+        (ValueError, "residual_in_fp32 asks", {"residual": residual.bfloat16(), "residual_in_fp32": True}),
+        (ValueError, "residual has shape", {"residual": residual[:3]}),
+        (TypeError, "residual is of torch.float16", {"residual": residual.half()}),
+        (RuntimeError, "single memory location", {"residual": x}),
+        (RuntimeError, "single memory location", {"x": x[:1].expand(6, 40)}),
+    ]
+    for error_type, words, options in refused:
+        given = {"x": x, "residual": residual, **options}
+        with pytest.raises(error_type, match=words):
+            lnc.fused_add_rms_norm(given.pop("x"), given.pop("residual"), 40, inplace=True, **given)
+    assert torch.equal(x, before[0]) and torch.equal(residual, before[1])
+    assert lnc.fused_add_rms_norm(x, residual, 40, weight.detach(), inplace=True)[0] is x
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_frozen_parameters_take_no_memory(device, kind):
+    """dx has the same bits, and a backward pass allocates dx alone."""
+    from torch.profiler import ProfilerActivity, profile
+    x, residual = random(64, 1000, device=device), random(64, 1000, device=device)
+    weight = random(1000, device=device, mean=2.0)
+    frozen = weight.detach()
+    own = (lambda w: lnc.layer_norm(x, 1000, w)) if kind == "layer" else (lambda w: lnc.rms_norm(x, 1000, w))
+    passes = {"own": own, "fused": lambda w: sum(fused(kind)(x, residual, 1000, w))}
+    for name, run in passes.items():
+        found, right = run(frozen), run(weight)
+        dy = torch.randn_like(right)
+        wanted, _ = torch.autograd.grad(right, (x, weight), dy)
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+            ours, = torch.autograd.grad(found, x, dy)
+        assert torch.equal(ours, wanted)
+        device_memory = "self_device_memory_usage" if device == "cuda" else "self_cpu_memory_usage"
+        largest = max(getattr(event, device_memory) for event in profiled.events())
+        assert largest <= x.numel() * 4 + 512, name
+
+
 def test_a_first_block_without_a_residual(device):
     x = random(5, 24, device=device, dtype=torch.bfloat16)
     y, total = lnc.fused_add_layer_norm(x, None, 24)

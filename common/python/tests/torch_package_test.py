@@ -418,9 +418,12 @@ class Compilation(Package):
         nothing = [None] * 7
         torch.library.opcheck(ops.add_norm.default,
                               (x, residual, [40], weight, bias, *nothing, 0.0, EPS, False, False, False, None, None))
-        torch.library.opcheck(ops.add_norm_backward.default,
-                              (dy, dy, None, x.detach(), [40], weight.detach(), bias.detach(), None, None, statistics,
-                               *nothing[:4], 0.0, EPS, False, False, True, False, None))
+        for trains in (True, False):
+            torch.library.opcheck(ops.add_norm_backward.default,
+                                  (dy, dy, None, x.detach(), [40], weight.detach(), bias.detach(), None, None,
+                                   statistics, *nothing[:4], 0.0, EPS, False, False, True, False, trains, None))
+        torch.library.opcheck(ops.add_norm_.default,
+                              (dy, residual.detach(), [40], weight.detach(), bias.detach(), EPS, False))
 
     def test_whoever_traces_or_overrides_a_call_sees_an_operator(self):
         from torch.fx.experimental.proxy_tensor import make_fx
