@@ -48,7 +48,7 @@ race:
 	@$(PYTHON) common/watch/race.py '$(CH)' --backend '$(BACKEND)' $(ARGS)
 
 bench:
-	@$(prepare) && $(program) --set progression,sweep,large,wide,narrow,odd,fused,residual,parts,groups --json '$(JSON)' $(ARGS)
+	@$(prepare) && $(program) --set progression,sweep,large,wide,narrow,odd,fused,residual,parts,frozen,groups --json '$(JSON)' $(ARGS)
 
 profile:
 	@$(PYTHON) common/bench/profile_chapter.py --ready && \
