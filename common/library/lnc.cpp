@@ -186,8 +186,15 @@ void check_fused(const lnc_fused_forward& f, Problem& problem) {
     if (!aligned(pointer)) problem.misalign = 1;
 }
 
+/// Whether nobody wants a gradient of a parameter.
+bool wants_no_parameters(const lnc_backward_args& a) {
+  const bool wants_second =
+      a.fused != nullptr && (a.fused->dweight1 != nullptr || a.fused->dbias1 != nullptr);
+  return a.dweight == nullptr && a.dbias == nullptr && !wants_second;
+}
+
 /// Likewise of a backward pass.
-void check_fused(const lnc_fused_backward& f, Problem& problem) {
+void check_fused(const lnc_fused_backward& f, bool frozen, Problem& problem) {
   const bool empty = problem.rows == 0;
   const std::int64_t element = problem.element_bytes();
   const std::int64_t parameter = problem.parameter_element_bytes();
@@ -222,8 +229,8 @@ void check_fused(const lnc_fused_backward& f, Problem& problem) {
   check_pointer("weight1", f.weight1, parameter, true);
   check_part("dx1", f.dx1, problem.writes_dx1(), element);
   check_part("dresidual", f.dresidual, problem.writes_dresidual(), residual);
-  check_part("dweight1", f.dweight1, has_y1, parameter);
-  check_part("dbias1", f.dbias1, has_y1 && layer, parameter);
+  check_part("dweight1", f.dweight1, has_y1 && !frozen, parameter);
+  check_part("dbias1", f.dbias1, has_y1 && layer && !frozen, parameter);
   for (const void* pointer : {f.sum, f.dsum, f.dy1, f.weight1, static_cast<const void*>(f.dx1),
                               static_cast<const void*>(f.dresidual)})
     if (!aligned(pointer)) problem.misalign = 1;
@@ -288,9 +295,8 @@ Problem check(const lnc_backward_args& a) {
       "dy_rows must be null");
   check_rows("x_rows", a.x_rows, problem);
   check_rows("dy_rows", a.dy_rows, problem);
-  if (a.fused != nullptr) check_fused(*a.fused, problem);
-  const bool wants_second = a.fused != nullptr && a.fused->dweight1 != nullptr;
-  problem.frozen = a.dweight == nullptr && a.dbias == nullptr && !wants_second;
+  if (a.fused != nullptr) check_fused(*a.fused, wants_no_parameters(a), problem);
+  problem.frozen = wants_no_parameters(a);
   return problem;
 }
 
@@ -330,6 +336,9 @@ Plan new_plan(const char* asked, Request request) {
                                          : " starts from x, and y (memory-efficient) is given"));
   }
   problem.frozen = frozen && chapter->takes_frozen;
+  if (frozen && !problem.frozen && problem.fusion.second_affine)
+    throw Failure(LNC_REFUSED,
+                  std::string(chapter->id) + " writes dweight1 and dbias1: they may not be null");
   const std::int64_t bytes =
       chapter->workspace_bytes == nullptr ? 0 : chapter->workspace_bytes(problem);
   return {problem, chapter, bytes};

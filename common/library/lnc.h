@@ -95,8 +95,8 @@ typedef struct lnc_fused_backward {
                           without rowscale and dropout */
   void* dresidual;     /* out [rows, cols], of sum's type; null where there was no residual, or
                           where it would be dx: without rowscale and dropout, of x's type */
-  void* dweight1;      /* out [cols]; null without y1 */
-  void* dbias1;        /* out [cols]; null without y1, and for LNC_RMS */
+  void* dweight1; /* out [cols]; null without y1, and where no parameter's gradient is wanted */
+  void* dbias1;   /* out [cols]; likewise, and null for LNC_RMS */
   float dropout;
   int32_t float_residual; /* sum, dsum and dresidual are float; else they have x's type */
   int32_t has_residual;   /* the forward pass added one */

@@ -52,6 +52,16 @@ MaybeTensor maybe(Tensor tensor) {
 
 Tensor wanted(bool is_wanted, const Tensor& gradient) { return is_wanted ? gradient : Tensor(); }
 
+/// Forward-mode derivatives would be lost without a word.
+void check_no_tangents(std::initializer_list<const Tensor*> inputs) {
+  for (const Tensor* input : inputs) {
+    TORCH_CHECK_NOT_IMPLEMENTED(!input->defined() || !input->_fw_grad(0).defined(),
+                                "layernorm_chapters has no forward-mode derivatives, as "
+                                "torch.func.jvp and hessian ask for: take "
+                                "torch.nn.functional.layer_norm or rms_norm where you need them");
+  }
+}
+
 /// What both passes' nodes keep beside tensors.
 struct Settings {
   std::vector<c10::SymInt> shape;
@@ -129,7 +139,8 @@ struct NormBackward : Node {
     if (at::GradMode::is_enabled()) {
       TORCH_CHECK_NOT_IMPLEMENTED(!memory_efficient,
                                   "memory_efficient keeps y and not x, and has no gradients of "
-                                  "gradients: call without it where you need them");
+                                  "gradients, which torch.func.grad asks for, too: call without "
+                                  "it where you need them");
       const Composed found = composed(dy, s, w, b.defined(), settings);
       return {wanted(wants_dx, found.dx), wanted(wants_dweight, found.dweight),
               wants_dbias ? found.dbias.to(b.scalar_type()) : Tensor()};
@@ -150,6 +161,7 @@ Two norm_autograd(c10::DispatchKeySet keys, const Tensor& x, c10::SymIntArrayRef
   static const auto& forward = find<NormSignature>("layernorm_chapters::norm");
   const Tensor w = value(weight);
   const Tensor b = value(bias);
+  check_no_tangents({&x, &w, &b});
   const auto run = [&] {
     const at::AutoDispatchBelowADInplaceOrView below;
     return forward.redispatch(keys & c10::after_autograd_keyset, x, shape, weight, bias, eps, rms,
@@ -201,8 +213,9 @@ struct AddNormBackward : Node {
     variable_list none(7);
     if (!dy.defined() && !dsum.defined() && !dy1.defined()) return none;
     TORCH_CHECK_NOT_IMPLEMENTED(!at::GradMode::is_enabled(),
-                                "the fused passes have no gradients of gradients: add and "
-                                "normalise one by one where you need them");
+                                "the fused passes have no gradients of gradients, which "
+                                "torch.func.grad asks for, too: add and normalise one by one "
+                                "where you need them");
     const Tensor z = sum.unpack(getptr());
     if (!dy.defined()) dy = at::zeros_like(z, z.options().dtype(row_type));
     if (has_y1 && !dy1.defined()) dy1 = at::zeros_like(dy);
@@ -257,6 +270,7 @@ Four add_norm_autograd(c10::DispatchKeySet keys, const Tensor& x, const MaybeTen
   const Tensor b = value(bias);
   const Tensor w1 = value(weight1);
   const Tensor b1 = value(bias1);
+  check_no_tangents({&x, &r, &second, &w, &b, &w1, &b1});
   if (!torch::autograd::compute_requires_grad(x, r, second, w, b, w1, b1)) return run();
   auto node = new_node<AddNormBackward>();
   node->set_next_edges(torch::autograd::collect_next_edges(x, r, second, w, b, w1, b1));
@@ -288,22 +302,36 @@ void add_norm_in_place_autograd(c10::DispatchKeySet keys, const Tensor& x, const
                                 c10::SymIntArrayRef shape, const MaybeTensor& weight,
                                 const MaybeTensor& bias, double eps, bool rms, bool zero_centred,
                                 MaybeName chapter) {
-  const bool wants_gradients =
-      torch::autograd::compute_requires_grad(x, residual, value(weight), value(bias));
-  TORCH_CHECK(!wants_gradients,
+  const Tensor w = value(weight);
+  const Tensor b = value(bias);
+  check_no_tangents({&x, &residual, &w, &b});
+  TORCH_CHECK(!torch::autograd::compute_requires_grad(x, residual, w, b),
               "inplace=True is for inference, and a gradient is asked for: leave it out, or call "
               "under torch.no_grad()");
   static const auto& forward = find<AddNormInPlaceSignature>("layernorm_chapters::add_norm_");
-  {
-    const at::AutoDispatchBelowADInplaceOrView below;
-    forward.redispatch(keys & c10::after_autograd_keyset, x, residual, shape, weight, bias, eps,
-                       rms, zero_centred, chapter);
-  }
-  torch::autograd::increment_version(x);
+  const at::AutoDispatchBelowAutograd below;
+  forward.redispatch(keys & c10::after_autograd_keyset, x, residual, shape, weight, bias, eps, rms,
+                     zero_centred, chapter);
+}
+
+/// Tells PyTorch that both tensors change. In inference mode only this runs, and not what is above.
+void add_norm_in_place_versions(c10::DispatchKeySet keys, const Tensor& x, const Tensor& residual,
+                                c10::SymIntArrayRef shape, const MaybeTensor& weight,
+                                const MaybeTensor& bias, double eps, bool rms, bool zero_centred,
+                                MaybeName chapter) {
+  torch::autograd::increment_version(x);  // before anything is written: this may refuse
   torch::autograd::increment_version(residual);
+  static const auto& forward = find<AddNormInPlaceSignature>("layernorm_chapters::add_norm_");
+  const at::AutoDispatchBelowADInplaceOrView below;
+  forward.redispatch(keys & c10::after_ADInplaceOrView_keyset, x, residual, shape, weight, bias,
+                     eps, rms, zero_centred, chapter);
 }
 
 }  // namespace
+
+TORCH_LIBRARY_IMPL(layernorm_chapters, ADInplaceOrView, m) {
+  m.impl("add_norm_", add_norm_in_place_versions);
+}
 
 TORCH_LIBRARY_IMPL(layernorm_chapters, Autograd, m) {
   m.impl("norm", norm_autograd);

@@ -1,10 +1,14 @@
 #include "common/python/csrc/operators.h"
 
-#include <ATen/MemoryOverlap.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+#include <vector>
 
 #include "common/python/csrc/arguments.h"
 #include "common/python/csrc/kernels.h"
@@ -242,6 +246,53 @@ Four add_norm_meta(const at::Tensor& x, const MaybeTensor& residual, c10::SymInt
           second ? at::empty_like(x, at::MemoryFormat::Contiguous) : at::empty({0}, like_x)};
 }
 
+/// Whether a tensor's elements all have places of their own, as far as its strides tell: each
+/// dimension steps over all that is inside of it.
+bool has_own_places(const at::Tensor& tensor) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> dimensions;  // stride, size
+  for (std::int64_t i = 0; i < tensor.dim(); ++i) {
+    if (tensor.size(i) > 1) dimensions.emplace_back(tensor.stride(i), tensor.size(i));
+  }
+  std::sort(dimensions.begin(), dimensions.end());
+  std::int64_t inside = 1;  // elements from the first to behind the last
+  for (const auto& [stride, size] : dimensions) {
+    if (stride < inside) return false;
+    inside += stride * (size - 1);
+  }
+  return true;
+}
+
+/// Whether two tensors share memory, of those that have their elements one behind another.
+bool share_memory(const at::Tensor& a, const at::Tensor& b) {
+  if (!a.is_contiguous() || !b.is_contiguous() || a.numel() == 0 || b.numel() == 0) return false;
+  const auto* const a_begin = static_cast<const std::byte*>(a.data_ptr());
+  const auto* const b_begin = static_cast<const std::byte*>(b.data_ptr());
+  return a_begin < b_begin + b.nbytes() && b_begin < a_begin + a.nbytes();
+}
+
+void check_places(const at::Tensor& x, const at::Tensor& residual, const MaybeTensor& weight,
+                  const MaybeTensor& bias) {
+  const auto check_own = [](const char* name, const at::Tensor& written) {
+    TORCH_CHECK_VALUE(has_own_places(written), name,
+                      " has elements that share memory, and inplace=True writes it: give it a "
+                      "place for each");
+  };
+  const auto check_apart = [](const char* name, const at::Tensor& written, const char* other_name,
+                              const at::Tensor& other) {
+    TORCH_CHECK_VALUE(!share_memory(written, other), name, " and ", other_name,
+                      " share memory, and inplace=True writes ", name,
+                      ": give each memory of its own");
+  };
+  check_own("x", x);
+  check_own("residual", residual);
+  check_apart("x", x, "residual", residual);
+  for (const auto& [name, parameter] : {std::pair{"weight", weight}, std::pair{"bias", bias}}) {
+    if (!is_there(parameter)) continue;
+    check_apart("x", x, name, *parameter);
+    check_apart("residual", residual, name, *parameter);
+  }
+}
+
 void check_in_place(const at::Tensor& x, const at::Tensor& residual, c10::SymIntArrayRef shape,
                     const MaybeTensor& weight, const MaybeTensor& bias) {
   check_norm(x, shape, weight, bias);
@@ -254,10 +305,8 @@ void add_norm_in_place(const at::Tensor& x, const at::Tensor& residual, Shape sh
                        bool zero_centred, MaybeName chapter) {
   check_in_place(x, residual, symbols(shape), weight, bias);
   check_device(x);
-  at::assert_no_internal_overlap(x);
-  at::assert_no_internal_overlap(residual);
-  at::assert_no_overlap(x, residual);
   if (x.numel() == 0) return;
+  check_places(x, residual, weight, bias);
   const Norm of = norm_of(x, shape, eps, rms, chapter);
   const Parameters parameters(x.scalar_type(), zero_centred, {weight, bias});
   const at::Tensor w = parameters.weight(weight);
@@ -342,11 +391,10 @@ Seven add_norm_backward(const at::Tensor& dy, const MaybeTensor& dsum, const May
     return allocate(wanted ? shape : Shape{0}, parameters.type(), dy.device());
   };
   const bool layer = !rms;
-  const bool wanted = trains || second;
-  at::Tensor dweight = new_gradient(wanted);
-  at::Tensor dbias = new_gradient(wanted && layer);
-  at::Tensor dweight1 = new_gradient(second);
-  at::Tensor dbias1 = new_gradient(second && layer);
+  at::Tensor dweight = new_gradient(trains);
+  at::Tensor dbias = new_gradient(trains && layer);
+  at::Tensor dweight1 = new_gradient(trains && second);
+  at::Tensor dbias1 = new_gradient(trains && second && layer);
   lnc_fused_backward fused{};
   fused.rowscale = static_cast<const float*>(pointer(scale));
   fused.rowscale1 = static_cast<const float*>(pointer(scale1));
@@ -358,8 +406,8 @@ Seven add_norm_backward(const at::Tensor& dy, const MaybeTensor& dsum, const May
   fused.weight1 = pointer(w1);
   fused.dx1 = pointer_if(own.dx1, dx1);
   fused.dresidual = pointer_if(own.dresidual, dresidual);
-  fused.dweight1 = pointer_if(second, dweight1);
-  fused.dbias1 = pointer_if(second && layer, dbias1);
+  fused.dweight1 = pointer_if(trains && second, dweight1);
+  fused.dbias1 = pointer_if(trains && second && layer, dbias1);
   fused.dropout = static_cast<float>(dropout);
   fused.float_residual = sum.scalar_type() == at::kFloat;
   fused.has_residual = has_residual;
@@ -370,8 +418,8 @@ Seven add_norm_backward(const at::Tensor& dy, const MaybeTensor& dsum, const May
   args.mean = mean_in(statistics_dense, of);
   args.rstd = rstd_in(statistics_dense, of);
   args.dx = pointer(dx);
-  args.dweight = pointer_if(wanted, dweight);
-  args.dbias = pointer_if(wanted && layer, dbias);
+  args.dweight = pointer_if(trains, dweight);
+  args.dbias = pointer_if(trains && layer, dbias);
   args.fused = &fused;
   if (dy.numel() > 0) {
     run(args, of, dy);
@@ -411,10 +459,10 @@ Seven add_norm_backward_meta(const at::Tensor& dy, const MaybeTensor&, const May
   return {like(true, dy.scalar_type()),
           like(own.dx1, dy.scalar_type()),
           like(own.dresidual, sum.scalar_type()),
-          gradient(trains || second, weight),
-          gradient((trains || second) && !rms, bias),
-          gradient(second, weight1),
-          gradient(second && !rms, bias1)};
+          gradient(trains, weight),
+          gradient(trains && !rms, bias),
+          gradient(trains && second, weight1),
+          gradient(trains && second && !rms, bias1)};
 }
 
 }  // namespace

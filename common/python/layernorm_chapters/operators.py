@@ -151,9 +151,9 @@ def _add_norm(x, residual, normalized_shape, weight, bias, eps, rms, *, prenorm=
     shape = _shape(normalized_shape)
     pair = (None, None) if chapter is None else _chapter_pair(chapter)
     if inplace:
-        parts = {"dropout": bool(dropout), "rowscale": rowscale is not None, "x1": x1 is not None,
-                 "weight1": weight1 is not None, "bias1": bias1 is not None}
-        _check_in_place(residual, residual_in_fp32, [name for name, there in parts.items() if there])
+        parts = {"dropout": dropout or None, "rowscale": rowscale, "x1": x1, "rowscale1": rowscale1, "weight1": weight1,
+                 "bias1": bias1}
+        _check_in_place(residual, residual_in_fp32, [name for name, part in parts.items() if part is not None])
         operators.add_norm_.default(x, residual, shape, weight, bias, eps, rms, zero_centred, pair[0])
         return (x, residual) if prenorm else x
     second = weight1 is not None or bias1 is not None

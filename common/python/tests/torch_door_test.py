@@ -262,6 +262,17 @@ def test_gradients_of_gradients(device, kind):
         twice(y, *leaves)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_forward_mode_derivatives_are_refused(device, kind):
+    x, weight = random(4, 40, device=device, grad=False), random(40, device=device, grad=False)
+    own = (lambda x: lnc.layer_norm(x, 40, weight)) if kind == "layer" else (lambda x: lnc.rms_norm(x, 40, weight))
+    for run in (own, lambda x: fused(kind)(x, weight.expand(4, 40), 40)[0]):
+        with pytest.raises(NotImplementedError, match="no forward-mode derivatives"):
+            torch.func.jvp(run, (x,), (torch.ones_like(x),))
+        with pytest.raises(NotImplementedError, match="no forward-mode derivatives"):
+            torch.func.hessian(lambda x: run(x).sum())(x)
+
+
 def test_transforms_of_functions(device):
     x, weight = random(5, 32, device=device, grad=False), random(32, device=device, grad=False)
     found = torch.func.grad(lambda w: lnc.layer_norm(x, 32, w).pow(3).sum())(weight)
@@ -396,6 +407,25 @@ def test_in_place_of_any_layout_and_of_nothing(device):
     assert lnc.fused_add_layer_norm(empty, torch.empty_like(empty), 40, inplace=True)[0] is empty
 
 
+def test_in_place_is_seen_by_a_graph_that_kept_what_was_there(device):
+    x, residual = (random(4, 40, device=device, grad=False) for _ in range(2))
+    for without_gradients in (torch.no_grad, torch.inference_mode):
+        leaf = random(4, 40, device=device)
+        loss = (leaf * x).sum() + (leaf * residual).sum()
+        with without_gradients():
+            lnc.fused_add_rms_norm(x, residual, 40, inplace=True)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+
+
+def test_in_place_on_parts_of_one_tensor(device):
+    whole = random(6, 80, device=device, grad=False)
+    x, residual = whole[:, :40], whole[:, 40:]  # neither dense, nor do they share an element
+    y, total = lnc.fused_add_layer_norm(x, residual, 40)
+    lnc.fused_add_layer_norm(x, residual, 40, inplace=True)
+    assert torch.equal(x, y) and torch.equal(residual, total)
+
+
 @torch.no_grad()
 def test_in_place_in_a_compiled_block(device):
     def block(x, residual):
@@ -423,8 +453,12 @@ def test_what_in_place_does_not_do_is_said(device):
         (ValueError, "residual_in_fp32 asks", {"residual": residual.bfloat16(), "residual_in_fp32": True}),
         (ValueError, "residual has shape", {"residual": residual[:3]}),
         (TypeError, "residual is of torch.float16", {"residual": residual.half()}),
-        (RuntimeError, "single memory location", {"residual": x}),
-        (RuntimeError, "single memory location", {"x": x[:1].expand(6, 40)}),
+        (ValueError, "leave out rowscale1", {"rowscale1": torch.ones(6, device=device)}),
+        (ValueError, "x and residual share memory", {"residual": x}),
+        (ValueError, "x and weight share memory", {"weight": x[1]}),
+        (ValueError, "residual and weight share memory", {"weight": residual[5]}),
+        (ValueError, "x has elements that share memory", {"x": x[:1].expand(6, 40)}),
+        (ValueError, "residual has elements that share", {"residual": residual.flatten().unfold(0, 40, 30)[:6]}),
     ]
     for error_type, words, options in refused:
         given = {"x": x, "residual": residual, **options}
@@ -442,7 +476,8 @@ def test_frozen_parameters_take_no_memory(device, kind):
     weight = random(1000, device=device, mean=2.0)
     frozen = weight.detach()
     own = (lambda w: lnc.layer_norm(x, 1000, w)) if kind == "layer" else (lambda w: lnc.rms_norm(x, 1000, w))
-    passes = {"own": own, "fused": lambda w: sum(fused(kind)(x, residual, 1000, w))}
+    passes = {"own": own, "fused": lambda w: sum(fused(kind)(x, residual, 1000, w)),
+              "two norms": lambda w: sum(fused(kind)(x, residual, 1000, w, weight1=w))}
     for name, run in passes.items():
         found, right = run(frozen), run(weight)
         dy = torch.randn_like(right)
