@@ -17,9 +17,9 @@ using namespace lnc;
 constexpr int kThreadsPerBlock = 1024;
 
 template <typename T>
-__global__ void __launch_bounds__(kThreadsPerBlock)
+__global__ void __launch_bounds__(kThreadsPerBlock)  // [1]
     layer_norm_backward(BackwardArgs<T> a, GradientSums sums) {
-  const int64_t row = blockIdx.x;  // [1]
+  const int64_t row = blockIdx.x;  // [2]
   const T* dy = a.dy + row * a.cols;
   const T* x = a.x + row * a.cols;
   T* dx = a.dx + row * a.cols;
@@ -35,14 +35,14 @@ __global__ void __launch_bounds__(kThreadsPerBlock)
     c1 += wdy * xhat;
     c2 += wdy;
   }
-  c1 = block_sum<kThreadsPerBlock>(c1) * inverse_cols;  // [2]
+  c1 = block_sum<kThreadsPerBlock>(c1) * inverse_cols;  // [3]
   c2 = block_sum<kThreadsPerBlock>(c2) * inverse_cols;
 
   for (int64_t col = threadIdx.x; col < a.cols; col += kThreadsPerBlock) {
     const float dy_col = to_float(dy[col]);
     const float xhat = (to_float(x[col]) - mean) * rstd;
     const float wdy = to_float(a.weight[col]) * dy_col;
-    atomicAdd(&sums.dweight[col], dy_col * xhat);  // [3]
+    atomicAdd(&sums.dweight[col], dy_col * xhat);  // [4]
     atomicAdd(&sums.dbias[col], dy_col);
     dx[col] = from_float<T>(rstd * (wdy - c2 - xhat * c1));
   }
@@ -51,8 +51,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock)
 template <typename T>
 void run(const BackwardArgs<T>& a) {
   const GradientSums sums = zero_gradient_sums(a);
-  launch(layer_norm_backward<T>, {blocks_for(a.rows, 1), kThreadsPerBlock, 0, a.stream}, a,
-         sums);  // [4]
+  launch(layer_norm_backward<T>, {blocks_for(a.rows, 1), kThreadsPerBlock, 0, a.stream}, a, sums);
   round_gradients(a, sums);
 }
 

@@ -90,8 +90,8 @@ constexpr int64_t rows_that_fill(int64_t rows, int64_t room) {  // [7]
 
 template <typename T, int kThreads>
 void run_with(const BackwardArgs<T>& a, const GradientSums& sums) {
-  constexpr int kRoom = kH100.multiprocessors * (kThreadsPerMultiprocessor / kThreads);
-  const int64_t rows_per_block = a.group > 0 ? a.group : rows_that_fill(a.rows, kRoom);
+  const int64_t room = int64_t{multiprocessors()} * (kThreadsPerMultiprocessor / kThreads);
+  const int64_t rows_per_block = a.group > 0 ? a.group : rows_that_fill(a.rows, room);
   launch(layer_norm_backward<T, kThreads>,
          {blocks_for(a.rows, rows_per_block), kThreads, 0, a.stream}, a, sums, rows_per_block);
 }

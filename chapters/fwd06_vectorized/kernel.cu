@@ -30,11 +30,11 @@ struct Variant {
   static constexpr bool kAlike = sizeof(T) == sizeof(W);
   /// Whether weight and bias are loaded before the sums.
   static constexpr bool kEarly = kAlike && kVectors <= int{sizeof(T)} && kWarps <= kFewWarps;
-  // Threads that a multiprocessor has registers for: nvcc takes 42, 64 or 85 a thread at most.
+  // Threads that a multiprocessor has registers for: nvcc takes 40, 64 or 80 a thread at most.
   static constexpr bool kLean = kAlike && !kEarly && kVectors == 3;
   static constexpr bool kWide = sizeof(T) == 2 && kVectors == 7;
-  static constexpr int kThreads = kLean ? kSmThreads : kWide ? 768 : 1024;
-  static constexpr int kBlocks = kVectors <= 2 ? 0 : kThreads / kMostThreads;
+  static constexpr int kResidentThreads = kLean ? kSmThreads : kWide ? 768 : 1024;
+  static constexpr int kBlocks = kVectors <= 2 ? 0 : kResidentThreads / kMostThreads;
 };
 
 /// The sum over the threads of a row, in each of them.
@@ -119,8 +119,10 @@ __global__ void __launch_bounds__(V::kMostThreads, kAligned ? V::kBlocks : 0)
   Packed<W, kElements> bias[kVectors];
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
-    if (kEarly) weight[i] = columns(i).load_or(1.0f, a.weight);  // [4]
-    if (kEarly) bias[i] = columns(i).load_or(0.0f, a.bias);
+    if constexpr (kEarly) {
+      weight[i] = columns(i).load_or(1.0f, a.weight);  // [4]
+      bias[i] = columns(i).load_or(0.0f, a.bias);
+    }
   }
 
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
@@ -144,8 +146,10 @@ __global__ void __launch_bounds__(V::kMostThreads, kAligned ? V::kBlocks : 0)
 
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
-    if (!kEarly) weight[i] = columns(i).load_or(1.0f, a.weight);
-    if (!kEarly) bias[i] = columns(i).load_or(0.0f, a.bias);
+    if constexpr (!kEarly) {
+      weight[i] = columns(i).load_or(1.0f, a.weight);
+      bias[i] = columns(i).load_or(0.0f, a.bias);
+    }
     store_y<kKind>(a.y + row * a.cols, x[i], of_row, weight[i], bias[i], columns(i));
   }
 }
@@ -206,7 +210,7 @@ constexpr bool kManySums = kKind == Kind::Layer && sizeof(T) == 2;
 struct Share {
   int vectors;
   int64_t warps;
-  int64_t places() const { return vectors * warps; }
+  int64_t places() const { return vectors * warps * kWarpSize; }
 };
 
 /// The most warps of a row whose threads have so many vectors.
@@ -215,8 +219,9 @@ int most_warps(int vectors, bool many_sums) {
 }
 
 /// The share of a row of so many vectors: 4 of them a thread, or 3 where that leaves fewer places
-/// empty; with many sums 5 or 7, too, and so in rows that else need more than kMostWarps. A row of
-/// up to two vectors a lane has a warp.
+/// empty; with many sums 5 or 7, too, in rows of more than kFewWarps also where it leaves as few.
+/// Rows that else need more than kMostWarps get what needs fewer. A row of up to two vectors a lane
+/// has a warp.
 Share share_of(int64_t vectors, bool many_sums, bool exact) {  // [8]
   const auto share = [=](int each) { return Share{each, blocks_for(vectors, each * kWarpSize)}; };
   if (vectors <= kWarpSize) return share(1);
