@@ -14,10 +14,10 @@
 namespace bwd04 {
 using namespace lnc;
 
-constexpr int kThreadsPerBlock = 1024;
+constexpr int kThreadsPerBlock = 1024;  // [1]
 
 template <typename T>
-__global__ void __launch_bounds__(kThreadsPerBlock)  // [1]
+__global__ void __launch_bounds__(kThreadsPerBlock)
     layer_norm_backward(BackwardArgs<T> a, GradientSums sums) {
   const int64_t row = blockIdx.x;  // [2]
   const T* dy = a.dy + row * a.cols;
