@@ -6,34 +6,46 @@ from .operators import fused_add_layer_norm, fused_add_rms_norm, layer_norm, rms
 
 
 class LayerNorm(torch.nn.LayerNorm):
-    """torch.nn.LayerNorm, by a chapter. memory_efficient and chapter: see layer_norm."""
+    """torch.nn.LayerNorm, by a chapter. memory_efficient, zero_centred and chapter: see layer_norm."""
 
     def __init__(self, normalized_shape, eps=1e-5, elementwise_affine=True, bias=True, device=None,
-                 dtype=None, *, memory_efficient=False, chapter=None):
+                 dtype=None, *, memory_efficient=False, zero_centred=False, chapter=None):
+        self.zero_centred = zero_centred  # which reset_parameters() asks
         super().__init__(normalized_shape, eps, elementwise_affine, bias, device, dtype)
         self.memory_efficient = memory_efficient
         self.chapter = chapter
 
+    def reset_parameters(self):
+        super().reset_parameters()
+        if self.zero_centred and self.weight is not None:
+            torch.nn.init.zeros_(self.weight)
+
     def forward(self, x):
         return layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps,
-                          memory_efficient=self.memory_efficient, chapter=self.chapter)
+                          memory_efficient=self.memory_efficient, zero_centred=self.zero_centred, chapter=self.chapter)
 
     def extra_repr(self):
         return super().extra_repr() + _own_arguments(self)
 
 
 class RMSNorm(torch.nn.RMSNorm):
-    """torch.nn.RMSNorm, by a chapter. memory_efficient and chapter: see layer_norm."""
+    """torch.nn.RMSNorm, by a chapter. memory_efficient, zero_centred and chapter: see layer_norm."""
 
     def __init__(self, normalized_shape, eps=None, elementwise_affine=True, device=None, dtype=None,
-                 *, memory_efficient=False, chapter=None):
+                 *, memory_efficient=False, zero_centred=False, chapter=None):
+        self.zero_centred = zero_centred  # which reset_parameters() asks
         super().__init__(normalized_shape, eps, elementwise_affine, device, dtype)
         self.memory_efficient = memory_efficient
         self.chapter = chapter
 
+    def reset_parameters(self):
+        super().reset_parameters()
+        if self.zero_centred and self.weight is not None:
+            torch.nn.init.zeros_(self.weight)
+
     def forward(self, x):
         return rms_norm(x, self.normalized_shape, self.weight, self.eps,
-                        memory_efficient=self.memory_efficient, chapter=self.chapter)
+                        memory_efficient=self.memory_efficient, zero_centred=self.zero_centred, chapter=self.chapter)
 
     def extra_repr(self):
         return super().extra_repr() + _own_arguments(self)
@@ -51,7 +63,8 @@ class FusedAddLayerNorm(LayerNorm):
     def forward(self, x, residual=None):
         return fused_add_layer_norm(x, residual, self.normalized_shape, self.weight, self.bias, self.eps,
                                     dropout=self.dropout if self.training else 0.0,
-                                    residual_in_fp32=self.residual_in_fp32, chapter=self.chapter)
+                                    residual_in_fp32=self.residual_in_fp32, zero_centred=self.zero_centred,
+                                    chapter=self.chapter)
 
 
 class FusedAddRMSNorm(RMSNorm):
@@ -65,10 +78,12 @@ class FusedAddRMSNorm(RMSNorm):
     def forward(self, x, residual=None):
         return fused_add_rms_norm(x, residual, self.normalized_shape, self.weight, self.eps,
                                   dropout=self.dropout if self.training else 0.0,
-                                  residual_in_fp32=self.residual_in_fp32, chapter=self.chapter)
+                                  residual_in_fp32=self.residual_in_fp32, zero_centred=self.zero_centred,
+                                  chapter=self.chapter)
 
 
 def _own_arguments(module):
     return "".join(f", {name}={value!r}" for name, value in
-                   (("memory_efficient", module.memory_efficient), ("chapter", module.chapter))
+                   (("memory_efficient", module.memory_efficient), ("zero_centred", module.zero_centred),
+                    ("chapter", module.chapter))
                    if value)

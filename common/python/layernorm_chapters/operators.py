@@ -112,8 +112,8 @@ def layer_norm(x: Tensor, normalized_shape: int | Sequence[int], weight: Tensor 
                zero_centred: bool = False, chapter: str | Sequence[str] | None = None) -> Tensor:
     """torch.nn.functional.layer_norm, by a chapter.
 
-    x may be float32, float16 or bfloat16; where its rows do not lie one behind another it is copied once. The result is
-    contiguous, of x's type. weight and bias may be of any floating type; each may be None.
+    x may be float32, float16 or bfloat16. Its rows may lie apart in one or two dimensions; any other layout is copied.
+    The result is contiguous, of x's type. weight and bias may be of any floating type; each may be None.
     memory_efficient: the backward pass starts from the result in place of x, which is then free.
     zero_centred: the weight is what it differs from 1 by; 1 is added in float32.
     chapter: a forward chapter, a backward one, or one of each ("fwd06", ("fwd06", "bwd09")); for

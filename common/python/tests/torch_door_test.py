@@ -521,6 +521,21 @@ def test_the_fused_modules(device):
         assert not torch.equal(module.train()(x, residual)[1], total)
 
 
+@pytest.mark.parametrize("name", ["LayerNorm", "RMSNorm", "FusedAddLayerNorm", "FusedAddRMSNorm"])
+def test_a_module_whose_weight_is_about_zero_begins_as_others_do(device, name):
+    centred, other = getattr(lnc, name)(48, zero_centred=True, device=device), getattr(lnc, name)(48, device=device)
+    assert not centred.weight.any() and "zero_centred=True" in repr(centred) and "zero_centred" not in repr(other)
+    x = random(4, 48, device=device, grad=False)
+    given = (x, x.flip(0)) if name.startswith("Fused") else (x,)
+    for weight in (0.0, 0.25):
+        with torch.no_grad():
+            centred.weight.fill_(weight)
+            other.weight.fill_(1.0 + weight)
+            ours, theirs = centred(*given), other(*given)
+        for one, right in zip(*((each if isinstance(each, tuple) else (each,)) for each in (ours, theirs))):
+            assert torch.equal(one, right)
+
+
 def test_a_compiled_prenorm_block(device):
     class Block(torch.nn.Module):
         def __init__(self):
