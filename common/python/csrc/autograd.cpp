@@ -232,7 +232,7 @@ struct AddNormBackward : Node {
         dy, maybe(dsum), maybe(dy1), z, settings.shape, maybe(w), maybe(b), maybe(w1), maybe(b1),
         statistics.unpack(getptr()), maybe(rowscale.unpack()), maybe(rowscale1.unpack()),
         maybe(seeds.unpack()), maybe(seeds1.unpack()), dropout, settings.eps, settings.rms,
-        settings.zero_centred, has_residual, has_x1, trains, name_of(settings.chapter));
+        settings.zero_centred, has_residual, has_x1, name_of(settings.chapter), trains);
     const auto own = [&](const Tensor& gradient) {
       return gradient.sym_numel() > 0 ? gradient : dx;
     };

@@ -365,7 +365,7 @@ Seven add_norm_backward(const at::Tensor& dy, const MaybeTensor& dsum, const May
                         const MaybeTensor& rowscale, const MaybeTensor& rowscale1,
                         const MaybeTensor& seeds, const MaybeTensor& seeds1, double dropout,
                         double eps, bool rms, bool zero_centred, bool has_residual, bool has_x1,
-                        bool trains, MaybeName chapter) {
+                        MaybeName chapter, bool trains) {
   check_rows("dy", dy, symbols(shape));
   check_device(dy);
   const Norm of = norm_of(dy, shape, eps, rms, chapter);
@@ -441,8 +441,8 @@ Seven add_norm_backward_meta(const at::Tensor& dy, const MaybeTensor&, const May
                              const MaybeTensor& weight1, const MaybeTensor& bias1,
                              const at::Tensor&, const MaybeTensor& rowscale, const MaybeTensor&,
                              const MaybeTensor&, const MaybeTensor&, double dropout, double,
-                             bool rms, bool zero_centred, bool has_residual, bool has_x1,
-                             bool trains, MaybeName) {
+                             bool rms, bool zero_centred, bool has_residual, bool has_x1, MaybeName,
+                             bool trains) {
   check_rows("dy", dy, shape);
   const OwnGradients own = own_gradients(dy, sum, rowscale, dropout, has_residual, has_x1);
   const bool second = is_there(dy1);
@@ -467,7 +467,8 @@ Seven add_norm_backward_meta(const at::Tensor& dy, const MaybeTensor&, const May
 
 }  // namespace
 
-// A call leaves out what stands at its default: each argument costs the host time.
+// A call leaves out what stands at its default: each argument costs the host time. What is new
+// comes last and has a default, for a compiled model may be kept from one build to the next.
 TORCH_LIBRARY(layernorm_chapters, m) {
   m.def(
       "norm(Tensor x, SymInt[] normalized_shape, Tensor? weight, Tensor? bias, float eps, "
@@ -489,7 +490,8 @@ TORCH_LIBRARY(layernorm_chapters, m) {
       "SymInt[] normalized_shape, Tensor? weight, Tensor? bias, Tensor? weight1, Tensor? bias1, "
       "Tensor statistics, Tensor? rowscale, Tensor? rowscale1, Tensor? seeds, Tensor? seeds1, "
       "float dropout, float eps, bool rms, bool zero_centred, bool has_residual, bool has_x1, "
-      "bool trains, str? chapter) -> (Tensor dx, Tensor dx1, Tensor dresidual, Tensor dweight, "
+      "str? chapter, bool trains=True) -> (Tensor dx, Tensor dx1, Tensor dresidual, Tensor "
+      "dweight, "
       "Tensor dbias, "
       "Tensor dweight1, Tensor dbias1)");
   m.def(

@@ -44,7 +44,7 @@ using AddNormBackwardSignature = Seven(const at::Tensor&, const MaybeTensor&, co
                                        const MaybeTensor&, const MaybeTensor&, const MaybeTensor&,
                                        const at::Tensor&, const MaybeTensor&, const MaybeTensor&,
                                        const MaybeTensor&, const MaybeTensor&, double, double, bool,
-                                       bool, bool, bool, bool, MaybeName);
+                                       bool, bool, bool, MaybeName, bool);
 using AddNormInPlaceSignature = void(const at::Tensor&, const at::Tensor&, c10::SymIntArrayRef,
                                      const MaybeTensor&, const MaybeTensor&, double, bool, bool,
                                      MaybeName);

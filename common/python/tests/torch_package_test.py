@@ -421,7 +421,7 @@ class Compilation(Package):
         for trains in (True, False):
             torch.library.opcheck(ops.add_norm_backward.default,
                                   (dy, dy, None, x.detach(), [40], weight.detach(), bias.detach(), None, None,
-                                   statistics, *nothing[:4], 0.0, EPS, False, False, True, False, trains, None))
+                                   statistics, *nothing[:4], 0.0, EPS, False, False, True, False, None, trains))
         torch.library.opcheck(ops.add_norm_.default,
                               (dy, residual.detach(), [40], weight.detach(), bias.detach(), EPS, False))
 
