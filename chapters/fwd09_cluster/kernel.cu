@@ -8,6 +8,7 @@
 // It should run at the speed of a copy for rows of up to 1.7 MB: 2·M·N elements, each moved once.
 #include "common/kernel/chapter.h"
 #include "common/kernel/moments.h"
+#include "common/kernel/pieces.h"
 #include "common/kernel/reduce.h"
 #include "common/kernel/ring.h"
 #include "common/kernel/vector.h"
@@ -33,14 +34,6 @@ struct Cut {
   int stages;                ///< of a warp's ring
   bool keeps;                ///< weight and bias stay in shared memory
   std::size_t shared_bytes;  ///< of a block
-};
-
-/// What a piece is known by. For RMS norm `near` counts as 0, and `squares` are those of x.
-struct alignas(16) Moments {
-  float columns;     ///< of the piece
-  float near;        ///< a float near their mean
-  float deviations;  ///< from that, their sum
-  float squares;     ///< of the deviations, likewise
 };
 
 /// The vectors that a piece of the row has.
@@ -99,31 +92,7 @@ __device__ inline void send_to_cluster(Moments moments, Moments* place, Barrier&
   if (lane < cut.blocks) remote_store_async(place, lane, moments, met);
 }
 
-/// What a row is normalised by, of the moments of its pieces.
-__device__ inline Normaliser merge_moments(const Moments* moments, int pieces, float inverse_cols,
-                                           float eps) {
-  constexpr int kLanePieces = kMostBlocks * kMostWarps / kWarpSize;  // [6]
-  const int lane = threadIdx.x % kWarpSize;
-  Moments of_piece[kLanePieces];
-#pragma unroll
-  for (int i = 0; i < kLanePieces; ++i) {
-    const int number = lane + i * kWarpSize;
-    of_piece[i] = number < pieces ? moments[number] : Moments{};
-  }
-  float sum = 0.0f;
-  for (const Moments& piece : of_piece) {
-    sum += piece.columns * piece.near;
-  }
-  const float near = warp_sum(sum) * inverse_cols;
-  float2 sums = make_float2(0.0f, 0.0f);
-  for (const Moments& piece : of_piece) {
-    const float distance = piece.near - near;
-    const float of_distance = piece.columns * distance;
-    sums.x += piece.deviations + of_distance;
-    sums.y += piece.squares + (2.0f * piece.deviations + of_distance) * distance;
-  }
-  return normaliser(near, warp_sum(sums), inverse_cols, eps);
-}
+constexpr int kMostPieces = kMostBlocks * kMostWarps;  // [6]
 
 /// A warp's piece of weight or bias. Where kKeeps, each lane keeps its vectors in shared memory,
 /// once for all rows; else it loads them from global memory each time. Where the parameter is null
@@ -256,7 +225,8 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize)
     const int set = k % kSets;
     met[set].wait_at_cluster_scope(k / kSets % 2);  // [11]
     const Moments* const of_pieces = moments + set * cut.pieces;
-    const Normaliser of_row = merge_moments(of_pieces, cut.pieces, inverse_cols, a.eps);
+    const Normaliser of_row =
+        merge_moments<kMostPieces>(of_pieces, cut.pieces, inverse_cols, a.eps);
     if (piece == 0 && lane == 0) {
       if (kKind == Kind::Layer) a.mean[row] = of_row.mean;
       a.rstd[row] = of_row.rstd;
@@ -350,11 +320,10 @@ void run(const ForwardArgs<T, W>& a) {
 /// [15] The widest row: two stages of it fill the shared memory of the largest cluster.
 constexpr int64_t widest_row_bytes() {
   constexpr int kSharedBytes = 227 << 10;  // of a block, on Hopper
-  constexpr int kPieces = kMostBlocks * kMostWarps;
-  constexpr int kMoments = kSets * kPieces * sizeof(Moments);
+  constexpr int kMoments = kSets * kMostPieces * sizeof(Moments);
   constexpr int kRoom = kSharedBytes - kStaticShared - kMoments;
   constexpr int kVectors = kRoom / (2 * kMostWarps * kVectorBytes);
-  return int64_t{kPieces} * kVectors * kVectorBytes;
+  return int64_t{kMostPieces} * kVectors * kVectorBytes;
 }
 
 const Registration registration{{

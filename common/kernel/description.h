@@ -18,9 +18,12 @@ struct Gpu {
   int threads_per_multiprocessor;
   std::int64_t l2_bytes;
   int architecture;  ///< its compute capability: 90 for 9.0
+  int memory_gb_s;   ///< of its memory at most, by clock and width: read and written together
+
+  bool operator==(const Gpu&) const = default;
 };
 /// Stands in where predictions are made without a GPU.
-inline constexpr Gpu kH100{132, 2048, 50 << 20, 90};
+inline constexpr Gpu kH100{132, 2048, 50 << 20, 90, 3352};
 
 inline constexpr std::int64_t kMaxGridX = std::numeric_limits<std::int32_t>::max();
 inline constexpr std::int64_t kMaxStridedRows = std::numeric_limits<std::int32_t>::max();

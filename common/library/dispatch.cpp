@@ -18,10 +18,12 @@ namespace {
 // bwd14 and bwd15). Lines that say H200 rest on peers_h200.jsonl and fwd06's laboratory: no H100
 // has measured these widths. Each chapter finds its launch shape itself; those that need Hopper
 // refuse older GPUs, and the next line is asked.
-constexpr std::int64_t kBlockColumns = 16384;  // of the widest row that a block holds
-constexpr std::int64_t kSixteenWarps = 20480;  // 16-bit columns, five vectors a thread
-constexpr int kFirstWith227KB = 90;            // of shared memory a block
-constexpr int kLastWith227KB = 119;            // from 12.0 on it has 99
+constexpr std::int64_t kBlockColumns = 16384;   // of the widest row that a block holds
+constexpr std::int64_t kSixteenWarps = 20480;   // 16-bit columns, five vectors a thread
+constexpr std::int64_t kClusterBytes = 262144;  // a row, twice in a cluster's registers
+constexpr int kFirstWith227KB = 90;             // of shared memory a block
+constexpr int kLastWith227KB = 119;             // from 12.0 on it has 99
+constexpr int kFasterThanH100 = 4000;           // GB/s: an H200 has 4917
 constexpr Choice kChoices[] = {
     {.chapter = "fwd06",
      .because =
@@ -39,6 +41,32 @@ constexpr Choice kChoices[] = {
      .dtype = DType::F16,
      .min_cols = kBlockColumns + 1,
      .max_cols = kSixteenWarps},
+    {.chapter = "fwd13",
+     .because = "96 us for fwd06's 107 and fwd09's 104 at bf16 2048 x 32768, 99 for fwd09's 108 at "
+                "1024 x 65536, 103 for 106 at 512 x 131072",
+     .direction = Direction::Forward,
+     .needs_aligned = true,
+     .dtype = DType::BF16,
+     .min_cols = kSixteenWarps + 1,
+     .max_cols = kClusterBytes / 2,
+     .max_architecture = kLastWith227KB},
+    {.chapter = "fwd13",
+     .because = "as with bf16",
+     .direction = Direction::Forward,
+     .needs_aligned = true,
+     .dtype = DType::F16,
+     .min_cols = kSixteenWarps + 1,
+     .max_cols = kClusterBytes / 2,
+     .max_architecture = kLastWith227KB},
+    {.chapter = "fwd13",
+     .because = "95 us for fwd06's 97 at f32 2730 x 12288, 95 for 101 at 2048 x 16384, 96 for "
+                "fwd09's 104 at 512 x 65536",
+     .direction = Direction::Forward,
+     .needs_aligned = true,
+     .dtype = DType::F32,
+     .min_cols = 12288,
+     .max_cols = kClusterBytes / 4,
+     .max_architecture = kLastWith227KB},
     {.chapter = "fwd09",
      .because = "past 16384 columns one block cannot hold a row: 404 us for fwd06's 562 at bf16 "
                 "4096 x 65536, 394 for 641 at f32 2048 x 65536, 374 for 761 at bf16 1024 x 262144",
@@ -110,6 +138,16 @@ constexpr Choice kChoices[] = {
      .dtype = DType::BF16,
      .min_cols = 2049,
      .max_cols = 2944,
+     .max_architecture = kLastWith227KB,
+     .min_memory_gb_s = kFasterThanH100},
+    {.chapter = "bwd15",
+     .because = "153 us for bwd12's 159 at bf16 29127 x 2304; RMS norm, or 2560 columns, is as "
+                "fast with bwd12",
+     .direction = Direction::Backward,
+     .kind = Kind::Layer,
+     .dtype = DType::BF16,
+     .min_cols = 2049,
+     .max_cols = 2432,
      .max_architecture = kLastWith227KB},
     {.chapter = "bwd15",
      .because = "118 us for bwd12's 152 at bf16 14563 x 4608, 122 for 140 at 13107 x 5120, 128 for "
@@ -118,7 +156,8 @@ constexpr Choice kChoices[] = {
      .dtype = DType::BF16,
      .min_cols = 4097,
      .max_cols = 5632,
-     .max_architecture = kLastWith227KB},
+     .max_architecture = kLastWith227KB,
+     .min_memory_gb_s = kFasterThanH100},
     {.chapter = "bwd11",
      .because = "547 us for bwd12's 568 at bf16 65536 x 4096, 2146 for 2245 at 131072 x 8192",
      .direction = Direction::Backward,
@@ -212,7 +251,8 @@ bool takes(const Choice& choice, const Request& request) {
          choice.dtype.value_or(problem.dtype) == problem.dtype &&
          within(choice.min_cols, problem.cols, choice.max_cols) &&
          within(choice.min_rows, problem.rows, choice.max_rows) &&
-         within(choice.min_architecture, request.gpu.architecture, choice.max_architecture);
+         within(choice.min_architecture, request.gpu.architecture, choice.max_architecture) &&
+         choice.min_memory_gb_s <= request.gpu.memory_gb_s;
 }
 
 const Chapter* choose(const Request& request, std::span<const Choice> table) {

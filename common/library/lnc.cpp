@@ -355,8 +355,7 @@ struct Question {
 
   bool operator==(const Question& other) const {
     return problem == other.problem && direction == other.direction && from_y == other.from_y &&
-           in_place == other.in_place && gpu.architecture == other.gpu.architecture &&
-           gpu.multiprocessors == other.gpu.multiprocessors && chapter == other.chapter;
+           in_place == other.in_place && gpu == other.gpu && chapter == other.chapter;
   }
 };
 

@@ -63,6 +63,7 @@ Json of(const Choice& choice) {
   add("max_rows", choice.max_rows, kMost);
   add("min_architecture", choice.min_architecture, 0);
   add("max_architecture", choice.max_architecture, std::numeric_limits<int>::max());
+  add("min_memory_gb_s", choice.min_memory_gb_s, 0);
   return line;
 }
 

@@ -77,6 +77,23 @@ TEST_CASE("every kernel of a chapter is right, in each pair of types") {
   }
 }
 
+TEST_CASE("the widest rows that a chapter takes are right, in each pair of types") {
+  constexpr std::int64_t kNoLimit = 1 << 20;  // columns; beyond it, a quick test ends here
+  for (const Chapter& chapter : chapters()) {
+    for (const auto [dtype, mixed] : kTypes)
+      for (const Kind kind : {Kind::Layer, Kind::Rms}) {
+        Problem problem;
+        problem.dtype = dtype;
+        problem.mixed = mixed;
+        problem.kind = kind;
+        problem.rows = 3;
+        problem.cols = std::min(chapter.max_cols, chapter.max_row_bytes / problem.element_bytes());
+        if (problem.cols > kNoLimit) continue;
+        if (refusal(chapter, problem).empty()) check_problem(chapter, problem, 1);
+      }
+  }
+}
+
 TEST_CASE("a forward chapter that shares rows out by their width is right for each share") {
   for (const Chapter& chapter : chapters()) {
     if (chapter.direction() != Direction::Forward || !chapter.takes_strides) continue;

@@ -24,23 +24,25 @@ void for_each_request(const std::vector<std::int64_t>& rows, const std::vector<s
         for (const bool mixed : {false, true})
           for (const bool aligned : {false, true})
             for (const int architecture : architectures)
-              for (const std::int64_t m : rows)
-                for (const std::int64_t n : cols) {
-                  Request request{.direction = direction, .from_y = from_y};
-                  request.problem.kind = kind;
-                  request.problem.dtype = dtype;
-                  request.problem.mixed = mixed && dtype != DType::F32;
-                  request.problem.rows = m;
-                  request.problem.cols = n;
-                  request.problem.misalign = aligned ? 0 : 1;
-                  request.gpu.architecture = architecture;
-                  body(request);
-                  if (from_y) continue;
-                  request.problem.fusion = {.residual = Residual::Same, .prenorm = true};
-                  body(request);
-                  request.problem.fusion.rowscale = true;
-                  body(request);
-                }
+              for (const int memory_gb_s : {kH100.memory_gb_s, 4917})  // and an H200's
+                for (const std::int64_t m : rows)
+                  for (const std::int64_t n : cols) {
+                    Request request{.direction = direction, .from_y = from_y};
+                    request.gpu.memory_gb_s = memory_gb_s;
+                    request.problem.kind = kind;
+                    request.problem.dtype = dtype;
+                    request.problem.mixed = mixed && dtype != DType::F32;
+                    request.problem.rows = m;
+                    request.problem.cols = n;
+                    request.problem.misalign = aligned ? 0 : 1;
+                    request.gpu.architecture = architecture;
+                    body(request);
+                    if (from_y) continue;
+                    request.problem.fusion = {.residual = Residual::Same, .prenorm = true};
+                    body(request);
+                    request.problem.fusion.rowscale = true;
+                    body(request);
+                  }
 }
 
 }  // namespace

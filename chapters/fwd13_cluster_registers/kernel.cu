@@ -1,0 +1,239 @@
+// fwd13 · Two rows in a cluster's registers
+//
+// fwd09's clusters stay until all rows are done, and each row waits in shared memory. Here a
+// cluster holds two rows in its registers, as a block of fwd06 holds one, and ends. Its blocks are
+// small, so that a multiprocessor has several: while one waits for the others' moments, the next
+// ones load. Weight and bias are loaded early, once for both rows.
+//
+// It should run at the speed of a copy for rows of up to 256 KB: 2·M·N elements, each moved once.
+#include "common/kernel/chapter.h"
+#include "common/kernel/hopper.h"
+#include "common/kernel/moments.h"
+#include "common/kernel/pieces.h"
+#include "common/kernel/reduce.h"
+#include "common/kernel/vector.h"
+
+namespace fwd13 {
+using namespace lnc;
+
+constexpr int kRows = 2;         // [1] of a cluster
+constexpr int kMostBlocks = 16;  // likewise
+constexpr int kMostWarps = 4;    // [2] of a block
+constexpr int kMostPieces = kMostBlocks * kMostWarps;
+constexpr int kMostVectors = 8;  // of a thread, in each row
+
+/// [3] Blocks for which a multiprocessor has registers.
+template <typename T, typename W, int kVectors>
+constexpr int kSmBlocks = kVectors == 4            ? 4
+                          : sizeof(W) == sizeof(T) ? 3
+                                                   : 2;
+
+/// The moments of a warp's piece of a row, of which a lane has the vectors x. Those from `there` on
+/// are outside of the row; they hold 0.
+template <Kind kKind, typename T, int kElements, int kVectors>
+__device__ Moments piece_moments(Packed<T, kElements> (&x)[kVectors], int there, int columns) {
+  const auto of_columns = static_cast<float>(columns);
+  float values[kElements];
+  float near = 0.0f;
+  if constexpr (kKind == Kind::Layer) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      to_floats(x[i], values);
+      for (int k = 0; k < kElements; ++k) {
+        sum += values[k];
+      }
+    }
+    near = warp_sum(sum) / max(of_columns, 1.0f);
+  }
+  Deviations<kKind> sums{};
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    stay_packed(x[i]);  // [4]
+    if (i >= there) continue;
+    to_floats(x[i], values);
+    for (int k = 0; k < kElements; ++k) {
+      add_deviation(sums, values[k] - near);
+    }
+  }
+  sums = warp_sum(sums);
+  if constexpr (kKind == Kind::Layer) {
+    return {of_columns, near, sums.x, sums.y};
+  } else {
+    return {of_columns, 0.0f, 0.0f, sums};
+  }
+}
+
+/// Makes y of a vector of x.
+template <typename T, typename W, int kElements>
+__device__ Packed<T, kElements> normalise(const Packed<T, kElements>& x, const Normaliser& of_row,
+                                          const Packed<W, kElements>& weight,
+                                          const Packed<W, kElements>& bias) {
+  float values[kElements];
+  float of_weight[kElements];
+  float of_bias[kElements];
+  to_floats(x, values);
+  to_floats(weight, of_weight);
+  to_floats(bias, of_bias);
+  for (int k = 0; k < kElements; ++k) {
+    values[k] = of_row.xhat(values[k]) * of_weight[k] + of_bias[k];
+  }
+  return from_floats<T>(values);
+}
+
+/// A cluster of so many blocks has two neighbouring rows, and each of its warps a piece of both.
+template <typename T, typename W, Kind kKind, int kVectors>
+__global__ void __launch_bounds__(kMostWarps* kWarpSize, kSmBlocks<T, W, kVectors>)
+    layer_norm_forward(ForwardArgs<T, W> a, int blocks) {
+  constexpr int kElements = kVectorElements<T>;
+  __shared__ Barrier met;
+  __shared__ Moments moments[kRows][kMostPieces];
+  const int lane = threadIdx.x % kWarpSize;
+  const int warps = blockDim.x / kWarpSize;
+  const int pieces = blocks * warps;
+  const int piece = cluster_rank() * warps + threadIdx.x / kWarpSize;
+  const int64_t first_row = int64_t{blockIdx.x / blocks} * kRows;
+  const auto row_vectors = static_cast<int>(a.cols / kElements);
+  const int before = piece * kVectors * kWarpSize;  // vectors of the row
+  const int vectors = max(min(row_vectors - before, kVectors * kWarpSize), 0);
+  const int there = (vectors - lane + kWarpSize - 1) / kWarpSize;  // of this lane
+  const int64_t first_col = (int64_t{before} + lane) * kElements;
+  constexpr int kStep = kWarpSize * kElements;  // columns from one vector of a lane to the next
+
+  if (threadIdx.x == 0) {
+    met.init(1);
+    fence_barrier_init();
+  }
+  Packed<T, kElements> x[kRows][kVectors];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const bool has_row = first_row + r < a.rows;
+    const T* x_row = a.x + (first_row + r) * a.cols + first_col;
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      x[r][i] = load_if<kElements>(has_row && i < there, x_row, i * kStep);
+    }
+  }
+  Packed<W, kElements> weight[kVectors];
+  Packed<W, kElements> bias[kVectors];
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {  // [5]
+    const int64_t col = first_col + i * kStep;
+    const bool has_bias = kKind == Kind::Layer && a.bias != nullptr;
+    weight[i] = load_if<kElements>(a.weight != nullptr && i < there, a.weight, col, 1.0f);
+    bias[i] = load_if<kElements>(has_bias && i < there, a.bias, col, 0.0f);
+  }
+
+  cluster_arrive_relaxed();  // [6]
+
+  Moments of_piece[kRows];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    of_piece[r] = piece_moments<kKind>(x[r], there, vectors * kElements);
+  }
+  cluster_wait();
+  if (threadIdx.x == 0) met.arrive_and_expect(kRows * pieces * sizeof(Moments));  // [7]
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    if (lane < blocks) remote_store_async(&moments[r][piece], lane, of_piece[r], met);
+  }
+  met.wait_at_cluster_scope(0);  // [8]
+
+  const float inverse_cols = 1.0f / static_cast<float>(a.cols);
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const int64_t row = first_row + r;
+    if (row >= a.rows) break;
+    const Normaliser of_row = merge_moments<kMostPieces>(moments[r], pieces, inverse_cols, a.eps);
+    if (piece == 0 && lane == 0) {
+      if (kKind == Kind::Layer) a.mean[row] = of_row.mean;
+      a.rstd[row] = of_row.rstd;
+    }
+    auto* const y = reinterpret_cast<Packed<T, kElements>*>(a.y + row * a.cols + first_col);
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      if (i < there) y[i * kWarpSize] = normalise(x[r][i], of_row, weight[i], bias[i]);
+    }
+  }
+}
+
+/// How a row is cut.
+struct Cut {
+  int blocks;   ///< of a cluster
+  int warps;    ///< of a block
+  int vectors;  ///< of a thread
+  int places() const { return blocks * warps * vectors; }
+};
+
+/// [9] The cut with the fewest places, and of those the one with the fewest vectors a thread.
+Cut cut_row(int64_t vectors, int most_blocks) {
+  Cut best{};
+  for (const int each : {4, 6, kMostVectors}) {
+    for (int blocks = 2; blocks <= most_blocks; blocks *= 2) {
+      const auto warps = static_cast<int>(blocks_for(vectors, int64_t{blocks} * each * kWarpSize));
+      const Cut cut{blocks, warps, each};
+      if (warps > kMostWarps) continue;
+      if (best.blocks == 0 || cut.places() < best.places()) best = cut;
+    }
+  }
+  return best;
+}
+
+/// Returns false where the GPU holds no cluster of this size.
+template <Kind kKind, int kVectors, typename T, typename W>
+bool run_clusters(const ForwardArgs<T, W>& a, const Cut& cut) {
+  const auto kernel = layer_norm_forward<T, W, kKind, kVectors>;
+  const auto blocks = static_cast<unsigned>(cut.blocks);
+  LaunchConfig config{blocks, cut.warps * kWarpSize, 0, a.stream, blocks};
+  if (resident_clusters(kernel, config) == 0) return false;
+  config.grid = blocks_for(a.rows, kRows) * blocks;
+  launch(kernel, config, a, cut.blocks);
+  return true;
+}
+
+template <Kind kKind, typename T, typename W>
+void run_kind(const ForwardArgs<T, W>& a) {
+  const int64_t vectors = a.cols / kVectorElements<T>;
+  for (int most_blocks = kMostBlocks; most_blocks >= 2; most_blocks /= 2) {  // 16 may not fit
+    const Cut cut = cut_row(vectors, most_blocks);
+    if (cut.blocks == 0) break;
+    const bool launched = cut.vectors == 4   ? run_clusters<kKind, 4>(a, cut)
+                          : cut.vectors == 6 ? run_clusters<kKind, 6>(a, cut)
+                                             : run_clusters<kKind, kMostVectors>(a, cut);
+    if (launched) return;
+  }
+  throw std::runtime_error("fwd13: no cluster of this GPU holds rows of " + std::to_string(a.cols) +
+                           " columns");
+}
+
+template <typename T, typename W>
+void run(const ForwardArgs<T, W>& a) {
+  if (a.kind == Kind::Layer) {
+    run_kind<Kind::Layer>(a);
+  } else {
+    run_kind<Kind::Rms>(a);
+  }
+}
+
+const Registration registration{{
+    .id = "fwd13",
+    .title = "Two rows in a cluster's registers",
+    .teaches = "clusters that come and go; a weight for two rows",
+    .source = "QuACK",
+    .parent = "fwd09",
+    .road = Road::WideRows,
+    .needs_aligned = true,
+    .min_architecture = 90,
+    .keeps_digits_at_large_means = true,
+    .max_row_bytes = int64_t{kMostPieces} * kMostVectors * kWarpSize * 16,
+    .max_row_bytes_because = "the registers of a cluster hold two rows",
+    .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
+                            run<__nv_bfloat16, float>},
+    .predicted_bytes =
+        [](const Problem& p, const Gpu& gpu) {
+          const int threads = gpu.threads_per_multiprocessor * kMostBlocks;
+          return predict_bytes(p, gpu, {.inputs = 1, .walks = 1, .threads_per_row = threads});
+        },
+}};
+
+}  // namespace fwd13

@@ -1,0 +1,48 @@
+// A row in pieces, each of which somebody else walks over: what a piece is known by, and how the
+// pieces become the row. Explained by fwd09.
+#pragma once
+
+#include "common/kernel/launch.h"
+#include "common/kernel/moments.h"
+#include "common/kernel/reduce.h"
+
+namespace lnc {
+
+/// What a piece is known by. For RMS norm `near` counts as 0, and `squares` are those of x.
+struct alignas(16) Moments {
+  float columns;     ///< of the piece
+  float near;        ///< a float near their mean
+  float deviations;  ///< from that, their sum
+  float squares;     ///< of the deviations, likewise
+};
+
+/// What a row is normalised by, of the moments of its pieces, kMostPieces or fewer. A warp calls
+/// this, and each lane has the result.
+template <int kMostPieces>
+__device__ inline Normaliser merge_moments(const Moments* moments, int pieces, float inverse_cols,
+                                           float eps) {
+  static_assert(kMostPieces % kWarpSize == 0);
+  constexpr int kLanePieces = kMostPieces / kWarpSize;
+  const int lane = threadIdx.x % kWarpSize;
+  Moments of_piece[kLanePieces];
+#pragma unroll
+  for (int i = 0; i < kLanePieces; ++i) {
+    const int number = lane + i * kWarpSize;
+    of_piece[i] = number < pieces ? moments[number] : Moments{};
+  }
+  float sum = 0.0f;
+  for (const Moments& piece : of_piece) {
+    sum += piece.columns * piece.near;
+  }
+  const float near = warp_sum(sum) * inverse_cols;
+  float2 sums = make_float2(0.0f, 0.0f);
+  for (const Moments& piece : of_piece) {
+    const float distance = piece.near - near;
+    const float of_distance = piece.columns * distance;
+    sums.x += piece.deviations + of_distance;
+    sums.y += piece.squares + (2.0f * piece.deviations + of_distance) * distance;
+  }
+  return normaliser(near, warp_sum(sums), inverse_cols, eps);
+}
+
+}  // namespace lnc
