@@ -138,6 +138,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize, kSmBlocks<T, W, kVector
     if (lane < blocks) remote_store_async(&moments[r][piece], lane, of_piece[r], met);
   }
   met.wait_at_cluster_scope(0);  // [8]
+  cluster_arrive_relaxed();      // [9]
 
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
 #pragma unroll
@@ -155,6 +156,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize, kSmBlocks<T, W, kVector
       if (i < there) y[i * kWarpSize] = normalise(x[r][i], of_row, weight[i], bias[i]);
     }
   }
+  cluster_wait();
 }
 
 /// How a row is cut.
@@ -165,7 +167,7 @@ struct Cut {
   int places() const { return blocks * warps * vectors; }
 };
 
-/// [9] The cut with the fewest places, and of those the one with the fewest vectors a thread.
+/// [10] The cut with the fewest places, and of those the one with the fewest vectors a thread.
 Cut cut_row(int64_t vectors, int most_blocks) {
   Cut best{};
   for (const int each : {4, 6, kMostVectors}) {

@@ -72,7 +72,7 @@ FUSION_STEPS = tuple(Problem.of("bf16", rows, 4096, options={"prenorm": True, **
     (131072, {"residual": "same"}), (131072, {"residual": "same", "dropout": 0.1}), (16384, {"residual": "same"}),
     (16384, {"residual": "f32"})))
 WIDE_ROAD = "wide rows"
-WIDE_STEPS = (Problem.of("bf16", 4096, 65536), Problem.of("f32", 512, 262144))
+WIDE_STEPS = (Problem.of("bf16", 4096, 65536), Problem.of("f32", 512, 262144), Problem.of("f32", 2048, 65536))
 UNALIGNED_ROAD = "unaligned rows"  # its chapters take both
 UNALIGNED_STEPS = tuple(Problem.of("bf16", 16384, cols) for cols in (4104, 4097))
 RESULTS = (PROGRESSION, Problem.of("f16", 4096, 1024), Problem.of("bf16", 131072, 4096),
@@ -225,7 +225,9 @@ def steps(book, file, chapter):
         return fusion_steps(book, file, chapter)
     parent = rival(book, chapter)
     of_road = {NARROW_ROAD: NARROW_STEPS, WIDE_ROAD: WIDE_STEPS, UNALIGNED_ROAD: UNALIGNED_STEPS}
-    problems = of_road.get(chapter.road, STEPS)
+    candidates = of_road.get(chapter.road, STEPS)
+    measured = [problem for problem in candidates if book.find(chapter, problem)]
+    problems = (measured if len(measured) > 1 else candidates)[:2]  # it may refuse one
     own, before = ([book.find(one, problem) if one else None for problem in problems] for one in (chapter, parent))
     headers = ["", *(head for problem in problems for head in (f"{with_kind(problem)}: µs", "% of the roof"))]
 

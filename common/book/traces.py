@@ -43,6 +43,7 @@ PROBLEMS = {
     "fwd10": Problem("--rows 64 --cols 32 --dtype f16", shuffles_of=1),  # teams of four lanes, eight rows a step
     "fwd11": Problem("--rows 16 --cols 261 --dtype bf16 --blocks 8", shuffles_of=1),  # two rows that start alike
     "fwd12": Problem("--rows 2 --cols 512 --residual same --prenorm"),  # a warp a row, four vectors of each input
+    "fwd13": Problem("--rows 4 --cols 512", shuffles_of=1),  # two clusters of two blocks, two rows each
     "bwd01": Problem("--rows 32 --cols 16"),
     "bwd02": Problem("--rows 4 --cols 64"),
     "bwd03": Problem("--rows 4 --cols 64"),

@@ -23,6 +23,7 @@ LIMITS = {
     "chapters/fwd06_vectorized/notes.md": (1200, ""),
     "chapters/fwd08_async_bulk/notes.md": (1200, ""),
     "chapters/fwd09_cluster/notes.md": (1800, ""),
+    "chapters/fwd13_cluster_registers/notes.md": (1800, ""),
     "chapters/bwd01_thread_per_row/notes.md": (1800, ""),
     "chapters/bwd02_warp_per_row/notes.md": (1200, ""),
     "chapters/bwd03_shared_staging/notes.md": (1200, ""),
