@@ -167,7 +167,7 @@ struct Cut {
   int places() const { return blocks * warps * vectors; }
 };
 
-/// [10] The cut with the fewest places, and of those the one with the fewest vectors a thread.
+/// [10] The cut with the fewest places; of those with the fewest vectors a thread, then blocks.
 Cut cut_row(int64_t vectors, int most_blocks) {
   Cut best{};
   for (const int each : {4, 6, kMostVectors}) {

@@ -23,6 +23,20 @@ constexpr Types kTypes[] = {{DType::F32, false},
                             {DType::F16, true},
                             {DType::BF16, true}};
 
+/// Calls `body(problem)` with a problem of each pair of types and each kind, for it to give it a
+/// shape.
+template <typename Body>
+void for_each_types_and_kind(const Body& body) {
+  for (const auto [dtype, mixed] : kTypes)
+    for (const Kind kind : {Kind::Layer, Kind::Rms}) {
+      Problem problem;
+      problem.dtype = dtype;
+      problem.mixed = mixed;
+      problem.kind = kind;
+      body(problem);
+    }
+}
+
 /// The problem with the kind and the parameters that chance, a number, gives it, or else with those
 /// that the chapter takes.
 Problem drawn(const Chapter& chapter, Problem problem, int chance) {
@@ -81,17 +95,12 @@ TEST_CASE("the widest rows that a chapter takes are right, in each pair of types
   constexpr std::int64_t kNoLimit = 1 << 20;  // columns; beyond it, a quick test ends here
   constexpr std::int64_t kLong = 1 << 17;     // of more than these a quick test takes one row
   for (const Chapter& chapter : chapters()) {
-    for (const auto [dtype, mixed] : kTypes)
-      for (const Kind kind : {Kind::Layer, Kind::Rms}) {
-        Problem problem;
-        problem.dtype = dtype;
-        problem.mixed = mixed;
-        problem.kind = kind;
-        problem.cols = std::min(chapter.max_cols, chapter.max_row_bytes / problem.element_bytes());
-        if (problem.cols > kNoLimit) continue;
-        problem.rows = problem.cols > kLong ? 1 : 3;
-        if (refusal(chapter, problem).empty()) check_problem(chapter, problem, 1);
-      }
+    for_each_types_and_kind([&](Problem problem) {
+      problem.cols = std::min(chapter.max_cols, chapter.max_row_bytes / problem.element_bytes());
+      problem.rows = problem.cols > kLong ? 1 : 3;
+      if (problem.cols > kNoLimit) return;
+      if (refusal(chapter, problem).empty()) check_problem(chapter, problem, 1);
+    });
   }
 }
 
@@ -211,18 +220,13 @@ TEST_CASE("a chapter that groups rows is right where a group has one row, severa
 TEST_CASE("rows beside which a cluster's shared memory has no place for the parameters are right") {
   for (const Chapter& chapter : chapters()) {
     if (chapter.min_architecture < 90) continue;  // it has no clusters
-    for (const auto [dtype, mixed] : kTypes)
-      for (const Kind kind : {Kind::Layer, Kind::Rms}) {
-        Problem problem;
-        problem.dtype = dtype;
-        problem.mixed = mixed;
-        problem.kind = kind;
-        problem.affine = dtype != DType::F16;
-        problem.rows = 3;
-        problem.cols = 400'000;
-        problem.group = 1;
-        if (refusal(chapter, problem).empty()) check_problem(chapter, problem, 1);
-      }
+    for_each_types_and_kind([&](Problem problem) {
+      problem.affine = problem.dtype != DType::F16;
+      problem.rows = 3;
+      problem.cols = 400'000;
+      problem.group = 1;
+      if (refusal(chapter, problem).empty()) check_problem(chapter, problem, 1);
+    });
   }
 }
 
