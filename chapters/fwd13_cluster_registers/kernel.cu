@@ -138,7 +138,6 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize, kSmBlocks<T, W, kVector
     if (lane < blocks) remote_store_async(&moments[r][piece], lane, of_piece[r], met);
   }
   met.wait_at_cluster_scope(0);  // [8]
-  cluster_arrive_relaxed();      // [9]
 
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
 #pragma unroll
@@ -156,7 +155,6 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize, kSmBlocks<T, W, kVector
       if (i < there) y[i * kWarpSize] = normalise(x[r][i], of_row, weight[i], bias[i]);
     }
   }
-  cluster_wait();
 }
 
 /// How a row is cut.
@@ -167,7 +165,7 @@ struct Cut {
   int places() const { return blocks * warps * vectors; }
 };
 
-/// [10] The cut with the fewest places; of those with the fewest vectors a thread, then blocks.
+/// [9] The cut with the fewest places; of those with the fewest vectors a thread, then blocks.
 Cut cut_row(int64_t vectors, int most_blocks) {
   Cut best{};
   for (const int each : {4, 6, kMostVectors}) {

@@ -43,10 +43,15 @@ struct SumOfColumns {
   static constexpr int kElements = 1, kLanes = 16, kGroups = 32;
   static constexpr int kAtOnce = 9;  // 32 · 9 is more than the 2 · 132 parts of two blocks an SM
 };
-/// Where there are columns enough for a whole GPU.
+/// Where there are columns enough for a whole GPU, or few parts.
 struct SumOfVectors {
   static constexpr int kElements = 4, kLanes = 32, kGroups = 8;
   static constexpr int kAtOnce = 3;
+};
+/// Where there are both many columns and many parts.
+struct SumOfManyVectors {
+  static constexpr int kElements = 4, kLanes = 16, kGroups = 32;
+  static constexpr int kAtOnce = 5;  // 32 · 5 is more than the 132 parts of a block an SM
 };
 
 /// Adds up `rows` rows of `cols` floats, which threads of this block have left in shared memory
@@ -132,10 +137,13 @@ void add_partial_sums(const BackwardArgs<T, W>& a, const PartialSums& sums, std:
     launch(add_partial_sums_kernel<Start, Cut, W>, {grid, kThreads, 0, a.stream, 0, Start::kEarly},
            sums, static_cast<int>(parts), a.dweight, a.dbias, static_cast<unsigned>(a.cols));
   };
-  constexpr std::int64_t kWide = 16384;  // columns: blocks of vectors for a whole GPU
+  constexpr std::int64_t kWide = 8192;  // columns: blocks of vectors for a whole GPU
+  constexpr std::int64_t kFewParts = SumOfVectors::kGroups * SumOfVectors::kAtOnce;
+  constexpr std::int64_t kManyParts = 3 * kFewParts;
   if constexpr (kMaxCols > kWide) {
-    if (a.cols > kWide && a.cols % 4 == 0 && at_16_bytes(a.dweight, a.dbias)) {
-      return launch_sum(SumOfVectors{});
+    const bool in_vectors = a.cols % 4 == 0 && at_16_bytes(a.dweight, a.dbias);
+    if (in_vectors && (a.cols > kWide || parts <= kFewParts)) {
+      return parts > kManyParts ? launch_sum(SumOfManyVectors{}) : launch_sum(SumOfVectors{});
     }
   }
   launch_sum(SumOfColumns{});
