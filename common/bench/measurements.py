@@ -174,7 +174,7 @@ def expand(entry, name, path):
 
 SETS = load_sets()
 PROGRESSION, = SETS["progression"]
-SWEEP, LARGE, WIDE, NARROW, ODD = (SETS[name] for name in ("sweep", "large", "wide", "narrow", "odd"))
+SWEEP, LARGE, WIDE, NARROW, ODD, SMALL = (SETS[name] for name in ("sweep", "large", "wide", "narrow", "odd", "small"))
 NOBODYS = (65, 127, 1000, 1023, 4097, 5119, 12289, 50257)  # of the set "widths": no model has them
 VERY_WIDE = 65536  # of the same: from here on, likewise
 WIDTHS = tuple(problem for problem in SETS["widths"] if problem.cols not in NOBODYS and problem.cols < VERY_WIDE)

@@ -52,7 +52,7 @@ import peers
 import plots
 from book import DIRECTIONS, KINDS, is_right, open_book, provenance
 from chapter_map import MAIN
-from measurements import (GROUPS, LARGE, MISSING, NARROW, ODD, PROGRESSION, ROOT, SETS, SWEEP, WIDE, WIDTHS, DataError,
+from measurements import (GROUPS, LARGE, MISSING, NARROW, ODD, PROGRESSION, ROOT, SETS, SMALL, SWEEP, WIDE, WIDTHS, DataError,
                           Problem, count, geometric_mean, mib, number, problem_of, roof_gbps)
 from profile_chapter import profile_rows
 
@@ -72,7 +72,8 @@ FUSION_STEPS = tuple(Problem.of("bf16", rows, 4096, options={"prenorm": True, **
     (131072, {"residual": "same"}), (131072, {"residual": "same", "dropout": 0.1}), (16384, {"residual": "same"}),
     (16384, {"residual": "f32"})))
 WIDE_ROAD = "wide rows"
-WIDE_STEPS = (Problem.of("bf16", 4096, 65536), Problem.of("f32", 512, 262144), Problem.of("f32", 2048, 65536))
+WIDE_STEPS = (Problem.of("bf16", 4096, 65536), Problem.of("f32", 512, 262144), Problem.of("f32", 2048, 65536),
+              Problem.of("bf16", 256, 16384), Problem.of("bf16", 128, 32768))
 UNALIGNED_ROAD = "unaligned rows"  # its chapters take both
 UNALIGNED_STEPS = tuple(Problem.of("bf16", 16384, cols) for cols in (4104, 4097))
 RESULTS = (PROGRESSION, Problem.of("f16", 4096, 1024), Problem.of("bf16", 131072, 4096),
@@ -310,6 +311,7 @@ def measured(book, chapter):
         problems = list(NARROW)
     if chapter.road == UNALIGNED_ROAD:
         problems += ODD
+    problems += [p for p in SMALL if p not in problems and book.find(chapter, p)]
     records = {problem: book.find(chapter, problem) for problem in problems}
     headers = ["problem, M × N", "median µs", "p10–p90", "GB/s", "% of roof", "predicted MB", "samples"]
     rows = [[with_kind(problem), median(record), spread(record), gbps(record), of_roof(record),

@@ -140,6 +140,42 @@ constexpr Choice kChoices[] = {
      .direction = Direction::Backward,
      .max_cols = 256,
      .min_rows = 65536},
+    {.chapter = "bwd17",
+     .because =
+         "22 us for bwd13's 36 at bf16 128 x 32768, 35 for 42 at 341 x 24576: all of a small "
+         "tensor is asked for at once, and few clusters leave few partial sums",
+     .direction = Direction::Backward,
+     .needs_aligned = true,
+     .min_cols = kBlockColumns + 1,
+     .max_tensor_bytes = 16 << 20,
+     .max_architecture = kLastWith227KB},
+    {.chapter = "bwd17",
+     .because =
+         "22 us for bwd11's 28 at bf16 256 x 16384, 20 for bwd13's 24 at f32 128 x 16384; at "
+         "12 MB RMS norm of bf16 614 x 10240 takes 28 for bwd11's 27",
+     .direction = Direction::Backward,
+     .needs_aligned = true,
+     .min_cols = 8193,
+     .max_tensor_bytes = 12 << 20,
+     .max_architecture = kLastWith227KB},
+    {.chapter = "bwd17",
+     .because = "22 us for bwd12's 25 at bf16 512 x 8192, 27 for 29 at 768 x 8192; RMS norm is as "
+                "fast with bwd12",
+     .direction = Direction::Backward,
+     .needs_aligned = true,
+     .kind = Kind::Layer,
+     .min_cols = 5633,
+     .max_cols = 8192,
+     .max_tensor_bytes = 12 << 20,
+     .max_architecture = kLastWith227KB},
+    {.chapter = "bwd17",
+     .because = "14 us for bwd12's 19 at bf16 128 x 8192, 13 for 15 at 205 x 5120",
+     .direction = Direction::Backward,
+     .needs_aligned = true,
+     .min_cols = 4097,
+     .max_cols = 8192,
+     .max_tensor_bytes = 4 << 20,
+     .max_architecture = kLastWith227KB},
     {.chapter = "bwd15",
      .because =
          "its teams have as many warps as a row needs: 116 us for bwd12's 152 at bf16 29127 x "
@@ -208,6 +244,16 @@ constexpr Choice kChoices[] = {
      .min_cols = kBlockColumns + 1,
      .max_cols = 262144,
      .max_architecture = kLastWith227KB},
+    {.chapter = "bwd13",
+     .because =
+         "148 us for bwd11's 156 at bf16 4096 x 16384, 150 for 155 at 4854 x 13824; at 12288 "
+         "columns, and in layer norm, bwd11 is as fast or faster",
+     .direction = Direction::Backward,
+     .needs_aligned = true,
+     .kind = Kind::Rms,
+     .min_cols = 12289,
+     .max_cols = kBlockColumns,
+     .max_architecture = kLastWith227KB},
     {.chapter = "bwd11",
      .because =
          "93 us for bwd13's 122 at f16 4096 x 8704, 121 for 142 at 4096 x 12288, 118 for 147 "
@@ -269,6 +315,7 @@ bool takes(const Choice& choice, const Request& request) {
          choice.dtype.value_or(problem.dtype) == problem.dtype &&
          within(choice.min_cols, problem.cols, choice.max_cols) &&
          within(choice.min_rows, problem.rows, choice.max_rows) &&
+         problem.tensor_bytes() <= choice.max_tensor_bytes &&
          within(choice.min_architecture, request.gpu.architecture, choice.max_architecture) &&
          choice.min_memory_gb_s <= request.gpu.memory_gb_s;
 }

@@ -33,6 +33,7 @@ struct Choice {
   std::optional<DType> dtype = {};
   std::int64_t min_cols = 1, max_cols = std::numeric_limits<std::int64_t>::max();
   std::int64_t min_rows = 0, max_rows = std::numeric_limits<std::int64_t>::max();
+  std::int64_t max_tensor_bytes = std::numeric_limits<std::int64_t>::max();  ///< of x
   int min_architecture = 0, max_architecture = std::numeric_limits<int>::max();
   int min_memory_gb_s = 0;  ///< Gpu::memory_gb_s
 };

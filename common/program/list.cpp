@@ -61,6 +61,7 @@ Json of(const Choice& choice) {
   add("max_cols", choice.max_cols, kMost);
   add("min_rows", choice.min_rows, std::int64_t{0});
   add("max_rows", choice.max_rows, kMost);
+  add("max_tensor_bytes", choice.max_tensor_bytes, kMost);
   add("min_architecture", choice.min_architecture, 0);
   add("max_architecture", choice.max_architecture, std::numeric_limits<int>::max());
   add("min_memory_gb_s", choice.min_memory_gb_s, 0);
