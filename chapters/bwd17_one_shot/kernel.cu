@@ -23,102 +23,83 @@ constexpr int kThreads = kWarps * kWarpSize;
 constexpr int kVectors = 4;   // [1] of a thread, in its part of a row
 constexpr int kMostTeam = 4;  // warps that share a block's slice of a row
 constexpr int kLeastCluster = 2;
-constexpr int kMostCluster = 8;                        // that every Hopper has room for
-constexpr int kMostRows = 128;                         // of a shot
-constexpr int kWarpBytes = kVectors * kWarpSize * 16;  // of a row, for each warp
+constexpr int kMostCluster = 8;  // that every Hopper has room for
+constexpr int kMostRows = 128;   // of a shot
+constexpr int kVectorBytes = 16;
+constexpr int kWarpBytes = kVectors * kWarpSize * kVectorBytes;  // of a row, for each warp
 
-/// How a row is cut: `cluster` blocks of `slice` columns, `team` warps for each slice.
-struct Cut {
-  int team, cluster, slice;
-};
-
-/// A launch's rows: each cluster has `each` neighbouring ones, and the first `longer` clusters have
-/// one more. It takes `shot` of them at once. A small tensor is one shot.
-struct Rows {
-  int64_t each, longer;
-  int shot;
-};
-
-template <typename T, typename W, Kind kKind>
-__global__ void __launch_bounds__(kThreads, 1)
-    layer_norm_backward(BackwardArgs<T, W> a, Cut cut, Rows rows_of, float inverse_cols,
-                        PartialSums sums) {
+/// A cluster has the rows from `rows` · cluster / clusters on, and each of its blocks a slice of
+/// their columns. It takes `shot_rows` of them at once; a small tensor is one shot.
+template <typename T, typename W, Kind kKind, int kTeam>
+__global__ void __launch_bounds__(kThreads)
+    layer_norm_backward(BackwardArgs<T, W> a, int slice, int shot_rows, PartialSums sums) {
   constexpr int kElements = kVectorElements<T>;
   constexpr bool kLayer = kKind == Kind::Layer;
+  constexpr int kTeams = kWarps / kTeam;
   __shared__ Barrier full[kMostRows];     // [2]
   __shared__ Barrier arrived[kMostRows];  // likewise
-  const int blocks = cut.cluster;
-  const int slice = cut.slice;
-  const int teams = kWarps / cut.team;
+  const int blocks = cluster_size();
+  const int rank = cluster_rank();
   const int64_t cluster = blockIdx.x / blocks;
-  int64_t first_row = cluster * rows_of.each + min(cluster, rows_of.longer);  // of the shot
-  auto rows_left = static_cast<int>(rows_of.each + (cluster < rows_of.longer));
-  const int start = cluster_rank() * slice;  // its first column
-  const int cols = max(min(static_cast<int>(a.cols) - start, slice), 0);
+  const int64_t clusters = gridDim.x / blocks;
+  const int64_t first_row = a.rows * cluster / clusters;
+  const int64_t end_row = a.rows * (cluster + 1) / clusters;
+  const int64_t start = int64_t{rank} * slice;
+  const auto cols = static_cast<int>(max(min(a.cols - start, int64_t{slice}), int64_t{0}));
   const int warp = threadIdx.x / kWarpSize;
   const int lane = threadIdx.x % kWarpSize;
-  const int team = warp / cut.team;
-  const int member = warp % cut.team;                    // of the team
-  const int piece = cluster_rank() * cut.team + member;  // of a row
-  const ThreadColumns own{(member * kWarpSize + lane) * kElements, cut.team * kWarpSize * kElements,
+  const int team = warp / kTeam;
+  const int member = warp % kTeam;  // of the team
+  const ThreadColumns own{(member * kWarpSize + lane) * kElements, kTeam * kWarpSize * kElements,
                           cols};
 
   T* const x_rows = dynamic_shared<T>();  // [row of the shot][column of the slice]
-  T* const dy_rows = x_rows + rows_of.shot * slice;
-  const int pieces = blocks * cut.team;  // of a row, each a warp's
-  auto* const of_piece = reinterpret_cast<float2*>(dy_rows + rows_of.shot * slice);  // [row][piece]
-  W* const weights = reinterpret_cast<W*>(of_piece + rows_of.shot * pieces);
+  T* const dy_rows = x_rows + shot_rows * slice;
+  const int pieces = blocks * kTeam;  // of a row, each a warp's
+  auto* const of_piece = reinterpret_cast<float2*>(dy_rows + shot_rows * slice);  // [row][piece]
 
-  // [3] A team asks for its own rows: `team`, `team` + teams, ... of the shot, each by a lane.
-  const auto request = [&] {
-    const int rows = min(rows_left, rows_of.shot);
+  // [3] A team asks for its own rows: `team`, `team` + kTeams, ... of the shot, each by a lane.
+  const auto request = [&](int64_t shot_start, int rows) {
     const auto bytes = static_cast<unsigned>(cols * sizeof(T));
-#pragma unroll 1
-    for (int i = team + lane * teams; i < rows; i += kWarpSize * teams) {
+    for (int i = team + lane * kTeams; i < rows; i += kWarpSize * kTeams) {
       full[i].arrive_and_expect(2 * bytes);
       if (bytes == 0) continue;
-      const int64_t element = (first_row + i) * a.cols + start;
+      const int64_t element = (shot_start + i) * a.cols + start;
       bulk_load(x_rows + i * slice, a.x + element, bytes, full[i], L2Policy::EvictFirst);  // [4]
       bulk_load(dy_rows + i * slice, a.dy + element, bytes, full[i], L2Policy::EvictFirst);
     }
   };
+  const auto rows_from = [&](int64_t shot_start) {
+    return static_cast<int>(min(end_row - shot_start, int64_t{shot_rows}));
+  };
   if (member == 0) {
-#pragma unroll 1
-    for (int i = team + lane * teams; i < rows_of.shot; i += kWarpSize * teams) {
+    for (int i = team + lane * kTeams; i < shot_rows; i += kWarpSize * kTeams) {
       full[i].init(1);
-      arrived[i].init(cut.team);
+      arrived[i].init(1);
     }
     fence_barrier_init();
-    __syncwarp();  // a barrier's other users are other lanes
-    request();
+    __syncwarp();  // other lanes use a barrier than the one that has made it
+    request(first_row, rows_from(first_row));
   }
   cluster_arrive_relaxed();  // [5]
   launch_dependents();
 
+  Packed<W, kElements> weight[kVectors];
   Vector<float, kElements> dweight[kVectors] = {};
   Vector<float, kElements> dbias[kVectors] = {};
-  if (team == 0) {  // the teams' columns are the same
-    for (int v = 0; own.has(v); ++v) {
-      const auto weight =
-          load_if<kElements>(a.weight != nullptr, a.weight, start + own.of(v), 1.0f);
-      *reinterpret_cast<Packed<W, kElements>*>(weights + own.of(v)) = weight;
-    }
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    const bool given = a.weight != nullptr && own.has(v);
+    weight[v] = load_if<kElements>(given, a.weight, start + own.of(v), 1.0f);
   }
-  const auto statistics_of_lane = [&] {  // [6] mean and rstd of the team's row number `lane`
-    const int i = team + lane * teams;
-    if (i >= min(rows_left, rows_of.shot)) return float2{};
-    const float mean = kLayer ? a.mean[first_row + i] : 0.0f;
-    return make_float2(mean, a.rstd[first_row + i]);
-  };
-  float2 of_lane = statistics_of_lane();
-  __syncthreads();
   cluster_wait();
 
+  const float inverse_cols = 1.0f / static_cast<float>(a.cols);
   const auto terms_of = [&](int i, int v, float2 statistics) {
     const auto x = load_vector<kElements>(x_rows + i * slice, own.of(v));
     const auto dy = load_vector<kElements>(dy_rows + i * slice, own.of(v));
-    const auto weight = load_vector<kElements>(weights, own.of(v));
-    return GradientTerms<kElements>(x, dy, weight, statistics.x, statistics.y);
+    stay_packed(weight[v]);
+    return GradientTerms<kElements>(x, dy, weight[v], statistics.x, statistics.y);
   };
   const auto send_sums = [&](int i, float2 statistics) {
     float2 c = make_float2(0.0f, 0.0f);
@@ -133,11 +114,11 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
     }
     c = warp_sum(c);
-    if (lane == 0) arrived[i].arrive_and_expect(blocks * sizeof c);
-    float2* const mine = &of_piece[i * pieces + piece];
+    if (member == 0 && lane == 0) arrived[i].arrive_and_expect(pieces * sizeof c);
+    float2* const mine = &of_piece[i * pieces + rank * kTeam + member];
     if (lane < blocks) remote_store_async(mine, lane, c, arrived[i]);
   };
-  const auto store_dx = [&](int i, float2 statistics) {
+  const auto store_dx = [&](int64_t row, int i, float2 statistics) {
     const float2 c = warp_sum(lane < pieces ? of_piece[i * pieces + lane] : float2{});
     const float rstd = statistics.y;
     const float scaled_c1 = c.x * inverse_cols * rstd;
@@ -150,85 +131,104 @@ __global__ void __launch_bounds__(kThreads, 1)
       for (int k = 0; k < kElements; ++k) {
         dx[k] = rstd * terms.wdy[k] - (terms.xhat[k] * scaled_c1 + scaled_c2);
       }
-      store(a.dx, (first_row + i) * a.cols + start + own.of(v), dx);
+      store(a.dx, row * a.cols + start + own.of(v), dx);
     }
   };
 
   unsigned parity = 0;  // of the shot
-  while (true) {
+  for (int64_t shot_start = first_row; shot_start < end_row; shot_start += shot_rows) {
+    const int rows = rows_from(shot_start);
+    if (shot_start > first_row && member == 0) request(shot_start, rows);
+    float2 of_lane = {};  // [6] mean and rstd of the team's row number `lane`
+    const int lane_row = team + lane * kTeams;
+    if (lane_row < rows) {
+      of_lane.x = kLayer ? a.mean[shot_start + lane_row] : 0.0f;
+      of_lane.y = a.rstd[shot_start + lane_row];
+    }
     const auto statistics_of = [&](int nth) {
       return make_float2(__shfl_sync(kFullMask, of_lane.x, nth),
                          __shfl_sync(kFullMask, of_lane.y, nth));
     };
-    const int team_rows = (min(rows_left, rows_of.shot) - team + teams - 1) / teams;
+    const int team_rows = (rows - team + kTeams - 1) / kTeams;
     for (int nth = 0; nth <= team_rows; ++nth) {  // [7] dx is a row behind the sums
-      const int i = team + nth * teams;
+      const int i = team + nth * kTeams;
       if (nth < team_rows) {
         full[i].wait(parity);
         send_sums(i, statistics_of(nth));
       }
       if (nth == 0) continue;
-      arrived[i - teams].wait_at_cluster_scope(parity);
-      store_dx(i - teams, statistics_of(nth - 1));
+      const int done = i - kTeams;
+      arrived[done].wait_at_cluster_scope(parity);
+      store_dx(shot_start + done, done, statistics_of(nth - 1));
     }
-    cluster_sync();  // [8]
-    rows_left -= rows_of.shot;
-    if (rows_left <= 0) break;
-    first_row += rows_of.shot;
     parity ^= 1;
-    if (member == 0) request();
-    of_lane = statistics_of_lane();
+    cluster_sync();  // [8]
   }
 
   if (a.dweight == nullptr) return;  // frozen parameters: nobody wants the sums
   const int64_t part = cluster * a.cols + start;
   auto* const of_teams = dynamic_shared<float>();  // [9]
-  auto* const dbias_of_teams = of_teams + teams * cols;
+  auto* const dbias_of_teams = of_teams + kTeams * cols;
   store_sums(own, dweight, of_teams + team * cols);
   if (kLayer) store_sums(own, dbias, dbias_of_teams + team * cols);
   __syncthreads();
-  add_rows(of_teams, teams, cols, sums.dweight + part);
-  if (kLayer) add_rows(dbias_of_teams, teams, cols, sums.dbias + part);
+  add_rows(of_teams, kTeams, cols, sums.dweight + part);
+  if (kLayer) add_rows(dbias_of_teams, kTeams, cols, sums.dbias + part);
 }
 
+/// How a row is cut: `cluster` blocks of `slice` columns, `team` warps for each slice.
+struct Cut {
+  int team, cluster, slice;
+};
+
 /// [10] Of the narrowest teams that hold a row, the smallest cluster.
-template <typename T>
-Cut cut_row(int64_t cols) {
-  constexpr int kElements = kVectorElements<T>;
-  constexpr int kWarpCols = kVectors * kWarpSize * kElements;
+Cut cut_row(int64_t vectors) {
+  constexpr int kWarpVectors = kWarpBytes / kVectorBytes;
   Cut cut{.team = 1, .cluster = kLeastCluster, .slice = 0};
-  while (cut.team < kMostTeam && cut.team * kMostCluster * kWarpCols < cols) cut.team *= 2;
-  while (cut.cluster < kMostCluster && cut.team * cut.cluster * kWarpCols < cols) cut.cluster *= 2;
-  cut.slice = static_cast<int>(blocks_for(cols / kElements, cut.cluster)) * kElements;
+  while (cut.team < kMostTeam && cut.team * kMostCluster * kWarpVectors < vectors) cut.team *= 2;
+  while (cut.cluster < kMostCluster && cut.team * cut.cluster * kWarpVectors < vectors)
+    cut.cluster *= 2;
+  cut.slice = static_cast<int>(blocks_for(vectors, cut.cluster));  // in vectors
   return cut;
 }
 
-template <Kind kKind, typename T, typename W>
-void run_kind(const BackwardArgs<T, W>& a) {
-  const auto kernel = layer_norm_backward<T, W, kKind>;
-  const Cut cut = cut_row<T>(a.cols);
-  // Of shared memory: each row's x, dy and sums of pieces, the weight, and in their place at the
-  // end the teams' sums.
-  const std::size_t room = max_shared_bytes() - (2 << 10);  // beside the barriers
-  const std::size_t row_bytes = 2 * cut.slice * sizeof(T) + cut.cluster * cut.team * sizeof(float2);
-  const std::size_t weight_bytes = cut.slice * sizeof(W);
-  const std::size_t sums_bytes = 2 * (kWarps / cut.team) * cut.slice * sizeof(float);
-  const auto most_rows = std::min<int64_t>((room - weight_bytes) / row_bytes, kMostRows);
+/// Of shared memory, what a block needs for a row: x, dy, and the sums of all its pieces.
+std::size_t row_bytes(const Cut& cut) {
+  return 2 * cut.slice * kVectorBytes + cut.cluster * cut.team * sizeof(float2);
+}
 
+/// Likewise for its teams' dweight and dbias at the end: two floats for each column of a slice.
+template <typename T>
+std::size_t sums_bytes(const Cut& cut) {
+  return 2 * (kWarps / cut.team) * cut.slice * kVectorElements<T> * sizeof(float);
+}
+
+template <Kind kKind, int kTeam, typename T, typename W>
+void launch_clusters(const BackwardArgs<T, W>& a, const Cut& cut) {
+  const auto kernel = layer_norm_backward<T, W, kKind, kTeam>;
+  const std::size_t room = max_shared_bytes() - (2 << 10);  // beside the barriers
+  const auto most_rows = std::min<int64_t>(room / row_bytes(cut), kMostRows);
   LaunchConfig config{0, kThreads, room, a.stream, unsigned(cut.cluster)};
-  const int64_t fit = sums_bytes <= room ? resident_clusters(kernel, config) : 0;
+  const int64_t fit = sums_bytes<T>(cut) <= room ? resident_clusters(kernel, config) : 0;
   if (fit == 0)
     throw std::runtime_error("bwd17: this GPU has no room for a cluster of " +
                              std::to_string(cut.cluster) + " blocks");
   const int64_t clusters = std::min(fit, a.rows);
   const int64_t shot_rows = std::min<int64_t>(blocks_for(a.rows, fit), most_rows);
   config.grid = static_cast<unsigned>(clusters * cut.cluster);
-  config.shared_bytes = std::max(shot_rows * row_bytes + weight_bytes, sums_bytes);
+  config.shared_bytes = std::max(shot_rows * row_bytes(cut), sums_bytes<T>(cut));
   const PartialSums sums = partial_sums(a, clusters);
-  const Rows rows{a.rows / fit, a.rows % fit, static_cast<int>(shot_rows)};
-  const float inverse_cols = 1.0f / static_cast<float>(a.cols);
-  launch(kernel, config, a, cut, rows, inverse_cols, sums);
+  const int slice = cut.slice * kVectorElements<T>;
+  launch(kernel, config, a, slice, static_cast<int>(shot_rows), sums);
   add_partial_sums<EarlyStart>(a, sums, clusters);
+}
+
+template <Kind kKind, typename T, typename W>
+void run_kind(const BackwardArgs<T, W>& a) {
+  const Cut cut = cut_row(a.cols / kVectorElements<T>);
+  if (cut.team == 1) return launch_clusters<kKind, 1>(a, cut);
+  if (cut.team == 2) return launch_clusters<kKind, 2>(a, cut);
+  launch_clusters<kKind, kMostTeam>(a, cut);
 }
 
 template <typename T, typename W>
@@ -252,8 +252,7 @@ const Registration registration{{
     .min_architecture = 90,
     .max_row_bytes = int64_t{kMostCluster} * kMostTeam * kWarpBytes,
     .max_row_bytes_because = "the warps of a cluster hold its sums",
-    .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
-                             run<__nv_bfloat16, float>},
+    .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>},
     .predicted_bytes = [](const Problem& p, const Gpu&) -> std::int64_t {
       return 3 * p.tensor_bytes() + parameter_bytes(p);
     },

@@ -75,8 +75,11 @@ TEST_CASE("each line of the dispatch's table names a chapter, says why, and is n
   for (const Choice& line : choices()) {
     rows.insert(rows.end(), {line.min_rows, std::min<std::int64_t>(line.max_rows, 1 << 20)});
     cols.insert(cols.end(), {line.min_cols, std::min<std::int64_t>(line.max_cols, 1 << 20)});
-    const std::int64_t row_bytes = (line.min_cols + 7) / 8 * 8 * 2;
-    rows.push_back(std::min<std::int64_t>(line.max_tensor_bytes / row_bytes, 1 << 20));
+    const std::int64_t least = (line.min_cols + 7) / 8 * 8;
+    for (const int bytes : {2, 4}) {
+      const std::int64_t most_rows = line.max_tensor_bytes / (least * bytes);
+      rows.push_back(std::min<std::int64_t>(most_rows, 1 << 20));
+    }
   }
   std::vector<std::int64_t> aligned;  // the first such width from there on, in every type
   for (const std::int64_t n : cols) aligned.push_back((n + 7) / 8 * 8);
