@@ -35,9 +35,9 @@
 // a parity says no more.
 //
 // bulk_load(to_shared, from_global, bytes, barrier). One thread asks, the copy engine works. Both
-// addresses and the size are multiples of 16. The bytes count for the barrier's phase when they are
-// there; who has waited for that sees them. An L2Policy may follow: lines that are EvictFirst are
-// the first that L2 gives up.
+// addresses and the size are multiples of 16. A place where a 32-byte sector begins is faster. The
+// bytes count for the barrier's phase when they are there; who has waited for that sees them. An
+// L2Policy may follow: lines that are EvictFirst are the first that L2 gives up.
 //
 // bulk_store(to_global, from_shared, bytes). By the same rules, but it completes in a group: a
 // thread commits what it has begun as one group, and wait_bulk_stores_read<n>() waits until all of
