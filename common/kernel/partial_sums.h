@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 
 #include "common/kernel/contract.h"
 #include "common/kernel/reduce.h"
@@ -48,7 +49,7 @@ struct SumOfVectors {
   static constexpr int kElements = 4, kLanes = 32, kGroups = 8;
   static constexpr int kAtOnce = 3;
 };
-/// Where there are both many columns and many parts.
+/// Where there are both many columns and many parts: rows that a block holds.
 struct SumOfManyVectors {
   static constexpr int kElements = 4, kLanes = 16, kGroups = 32;
   static constexpr int kAtOnce = 5;  // 32 · 5 is more than the 132 parts of a block an SM
@@ -138,13 +139,12 @@ void add_partial_sums(const BackwardArgs<T, W>& a, const PartialSums& sums, std:
            sums, static_cast<int>(parts), a.dweight, a.dbias, static_cast<unsigned>(a.cols));
   };
   constexpr std::int64_t kWide = 8192;  // columns: blocks of vectors for a whole GPU
-  constexpr std::int64_t kFewParts = SumOfVectors::kGroups * SumOfVectors::kAtOnce;
-  constexpr std::int64_t kManyParts = 3 * kFewParts;
   if constexpr (kMaxCols > kWide) {
+    constexpr bool kManyParts = kMaxCols <= 2 * kWide;  // each multiprocessor holds whole rows
+    using Cut = std::conditional_t<kManyParts, SumOfManyVectors, SumOfVectors>;
+    const bool few_parts = !kManyParts && parts <= Cut::kGroups * Cut::kAtOnce;
     const bool in_vectors = a.cols % 4 == 0 && at_16_bytes(a.dweight, a.dbias);
-    if (in_vectors && (a.cols > kWide || parts <= kFewParts)) {
-      return parts > kManyParts ? launch_sum(SumOfManyVectors{}) : launch_sum(SumOfVectors{});
-    }
+    if (in_vectors && (a.cols > kWide || few_parts)) return launch_sum(Cut{});
   }
   launch_sum(SumOfColumns{});
 }
