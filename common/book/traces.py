@@ -60,7 +60,7 @@ PROBLEMS = {
     "bwd14": Problem("--rows 72 --cols 64 --blocks 1 --dtype f16", shuffles_of=1, warps=2),  # teams of eight lanes
     "bwd15": Problem("--rows 24 --cols 257 --dtype bf16 --blocks 1", shuffles_of=1, warps=4),  # three steps
     "bwd16": Problem("--rows 40 --cols 64 --blocks 1 --residual same --prenorm", shuffles_of=1),  # bwd12, and dz
-    "bwd17": Problem("--rows 1057 --cols 64", shuffles_of=1),  # clusters of two blocks, two rows for a warp
+    "bwd17": Problem("--rows 1057 --cols 64", shuffles_of=1, warps=8),  # clusters of two, two rows for warp 0
 }
 
 

@@ -269,7 +269,7 @@ def test_the_controls_change_the_chart_and_the_address(view):
 
 def test_the_peers_can_be_left_out(view):
     view.open()
-    assert len(view.run("return document.querySelectorAll('.lnc-contender')")) == 5
+    assert len(view.run("return document.querySelectorAll('.lnc-contender')")) == 6
     view.find(".lnc-check input").click()
     assert not view.run("return document.querySelectorAll('.lnc-contender').length")
     assert "peer" not in view.text(".lnc-said")
