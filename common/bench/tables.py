@@ -308,7 +308,7 @@ def measured(book, chapter):
     problems = [PROGRESSION, *(p for p in SWEEP if p.cols in SHOWN_WIDTHS), *LARGE]
     problems += [p for p in WIDE if book.find(chapter, p)]  # the first chapters are not measured there
     if not any(book.find(chapter, p) for p in problems[1:]):
-        problems = [PROGRESSION]  # it is for small tensors
+        problems = [PROGRESSION]  # measured on none of the large ones
     if chapter.road == NARROW_ROAD:
         problems = list(NARROW)
     if chapter.road == UNALIGNED_ROAD:

@@ -35,7 +35,7 @@
 // a parity says no more.
 //
 // bulk_load(to_shared, from_global, bytes, barrier). One thread asks, the copy engine works. Both
-// addresses and the size are multiples of 16. A place where a 32-byte sector begins is faster. The
+// addresses and the size are multiples of 16; a multiple of 32 in shared memory is faster. The
 // bytes count for the barrier's phase when they are there; who has waited for that sees them. An
 // L2Policy may follow: lines that are EvictFirst are the first that L2 gives up.
 //
