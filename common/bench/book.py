@@ -16,9 +16,15 @@ A row is one chapter (or peer) on one problem:
     operator_bytes, predicted_bytes             what must move; what the chapter predicts
     device, emulated            emulated: the SIMT machine's time, which no GPU's stands beside
 
-Of training, a row is one model with one norm: norm ("torch", "ours"), order, kind, dtype, losses, last
-(the mean loss of the last tenth of the steps), model (a phrase), and what measurements.py explains: entropy,
-distance, noise, agrees, step_us, graph_us, peak_bytes.
+Of training, a row is one model with one norm and all seeds of a run: norm ("torch", "torch, reordered", "ours"),
+order, kind, dtype, model (a phrase), seeds (how many), last and entropy (means over them), step_us, graph_us,
+peak_bytes (None where nobody measured), and, as seeds.py explains,
+
+    differences                 last losses less torch's of the same seed, one a seed
+    difference, margin          their mean, and half its 95 % interval
+    most                        the largest of them, without its sign
+    rounding                    `most` of torch reordered: as far as a mean may be from torch's and agree
+    agrees                      whether it does; None of torch itself
 """
 
 import os
@@ -28,6 +34,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import measurements
+import seeds
 from catalogue import CATALOGUE, load_catalogue
 from chapter_map import ChapterMap
 from measurements import (MISSING, MODEL, PROGRESSION, ROOT, WIDTHS, DataError, Measurements, MissingData, gbps,
@@ -58,6 +65,7 @@ TIMES = ("median_us", "p10_us", "p90_us")
 
 # In training: what the norms and their kinds are called.
 NORMS = {"chapters": "ours", "chapters-memory-efficient": "ours, memory-efficient"}
+REORDERED = "torch, reordered"
 KINDS = {"layer": "layer norm", "rms": "RMS norm"}
 
 
@@ -219,16 +227,11 @@ class Book:
         return rows
 
     def training_rows(self, kind="layer"):
-        """A model's training with each norm: of each type the newest run that has torch's three
-        orders and one more, if it has the device and the model of the newest of all."""
-        runs = {}
-        for record in self.training.records:
-            if record["kind"] == kind:
-                runs.setdefault((record["dtype"], record.get("run")), []).append(record)
-        runs = {key: own for key, own in runs.items() if is_whole(own)}
-        alike = {dtype: own for (dtype, _), own in runs.items()
-                 if setting_of(own) == setting_of([*runs.values()][-1])}
-        return [training_row(record, own) for own in alike.values() for record in own]
+        """A model's training with each norm: of each type the newest whole run (seeds.is_whole), if it has
+        the device and the model of the newest of all."""
+        runs = [run for run in whole_runs(self.training.records) if run[0]["kind"] == kind]
+        alike = {run[0]["dtype"]: run for run in runs if setting_of(run) == setting_of(runs[-1])}
+        return [row for run in alike.values() for row in training_rows(run)]
 
     def missing(self, direction, problems=(PROGRESSION,)):
         """The ids of the chapters without a right record on any of these problems."""
@@ -324,27 +327,42 @@ def tools_of(records):
     return f"{' and '.join(dates)}, {', '.join(found) or 'versions unknown'}"
 
 
-def is_whole(run):
-    """What tells torch's noise, and a norm to hold against it, of one type."""
-    return len([record for record in run if record["training"] == "torch"]) > 2 and any("noise" in r for r in run)
+def whole_runs(records):
+    """[the records of one run, of one kind and type] of gpt_training.py, the newest run last."""
+    runs = {}
+    for record in records:
+        runs.setdefault((record["kind"], record["dtype"], record.get("run")), []).append(record)
+    return [run for run in runs.values() if seeds.is_whole(run)]
 
 
 def setting_of(records):
     """What trainings shown together share: device, model, steps."""
-    return (records[0].get("device"), len(records[0]["losses"]), *(records[0][key] for key in MODEL))
+    return (records[0].get("device"), *(records[0][key] for key in MODEL))
 
 
-def training_row(record, run):
-    losses = record["losses"]
-    last = losses[-len(losses) // 10:]
+def training_rows(run):
+    """A row for each norm of a whole run."""
+    lasts = seeds.last_losses(run)
+    rounding = seeds.difference(lasts, seeds.REORDERED)
+    return [training_row([record for record in run if (record["training"], record["order"]) == name],
+                         lasts, seeds.difference(lasts, name), rounding) for name in lasts]
+
+
+def training_row(records, lasts, away, rounding):
+    """`records`: of one norm, the first seed's first; `away`: its Difference."""
+    first = records[0]
+    name = first["training"], first["order"]
+    own = list(lasts[name].values())
+    entropies = [record["entropy"] for record in records if record.get("entropy") is not None]
     phrase = "{steps} steps of {batch} × {context} symbols, {layers} layers of width {width}"
-    return {**record, "norm": NORMS.get(record["training"], record["training"]),
-            "last": None if None in last else sum(last) / len(last),
-            "noise": next(other["noise"] for other in run if "noise" in other),
-            "agrees": record.get("agrees", True), "step_us": record.get("step_us"),
-            "graph_us": record.get("graph_us"), "peak_bytes": record.get("peak_bytes"),
-            "model": phrase.format(steps=len(losses), **record),
-            "device": record.get("device", ""), "emulated": False}
+    told = {key: value for key, value in first.items() if key not in ("losses", "seed")}
+    return {**told, "norm": REORDERED if name == seeds.REORDERED else NORMS.get(name[0], name[0]),
+            "seeds": len(own), "last": None if None in own else sum(own) / len(own),
+            "entropy": sum(entropies) / len(entropies) if entropies else None,
+            "differences": away.seeds, "difference": away.mean, "margin": away.margin, "most": away.most,
+            "rounding": rounding.most, "agrees": seeds.agrees(away, rounding) if name[0] != "torch" else None,
+            **{key: first.get(key) for key in ("step_us", "graph_us", "peak_bytes")},
+            "model": phrase.format(**first), "device": first.get("device", ""), "emulated": False}
 
 
 def skipped_in(data):
@@ -454,13 +472,13 @@ def find_peers(root, measured, device, local):
 
 
 def find_training(root, local):
-    """`local`: the reader's own, if they hold a GPU's training with torch's noise; else the committed."""
+    """`local`: the reader's own, if they hold a GPU's whole training; else the committed."""
     def load(path):
         return load_if_there(lambda path: measurements.load_training(path, backend="cuda"), path, Measurements(path))
 
     if local and (root / LOCAL_TRAINING).exists():
         found = load(root / LOCAL_TRAINING)
-        if any("noise" in record for record in found.records):
+        if whole_runs(found.records):
             return found
         print(f"{LOCAL_TRAINING} holds no whole training on a GPU, so {TRAINING} is shown", file=sys.stderr)
     return load(root / TRAINING)

@@ -31,13 +31,17 @@ is a table of everything:
                                 kernels of their own, one after another
 
 What gpt_training.py appends is read by load_training: a model's training with the norms that
-`training` names, and
+`training` names and one seed, and
 
-    losses, entropy             of each step (null where not finite), and the least that a model can reach
-    order                       of a batch's sums: "as it is", or changed, to see what rounding does
-    distance, noise, agrees     from torch's losses; what torch's own differ by; whether that explains it
-    step_us, graph_us           the median step, as it is and as one CUDA graph; of a GPU only
+    seed, steps                 of the first weights and the text; how many steps
+    order                       of each batch's sequences: "as it is", or "reversed", to see what rounding does
+    entropy                     of the text: the least loss that a model can reach
+    last                        mean loss of the last tenth of the steps; null where one is not finite
+    losses                      of each step, likewise; of the first seed only
+    step_us, graph_us           the median step, as it is and in a CUDA graph; of a GPU and the first seed only
     peak_bytes                  the most memory in use, likewise
+
+How far two trainings are apart stands in no record: seeds.py computes it from their last losses.
 
 A line of another schema is skipped, counted and named: it is never guessed what its fields mean.
 """
@@ -185,9 +189,8 @@ GROUPS = tuple(dict.fromkeys(problem.shape for problem in SETS["groups"]))  # ea
 NUMBERS = ("median_us", "p10_us", "p90_us", "samples", "cycles", "operator_bytes", "predicted_bytes", "roof_us",
            "roof_bytes", "parts_us", "parts_bytes")
 ERRORS = ("max_abs_err", "rel_err")  # null where nothing could be compared
-TRAINING_NUMBERS = ("entropy", "distance", "noise", "step_us", "graph_us", "peak_bytes")
-AGREES = 3  # times torch's own noise: so far from torch's losses others agree with them
-MODEL = ("width", "layers", "batch", "context")  # of a model in training
+TRAINING_NUMBERS = ("last", "entropy", "step_us", "graph_us", "peak_bytes")
+MODEL = ("steps", "width", "layers", "batch", "context")  # of a model in training
 
 
 @dataclass
@@ -241,7 +244,7 @@ def load_training(path, backend=None):
     """Reads a file of gpt_training.py as load() does, but keeps every run: only the losses of one
     run can be held against each other."""
     def identity(record):
-        return tuple(record.get(key) for key in ("run", "kind", "dtype", "training", "order"))
+        return tuple(record.get(key) for key in ("run", "kind", "dtype", "training", "order", "seed"))
 
     command = f"python3 common/bench/gpt_training.py --json {path}"
     return read(Path(path), parse_training, identity, backend, command)
@@ -330,11 +333,11 @@ def parse(entry):
 
 def parse_training(entry):
     """The same for a file of gpt_training.py."""
-    losses = entry.get("losses")
+    losses = entry.get("losses", [])
     named = all(isinstance(entry.get(key), str) for key in ("training", "order", "kind", "dtype"))
-    shaped = all(type(entry.get(size)) is int for size in MODEL) and isinstance(losses, list) and losses
-    numeric = shaped and all(type(value) in (int, float, type(None)) for value in
-                             [*losses, *(entry.get(key) for key in TRAINING_NUMBERS)])
+    shaped = all(type(entry.get(size)) is int for size in ("seed", *MODEL)) and isinstance(losses, list)
+    numeric = shaped and "last" in entry and all(type(value) in (int, float, type(None)) for value in
+                                                 [*losses, *(entry.get(key) for key in TRAINING_NUMBERS)])
     return entry if named and numeric else None
 
 

@@ -12,7 +12,7 @@ import itertools
 import json
 import re
 import textwrap
-from math import ceil, log2, nan
+from math import ceil, log2
 
 from book import KINDS, provenance
 from chapter_map import MAIN
@@ -616,109 +616,69 @@ def widths_words(rows):
 
 # --- Training ---
 
-# Torch's curve lies under the others.
-TRAINED = {"torch": {"color": "#bbbbbb", "linewidth": 5.0},
-           "torch.compile": {"color": "black", "linestyle": ":", "linewidth": 1.6},
-           "ours": {"color": COLOURS["fwd"], "linewidth": 2.0},
-           "ours, memory-efficient": {"color": "#D55E00", "linestyle": (0, (4, 2)), "linewidth": 1.6}}
-REORDERED = {"color": "#777777", "linewidth": 0.8}  # torch with its sums in another order
+TRAINED = {"torch, reordered": ASIDE, "torch.compile": "black", "enable()": "#56B4E9", "ours": COLOURS["fwd"],
+           "ours, memory-efficient": "#D55E00"}  # the colour of a norm's dots
+ROUNDED = "#dddddd"  # as far as another order of its sums takes torch
 
 
-@drawing("training (`make library && python3 common/bench/gpt_training.py` writes one)")
+@drawing("training with several seeds (`make library && python3 common/bench/gpt_training.py` writes one)")
 def training(rows):
-    """Of each type above the losses of a model with each norm, below how far they are from torch's, beside torch's
-    own with its sums over the batch in another order."""
-    types = by(rows, lambda row: row["dtype"])
-    width = max(1, len(rows[0]["losses"]) // 30)
-    figure, panels = readme_figure(1.0 + 3.9 * len(types), rows, agreement(rows), training_words(rows),
-                                   problem=f"{rows[0]['model']}, {KINDS[rows[0]['kind']]},", panels=(2 * len(types), 1),
-                                   sharex=True, gridspec_kw={"height_ratios": [1.3, 2.2] * len(types)})
-    for above, below, (dtype, own) in zip(panels[::2, 0], panels[1::2, 0], types.items()):
-        draw_losses(above, own)
-        draw_differences(below, own, width)
-        above.set_title(dtype)
-    for below in panels[3::2, 0]:
-        share_y(panels[1, 0], below)
-    for above, below, own in zip(panels[::2, 0], panels[1::2, 0], types.values()):
-        for axes in (above, below):
-            axes.set_xlim(1, len(own[0]["losses"]))
-            axes.grid(which="major")
-        lasts = [row["last"] for row in own if row["last"] is not None]
-        ends = [(lasts[0], f"{number(min(lasts), 3)} to {number(max(lasts), 3)}", "black")] if lasts else []
-        if own[0].get("entropy"):
-            ends.append((own[0]["entropy"], f"{number(own[0]['entropy'], 3)}, the least", "black"))
-        label_ends(above, ends, 0.9, WORDS)
-        label_ends(below, ends_of_differences(below), 1.8, WORDS, lines=2)
-    panels[-1, 0].set_xlabel("step", fontsize=WORDS)
+    """Of each type and norm a dot for each seed: the last loss less torch's of the same seed; their mean and its 95 %
+    interval; and a band as wide as what the order of its sums does to torch."""
+    types = by([row for row in rows if row["norm"] != "torch"], lambda row: row["dtype"])
+    sizes = [len(own) + 1 for own in types.values()]
+    figure, panels = readme_figure(1.5 + 0.42 * sum(sizes), rows, agreement(rows), training_words(rows),
+                                   problem=f"{rows[0]['model']}, {KINDS[rows[0]['kind']]},", panels=(len(types), 1),
+                                   sharex=True, gridspec_kw={"height_ratios": sizes})
+    for axes, (dtype, own) in zip(panels[:, 0], types.items()):
+        draw_differences(axes, own)
+        axes.set_title(f"{dtype}, {own[0]['seeds']} seeds")
+    panels[-1, 0].locator_params(axis="x", nbins=6)
+    panels[-1, 0].set_xlabel("last loss less torch's of the same seed\n"
+                             "dot: a seed; bar: their mean and its 95 % interval\n"
+                             "grey: as far as another order of its sums takes torch", fontsize=WORDS)
     return figure
 
 
-def share_y(axes, other):
-    low, high = (choose(ends) for choose, ends in zip((min, max), zip(axes.get_ylim(), other.get_ylim())))
-    axes.set_ylim(low, high)
-    other.sharey(axes)
-
-
-def draw_losses(axes, rows):
-    steps = range(1, len(rows[0]["losses"]) + 1)
-    for row in rows:
-        if row["order"] == "as it is":
-            axes.plot(steps, [nan if loss is None else loss for loss in row["losses"]], label=row["norm"],
-                      **TRAINED.get(row["norm"], {}))
-    if rows[0].get("entropy"):
-        axes.axhline(rows[0]["entropy"], color="black", linewidth=0.8, label="the text's entropy, the least possible")
-    axes.set_ylabel("loss", fontsize=WORDS)
-
-
-def draw_differences(axes, rows, width):
-    """Each curve less torch's; a band between the lowest and the highest of torch's own."""
-    steps = range(1, len(rows[0]["losses"]) + 1)
-    torch = next(row["losses"] for row in rows if row["norm"] == "torch" and row["order"] == "as it is")
-    drawn = [(row, differences(row["losses"], torch, width)) for row in rows if row["losses"] is not torch]
-    own = [values for row, values in drawn if row["norm"] == "torch"]
-    axes.fill_between(steps, *([choose(0, *step) for step in zip(*own)] for choose in (min, max)), color="#dddddd",
-                      linewidth=0)
-    axes.axhline(0, color=TRAINED["torch"]["color"], linewidth=2)
-    for row, values in drawn:
-        reordered = row["norm"] == "torch"
-        axes.plot(steps, values, label=f"torch, sums {row['order']}" if reordered else row["norm"],
-                  **(REORDERED if reordered else TRAINED.get(row["norm"], {})))
-    axes.set_ylabel(f"loss less torch's,\nmean of {width} steps", fontsize=WORDS)
-
-
-def ends_of_differences(axes):
-    """What label_ends() takes: each curve's last number."""
-    ends = []
-    for line in axes.lines[1:]:
-        numbers = [value for value in line.get_ydata() if value == value]
-        if numbers:
-            ends.append((numbers[-1], textwrap.fill(line.get_label(), 16), line.get_color()))
-    return ends
+def draw_differences(axes, rows):
+    if rows[0]["rounding"] is not None:
+        axes.axvspan(-rows[0]["rounding"], rows[0]["rounding"], color=ROUNDED, linewidth=0)
+    axes.axvline(0, color="black", linewidth=0.8)
+    for at, row in enumerate(rows):
+        dots = [value for value in row["differences"] if value is not None]
+        axes.plot(dots, [at - 0.14] * len(dots), "o", markersize=5.5, markeredgecolor="white", markeredgewidth=0.6,
+                  color=TRAINED.get(row["norm"], "black"), label=row["norm"])
+        if row["difference"] is not None:
+            axes.errorbar(row["difference"], at + 0.2, xerr=row["margin"], fmt="|", markersize=9, capsize=2.5,
+                          color="black", elinewidth=1.2, markeredgewidth=1.6)
+    axes.set_yticks(range(len(rows)), [row["norm"] for row in rows], fontsize=WORDS)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="x", which="major")
 
 
 def agreement(rows):
-    """How near ours are to torch, which are farther from it than torch is from itself, and which have no losses."""
-    ratios = {f"{row['norm']} ({row['dtype']})": row["distance"] / row["noise"] for row in rows
-              if row["norm"].startswith("ours") and row["noise"] and row["distance"] is not None}
-    beyond = [f"{name}, {ratio:.2f} times" for name, ratio in ratios.items() if ratio > 1]
-    lost = [f"{row['norm']} ({row['dtype']})" for row in rows if None in row["losses"]]
-    texts = [f"Ours differ from torch's losses by {min(ratios.values()):.2f} to {max(ratios.values()):.2f} of its "
-             "own noise" if ratios else "Ours did not train here"]
-    texts += [f"Farther than that noise: {'; '.join(beyond)}"] if beyond else []
+    """Of each type how far the norms' means are from torch, and how far rounding takes it; then whose are farther,
+    and which have no losses."""
+    texts = []
+    for dtype, own in by(rows, lambda row: row["dtype"]).items():
+        means = [row for row in own if row["agrees"] is not None and row["difference"] is not None]
+        if means and own[0]["rounding"] is not None:
+            most = max(means, key=lambda row: abs(row["difference"]))
+            texts.append(f"With {dtype} a norm moves the mean last loss of {most['seeds']} seeds by at most "
+                         f"{abs(most['difference']):.2g} ({most['norm']}); another order of torch's sums moves one "
+                         f"seed's by up to {most['rounding']:.2g}")
+    beyond = [f"{row['norm']} ({row['dtype']})" for row in rows
+              if row["agrees"] is False and row["difference"] is not None]
+    lost = [f"{row['norm']} ({row['dtype']})" for row in rows if row["last"] is None]
+    texts += [f"Farther than that: {'; '.join(beyond)}"] if beyond else []
     texts += [f"Losses that are no numbers: {'; '.join(lost)}"] if lost else []
     return "\n".join(texts)
 
 
 def training_words(rows):
     """The alternative text of training()."""
-    norms = list(dict.fromkeys(row["norm"] for row in rows))
-    return (f"Loss curves of {'; '.join(norms)} with {' and '.join(dict.fromkeys(row['dtype'] for row in rows))}, and "
-            "how far each is from torch's, beside torch's own with its sums in another order. "
+    norms = list(dict.fromkeys(row["norm"] for row in rows if row["norm"] != "torch"))
+    return (f"The last loss of a model with {'; '.join(norms)}, less torch's of the same seed, as a dot for each seed, "
+            f"with {' and '.join(dict.fromkeys(row['dtype'] for row in rows))}. "
             f"{'. '.join(agreement(rows).splitlines())}.")
-
-
-def differences(one, other, width):
-    """The mean of one curve less the other, over the `width` steps up to each."""
-    less = [nan if None in (a, b) else a - b for a, b in zip(one, other)]
-    windows = [less[max(0, i + 1 - width):i + 1] for i in range(len(less))]
-    return [sum(own) / len(own) for own in windows]

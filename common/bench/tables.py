@@ -647,30 +647,38 @@ def against(book, kind):
 
 def training(book, file):
     """A GPT's training with each norm, of each type and kind, and the figure of layer norm's."""
-    shown = [row for kind in KINDS for row in book.training_rows(kind) if row["order"] == "as it is"]
+    shown = [row for kind in KINDS for row in book.training_rows(kind)]
     if not shown:
         return ["Not measured yet."]
-    headers = ["type", "norm", "last loss", "from torch", "torch's noise", "step, ms", "in a graph, ms",
+    headers = ["type", "norm", "seeds", "last loss", "less torch's, 95 %", "most of a seed", "step, ms", "in a graph, ms",
                "peak, MB"]
     types = [row["dtype"] + ("" if row["kind"] == "layer" else f", {KINDS[row['kind']]}") for row in shown]
-    rows = [[name, row["norm"],
-             number(row["last"], 5), MISSING if row["norm"] == "torch" else small(row["distance"]),
-             small(row["noise"]), *(number(row[time] and row[time] / 1e3) for time in ("step_us", "graph_us")),
+    rows = [[name, row["norm"], str(row["seeds"]), number(row["last"], 5), *away_cells(row),
+             *(number(row[time] and row[time] / 1e3) for time in ("step_us", "graph_us")),
              number(row["peak_bytes"] and row["peak_bytes"] / 1e6)] for name, row in zip(types, shown)]
-    beyond = "; ".join(f"{row['norm']}, {name}" for name, row in zip(types, shown)
-                       if row["distance"] is not None and row["distance"] > row["noise"])
+    beyond = "; ".join(f"{row['norm']}, {name}" for name, row in zip(types, shown) if row["agrees"] is False)
     models = "; ".join(dict.fromkeys(row["model"] for row in shown))
-    text = (f"A GPT, with layer norm where nothing else is said: {models}. Last loss: the mean over the last tenth of "
-            f"the steps; the text's entropy, the least that a model can reach, is {number(shown[0].get('entropy'))}. "
-            "From torch: the root mean square, over the steps, of the difference from torch's loss. Torch's noise: the "
-            "same of torch from itself, its sums over the batch in another order: the most of three pairs of runs. "
-            f"{f'Farther from torch than that: {beyond}. ' * bool(beyond)}"
-            "Each norm trained once, which does not tell whether a difference is the norm's or the rounding's. A step is the median one; in a graph, the step as one CUDA graph, for which the host launches nothing "
-            f"else. {provenance(shown)}.")
+    text = (f"A GPT, with layer norm where nothing else is said: {models}. A seed makes its first weights and draws its "
+            "text. Last loss: the mean over the last tenth of the steps, and over the seeds; the text's entropy, the "
+            f"least that a model can reach, is {number(shown[0]['entropy'])}. Less torch's: the mean over the seeds of "
+            "the difference from torch with the same seed, and its 95 % interval. Most of a seed: the largest such "
+            "difference. Torch, reordered: torch with the sequences of each batch in reverse order, which changes "
+            "nothing but the order of its sums. A norm agrees with torch if its mean is no farther from zero than the "
+            f"most of torch, reordered. {f'These do not: {beyond}' if beyond else 'All do'}. A step is the median one of "
+            "the first seed: in eager mode, and in a CUDA graph, for which the host launches nothing else; the peak is "
+            f"the eager step's. {provenance(shown)}.")
     figure = Path(os.path.relpath(book.root / FIGURES / "training.svg", file.parent)).as_posix()
     drawn = [row for row in shown if row["kind"] == "layer"]
     image = ["", f"![{plots.training_words(drawn)}]({figure})"] if drawn else []
     return [*markdown(headers, rows, left=(0, 1)), "", text, *image]
+
+
+def away_cells(row):
+    """A norm's mean difference from torch with its interval, and the largest of a seed."""
+    if row["norm"] == "torch" or row["difference"] is None:
+        return [MISSING, MISSING]
+    sign = "+" if row["difference"] > 0 else "−" if row["difference"] < 0 else ""
+    return [f"{sign}{small(abs(row['difference']))} ± {small(row['margin'])}", small(row["most"])]
 
 
 def host_records(root, what):

@@ -258,22 +258,29 @@ class Choose(unittest.TestCase):
         return self.choose()
 
     def test_training_rows(self):
-        chosen, err = self.train(book.TRAINING, *training("bf16"), *training("f32"))
+        chosen, err = self.train(book.TRAINING, *training("bf16"), *training("f32", seeds=4))
         rows = chosen.training_rows()
         self.assertEqual([row["norm"] for row in rows[:6]],
-                         ["torch"] * 3 + ["torch.compile", "ours", "ours, memory-efficient"])
-        self.assertEqual(([row["noise"] for row in rows[::6]], len(rows), err), ([3e-3, 2e-5], 12, ""))
-        self.assertAlmostEqual(rows[0]["last"], sum(rows[0]["losses"][54:]) / 6)
+                         ["torch", "torch, reordered", "torch.compile", "enable()", "ours", "ours, memory-efficient"])
+        self.assertEqual(([row["seeds"] for row in rows], err), ([3] * 6 + [4] * 6, ""))
+        lasts = [run["last"] for run in training("bf16") if run["training"] == "torch"]
+        self.assertAlmostEqual(rows[0]["last"], sum(lasts[::2]) / 3)
+        self.assertEqual((rows[0]["agrees"], rows[0]["differences"], rows[4]["agrees"]), (None, [0, 0, 0], True))
+        away = [reordered - torch for torch, reordered in zip(lasts[::2], lasts[1::2])]
+        self.assertEqual(rows[1]["differences"], away)
+        self.assertEqual({row["rounding"] for row in rows[:6]}, {max(map(abs, away))})
+        self.assertAlmostEqual(rows[0]["entropy"], 1.82)
+        self.assertNotIn("losses", rows[0])
         self.assertEqual(chosen.training_rows("rms"), [])
 
     def test_of_two_trainings_the_newest_whole_one_counts(self):
         def run(number):
-            return training("bf16", step_us=float(number), run=str(number))
+            return training("bf16", run=str(number), step_us=float(number))
 
-        for cut, step in (([], 2.0), (run(3)[:3], 2.0), (run(3), 3.0)):
+        for cut, step, seeds in (([], 2.0, 3), (run(3)[:11], 2.0, 3), (run(3)[:12], 3.0, 2), (run(3)[:14], 3.0, 2)):
             runs = [*run(1), *run(2)]
             rows = self.train(book.TRAINING, *runs, *cut)[0].training_rows()
-            self.assertEqual(([row["step_us"] for row in rows]), [step] * 6)
+            self.assertEqual([(row["step_us"], row["seeds"]) for row in rows], [(step, seeds)] * 6)
 
     def test_trainings_of_another_model_or_device_stand_apart(self):
         for other in ({"width": 64}, {"device": "GPU"}, {"steps": 20}):
@@ -285,16 +292,21 @@ class Choose(unittest.TestCase):
         chosen, _ = self.train(book.LOCAL_TRAINING, *training("bf16", device="GPU"))
         self.assertEqual({row["device"] for row in chosen.training_rows()}, {"GPU"})
         self.assertEqual({row["device"] for row in book.open_book(self.root).training_rows()}, {DEVICE})
-        for entries in (training("bf16", **EMULATED), training("bf16")[:3], ()):
+        for entries in (training("bf16", **EMULATED), training("bf16", seeds=1), ()):
             chosen, err = self.train(book.LOCAL_TRAINING, *entries)
             self.assertEqual({row["device"] for row in chosen.training_rows()}, {DEVICE})
             self.assertIn("local_training.jsonl holds no whole training on a GPU", err)
 
     def test_a_training_cut_short_is_skipped_counted_and_said(self):
-        broken = ['{"schema": 2, "training": "torch"}\n', "[]\n", json.dumps({**training("f32")[0], "losses": ["low"]}) + "\n"]
+        torch = training("f32")[0]
+        broken = [json.dumps(entry) + "\n" for entry in (
+            {"schema": 2, "training": "torch"}, [], {**torch, "losses": ["low"]}, {**torch, "last": "low"},
+            {key: value for key, value in torch.items() if key != "last"},
+            {key: value for key, value in torch.items() if key != "seed"})]
         whole = jsonl(*training("bf16"))
         self.write(book.TRAINING, whole[:-40] + "\n" + "".join(broken))
         chosen, err = self.choose()
-        self.assertEqual([row["norm"] for row in chosen.training_rows()][3:], ["torch.compile", "ours"])
-        self.assertIn("training_h100.jsonl: skipped 4 lines", err)
-        self.assertIn("\nSkipped in it: 4 lines that could not be read.", chosen.about_training())
+        self.assertEqual([(row["norm"], row["seeds"]) for row in chosen.training_rows()][4:],
+                         [("ours", 2), ("ours, memory-efficient", 2)])
+        self.assertIn("training_h100.jsonl: skipped 7 lines", err)
+        self.assertIn("\nSkipped in it: 7 lines that could not be read.", chosen.about_training())

@@ -209,34 +209,48 @@ def train(*entries):
     return plots.training(book.training_rows())
 
 
-def test_training_shows_each_norm_and_how_far_it_is_from_torch():
-    figure = train(*training("bf16"))
-    above, below = figure.axes
-    names = ["torch", "torch.compile", "ours", "ours, memory-efficient"]
-    assert [line.get_label() for line in above.lines[:-1]] == names
-    assert [line.get_label() for line in below.lines[1:]] == ["torch, sums reversed", "torch, sums in halves", *names[1:]]
-    assert {"torch, sums in\nhalves", "ours", "ours, memory-\nefficient"} <= {text for text, _ in texts_of(figure)}
+NORMS = ["torch, reordered", "torch.compile", "enable()", "ours", "ours, memory-efficient"]
 
 
-def test_a_difference_is_the_mean_of_some_steps_and_has_a_sign():
-    assert plots.differences([1.0, 2.0, 3.0], [2.0, 2.0, 2.0], 2) == [-1.0, -0.5, 0.5]
+def test_training_has_a_dot_for_each_seed_and_the_mean_of_them():
+    runs = training("bf16", seeds=4)
+    figure = train(*runs, *training("f32"))
+    check_words("training", figure)
+    assert [axes.get_title("left") for axes in figure.axes] == ["bf16, 4 seeds", "f32, 3 seeds"]
+    dots = {line.get_label(): line for line in figure.axes[0].lines if line.get_label() in NORMS}
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == list(dots) == NORMS
+    found = {(run["training"], run["order"], run["seed"]): run["last"] for run in runs}
+    for norm, name in (("torch, reordered", ("torch", "reversed")), ("ours", ("chapters", "as it is"))):
+        away = [found[(*name, seed)] - found["torch", "as it is", seed] for seed in range(1, 5)]
+        assert list(dots[norm].get_xdata()) == pytest.approx(away)
+        bar = figure.axes[0].containers[NORMS.index(norm)]
+        assert bar.lines[0].get_xdata() == pytest.approx([sum(away) / 4])
+    band = figure.axes[0].patches[0]
+    assert band.get_x() + band.get_width() == pytest.approx(max(map(abs, dots[NORMS[0]].get_xdata())))
 
 
-def test_who_is_farther_from_torch_than_its_own_noise_is_named():
+def test_who_is_farther_from_torch_than_reordering_takes_it_is_named():
     runs = training("bf16")
-    runs[-2] |= {"distance": 1.4 * runs[-2]["noise"]}
+    assert "Farther" not in train(*runs).get_suptitle()
+    for run in runs:
+        if run["training"] == "chapters":
+            run["last"] += 0.1
     figure = train(*runs)
-    assert "Farther than that noise: ours (bf16), 1.40 times\n" in figure.get_suptitle()
+    assert "Farther than that: ours (bf16)\n" in figure.get_suptitle()
+    assert "Farther than that: ours (bf16)." in figure.get_label()
     check_words("training", figure)
 
 
 def test_losses_that_are_no_numbers_leave_a_gap_and_are_named():
-    runs = training("f32", steps=4) + training("bf16", steps=4)
-    runs[-1] |= {"losses": [4.0, 3.0, None, None], "distance": None}
+    runs = training("f32") + training("bf16")
+    runs[-1]["last"] = None
     figure = train(*runs)
     check_words("training", figure)
-    assert sum(y == y for y in figure.axes[2].lines[3].get_ydata()) == 2
+    dots = {line.get_label(): line for line in figure.axes[1].lines}
+    assert [len(dots[norm].get_xdata()) for norm in NORMS[-2:]] == [3, 2]
     assert "Losses that are no numbers: ours, memory-efficient (bf16)\n" in figure.get_suptitle()
+    runs[-6]["last"] = None  # torch's own, without which nothing is compared
+    check_words("training", train(*runs))
 
 
 def test_labels_are_moved_apart_as_little_as_possible():
