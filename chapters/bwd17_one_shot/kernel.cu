@@ -92,6 +92,16 @@ __global__ void __launch_bounds__(kThreads)
     const bool given = a.weight != nullptr && own.has(v);
     weight[v] = load_if<kElements>(given, a.weight, start + own.of(v), 1.0f);
   }
+  const int lane_row = team + lane * kTeams;
+  const auto statistics_from = [&](int64_t shot_start) {  // [6] of the lane's row of a shot
+    float2 statistics = {};
+    if (lane_row < rows_from(shot_start)) {
+      statistics.x = kLayer ? a.mean[shot_start + lane_row] : 0.0f;
+      statistics.y = a.rstd[shot_start + lane_row];
+    }
+    return statistics;
+  };
+  float2 of_lane = statistics_from(first_row);
   cluster_wait();
 
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
@@ -138,12 +148,9 @@ __global__ void __launch_bounds__(kThreads)
   unsigned parity = 0;  // of the shot
   for (int64_t shot_start = first_row; shot_start < end_row; shot_start += shot_rows) {
     const int rows = rows_from(shot_start);
-    if (shot_start > first_row && member == 0) request(shot_start, rows);
-    float2 of_lane = {};  // [6] mean and rstd of the team's row number `lane`
-    const int lane_row = team + lane * kTeams;
-    if (lane_row < rows) {
-      of_lane.x = kLayer ? a.mean[shot_start + lane_row] : 0.0f;
-      of_lane.y = a.rstd[shot_start + lane_row];
+    if (shot_start > first_row) {
+      if (member == 0) request(shot_start, rows);
+      of_lane = statistics_from(shot_start);
     }
     const auto statistics_of = [&](int nth) {
       return make_float2(__shfl_sync(kFullMask, of_lane.x, nth),

@@ -9,6 +9,7 @@
 #include "common/kernel/chapter.h"
 #include "common/kernel/columns.h"
 #include "common/kernel/moments.h"
+#include "common/kernel/prefetch.h"
 #include "common/kernel/reduce.h"
 #include "common/kernel/rows.h"
 #include "common/kernel/vector.h"
@@ -27,11 +28,8 @@ struct Variant {
   static constexpr bool kOneWarp = kWarps == 1;
   static constexpr int kBlockRows = kOneWarp ? 4 : 1;
   static constexpr int kMostThreads = kWarps * kBlockRows * kWarpSize;
-  static constexpr bool kAlike = sizeof(T) == sizeof(W);
-  /// Whether weight and bias are loaded before the sums.
-  static constexpr bool kEarly = kAlike && kVectors <= int{sizeof(T)} && kWarps <= kFewWarps;
   // Threads that a multiprocessor has registers for: nvcc takes 40, 64 or 80 a thread at most.
-  static constexpr bool kLean = kAlike && !kEarly && kVectors == 3;
+  static constexpr bool kLean = sizeof(T) == sizeof(W) && kVectors == 3;
   static constexpr bool kWide = sizeof(T) == 2 && kVectors == 7;
   static constexpr int kResidentThreads = kLean ? kSmThreads : kWide ? 768 : 1024;
   static constexpr int kBlocks = kVectors <= 2 ? 0 : kResidentThreads / kMostThreads;
@@ -114,14 +112,11 @@ __global__ void __launch_bounds__(V::kMostThreads, kAligned ? V::kBlocks : 0)
   for (int i = 0; i < kVectors; ++i) {
     x[i] = columns(i).load(x_row);
   }
-  constexpr bool kEarly = kAligned && V::kEarly;  // [3]
-  Packed<W, kElements> weight[kVectors];
-  Packed<W, kElements> bias[kVectors];
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    if constexpr (kEarly) {
-      weight[i] = columns(i).load_or(1.0f, a.weight);  // [4]
-      bias[i] = columns(i).load_or(0.0f, a.bias);
+  if (blockIdx.x == 0) {  // [3]
+    for (int i = 0; i < kVectors; ++i) {
+      if (!columns(i).any()) continue;
+      prefetch_to_l2(a.weight, columns(i).start());
+      prefetch_to_l2(a.bias, columns(i).start());
     }
   }
 
@@ -146,11 +141,9 @@ __global__ void __launch_bounds__(V::kMostThreads, kAligned ? V::kBlocks : 0)
 
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
-    if constexpr (!kEarly) {
-      weight[i] = columns(i).load_or(1.0f, a.weight);
-      bias[i] = columns(i).load_or(0.0f, a.bias);
-    }
-    store_y<kKind>(a.y + row * a.cols, x[i], of_row, weight[i], bias[i], columns(i));
+    const auto weight = columns(i).load_or(1.0f, a.weight);  // [4]
+    const auto bias = columns(i).load_or(0.0f, a.bias);
+    store_y<kKind>(a.y + row * a.cols, x[i], of_row, weight, bias, columns(i));
   }
 }
 
@@ -219,9 +212,9 @@ int most_warps(int vectors, bool many_sums) {
 }
 
 /// The share of a row of so many vectors: 4 of them a thread, or 3 where that leaves fewer places
-/// empty; with many sums 5 or 7, too, in rows of more than kFewWarps also where it leaves as few.
-/// Rows that else need more than kMostWarps get what needs fewer. A row of up to two vectors a lane
-/// has a warp.
+/// empty; with many sums 5 or 7, too. A row of more than kFewWarps gets 7, or with many sums 5,
+/// also where it leaves as few. Rows that else need more than kMostWarps get what needs fewer. A
+/// row of up to two vectors a lane has a warp.
 Share share_of(int64_t vectors, bool many_sums, bool exact) {  // [8]
   const auto share = [=](int each) { return Share{each, blocks_for(vectors, each * kWarpSize)}; };
   if (vectors <= kWarpSize) return share(1);
@@ -232,10 +225,10 @@ Share share_of(int64_t vectors, bool many_sums, bool exact) {  // [8]
     const Share other = share(each);
     const bool too_wide = best.warps > kMostWarps;
     if (other.warps > most_warps(each, many_sums)) continue;
-    if (each > 4 && !many_sums && !too_wide) continue;
-    const bool fewer = other.places() < best.places();
-    const bool as_few = other.places() == best.places() && best.warps > kFewWarps && each > 4;
-    if (fewer || as_few || too_wide) best = other;
+    const bool fewer = other.places() < best.places() && (each < 4 || many_sums);
+    const bool as_few = other.places() == best.places() && best.warps > kFewWarps;
+    const bool rather = as_few && (each == 7 || (each == 5 && many_sums));
+    if (fewer || rather || too_wide) best = other;
   }
   return best;
 }
@@ -254,9 +247,7 @@ void run_vectors(const ForwardArgs<T, W>& a, const Rows& x_rows, int64_t warps) 
     if (warps == 1) return run(Variant<T, W, kVectors, 1>{});
   }
   constexpr bool kSeven = kVectors == 7 && kManySums<kKind, T>;
-  if constexpr (kSeven || (kVectors > 2 && Variant<T, W, kVectors, kFewWarps>::kEarly)) {
-    if (warps <= kFewWarps) return run(Variant<T, W, kVectors, kFewWarps>{});
-  }
+  if constexpr (kSeven) return run(Variant<T, W, kVectors, kFewWarps>{});
   if constexpr (kVectors == 4) {
     if (warps > kMostWarps) return run(Variant<T, W, kVectors, 2 * kMostWarps>{});
   }

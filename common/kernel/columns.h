@@ -21,6 +21,7 @@ struct Columns {
     first = vector * kElements - start;
   }
   __device__ bool any() const { return first < cols; }
+  __device__ std::int64_t start() const { return first > 0 ? first : 0; }  // in the row
   __device__ bool has(int element) const {  // no test at all where rows are aligned
     return kAligned || (first + element >= 0 && first + element < cols);
   }
