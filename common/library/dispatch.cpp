@@ -65,15 +65,6 @@ constexpr Choice kChoices[] = {
      .direction = Direction::Forward,
      .min_cols = kBlockColumns + 1,
      .max_architecture = kLastWith227KB},
-    {.chapter = "fwd08",
-     .because = "14.6 us for fwd06's 15.5 at f16 4096 x 1536, 26.3 for 28.0 at 4096 x 3584; in "
-                "tensors of 128 MiB fwd06 is the faster (bf16)",
-     .direction = Direction::Forward,
-     .dtype = DType::F16,
-     .min_cols = 1025,
-     .max_cols = 4096,
-     .max_rows = 4096,
-     .max_architecture = kLastWith227KB},
     {.chapter = "fwd10",
      .because = "98 us for fwd06's 273 at bf16 1048576 x 64: a row of fwd06 has a warp, most of it "
                 "idle",
