@@ -1,5 +1,6 @@
 #include "reference_cpu/fused_layer_norm.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <sstream>
@@ -133,6 +134,7 @@ FusedForward fused_forward(const FusedForwardInput& in) {
     }
 
     if (!in.residual.empty()) add(sum, cols, in.residual.data() + start);
+    if (in.rounded != nullptr) std::transform(sum, sum + cols, sum, in.rounded);
   }
 
   Forward normed = forward(in.norm, in.rows, cols, out.sum, in.weight, in.bias, in.eps);

@@ -2,8 +2,9 @@
 // each on the CPU, in double precision: the truth for chapters that fuse these parts into one
 // kernel.
 //
-// The order of the parts follows FlashAttention's Triton layer_norm. It differs in one point: there
-// a rowscale together with a second input is refused, here they work together.
+// The order of the parts follows FlashAttention's Triton layer_norm. Two points differ. A rowscale
+// together with a second input is refused there, here they work together. The sum is rounded for
+// its store only there, here for the norm too.
 //
 // As in layer_norm.h: matrices are row-major and contiguous, rows = 0 is a valid, empty problem,
 // rows are independent, and the results are bitwise the same for any number of OpenMP threads.
@@ -35,6 +36,8 @@ struct FusedForwardInput {
   std::span<const double> bias1 = {};      // [cols], of y1
   double eps = 1e-5;                       // finite and > 0, in the units of sum²
 
+  double (*rounded)(double) = nullptr;  // an element of sum as its type holds it; absent: as is
+
   float dropout = 0;                           // p, the probability of dropping, 0 <= p < 1
   std::span<const std::uint32_t> seeds = {};   // [rows]; absent: x has no dropout, whatever p is
   std::span<const std::uint32_t> seeds1 = {};  // [rows]; absent: x1 has none
@@ -43,14 +46,14 @@ struct FusedForwardInput {
 struct FusedForward {
   std::vector<double> y;            // [rows, cols], with weight and bias
   std::vector<double> y1;           // [rows, cols], with weight1 and bias1; empty without both
-  std::vector<double> sum;          // [rows, cols], what was normalised
+  std::vector<double> sum;          // [rows, cols], what was normalised: rounded
   std::vector<double> mean;         // [rows], of sum; empty for Norm::Rms
   std::vector<double> rstd;         // [rows], of sum
   std::vector<std::uint8_t> mask;   // [rows, cols], 1 where x was kept, else 0; empty without seeds
   std::vector<std::uint8_t> mask1;  // [rows, cols], likewise of x1; empty without seeds1
 };
 
-//   sum = dropout(x · rowscale) + dropout1(x1 · rowscale1) + residual
+//   sum = rounded(dropout(x · rowscale) + dropout1(x1 · rowscale1) + residual)
 //   y   = norm(sum) · weight  + bias
 //   y1  = norm(sum) · weight1 + bias1
 //
@@ -59,8 +62,11 @@ struct FusedForward {
 // sides of u > p are floats, so the masks are those of a kernel, bit for bit. p = 0 is no special
 // case: u itself can be 0, for two words in 2³².
 //
-// The statistics are those of sum in full precision. A kernel that also stores sum in a narrow type
-// (residual_out) rounds it for the store only: compare that output with sum after rounding.
+// What is normalised is the sum as it is stored, rounded once to the type of its tensor, whether or
+// not anybody wants that tensor. So the result is that of an addition and then a norm, and the
+// backward pass, which starts from the stored sum, is the gradient of just what was computed. Were
+// the statistics those of the unrounded sum, a row of equal elements would come back with a
+// rounding for its deviation, magnified by rstd, which is 1 / sqrt(eps) there.
 //
 // Throws std::invalid_argument, naming the argument, where rows < 0, cols < 1, cols > 2³² with
 // seeds (the column is a 32-bit counter), a span has another size than stated, rowscale1 or seeds1

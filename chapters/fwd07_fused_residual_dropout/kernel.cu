@@ -46,16 +46,19 @@ __device__ void add_branch(const Branch& branch, const Packed<T, kElements>& x, 
   }
 }
 
-/// A vector of z, the sum of the residual, x and x1. Beyond the row it is 0.
+/// A vector of z, the sum of the residual, x and x1, rounded to the residual's type. Beyond the row
+/// it is 0.
 template <typename T, typename W, int kElements, typename Columns>
 __device__ void make_z(const ForwardArgs<T, W>& a, const Branch& branch, const Branch& branch1,
                        const Columns& columns, int64_t start, float (&z)[kElements]) {
   const auto x = columns.load(a.x + start);  // [3]
   load_residual(a.fused, columns, start, z);
   add_branch(branch, x, columns.first, z);
-  if (a.fused.x1 == nullptr) return;
-  const auto x1 = columns.load(a.fused.x1 + start);
-  add_branch(branch1, x1, columns.first, z);
+  if (a.fused.x1 != nullptr) {
+    const auto x1 = columns.load(a.fused.x1 + start);
+    add_branch(branch1, x1, columns.first, z);
+  }
+  if (!a.fused.residual_is_float) round_to<T>(z);  // [4]
 }
 
 /// Stores a vector of z, in the residual's type.
@@ -66,7 +69,7 @@ __device__ void store_z(const FusedForward<T, W>& f, const Columns& columns, int
   if (f.residual_is_float) {
     columns.store(static_cast<float*>(f.residual_out) + start, z);
   } else {
-    columns.store(static_cast<T*>(f.residual_out) + start, z);  // [4]
+    columns.store(static_cast<T*>(f.residual_out) + start, z);
   }
 }
 

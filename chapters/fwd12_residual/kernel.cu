@@ -3,7 +3,7 @@
 // Each block of a transformer adds its output to the residual stream and normalises the sum:
 // z = x + residual, y = norm(z). As two kernels that moves five tensors, because the norm reads the
 // z that the addition has just written. fwd06 has x in registers when it sums; here the residual is
-// added there, z is stored on the way, and nobody reads it again.
+// added there, z is rounded and stored on the way, and nobody reads it again.
 //
 // It should run at the speed of a copy: 4·M·N elements, each moved once.
 #include "common/kernel/chapter.h"
@@ -29,7 +29,7 @@ __device__ void load_columns(Packed<U, kElements> (&values)[kVectors], const U* 
   }
 }
 
-/// z = x + residual, in float.
+/// z = x + residual, added in float and rounded to the stream's type.
 template <typename T, typename Stream, int kElements, int kVectors>
 __device__ void add(const Packed<T, kElements> (&x)[kVectors],
                     const Packed<Stream, kElements> (&residual)[kVectors],
@@ -42,6 +42,7 @@ __device__ void add(const Packed<T, kElements> (&x)[kVectors],
     for (int k = 0; k < kElements; ++k) {
       z[i][k] += addend[k];
     }
+    round_to<Stream>(z[i]);
   }
 }
 
@@ -100,13 +101,13 @@ __global__ void __launch_bounds__(kMaxThreads) residual_norm_forward(ForwardArgs
   load_columns(residual, static_cast<const Stream*>(a.fused.residual), start, own);
 
   float z[kVectors][kElements];
-  add(x, residual, z);
+  add(x, residual, z);  // [5]
   auto* const z_out = static_cast<Stream*>(a.fused.residual_out);
-  if (z_out != nullptr) store_columns(z_out, start, own, z);  // [5]
+  if (z_out != nullptr) store_columns(z_out, start, own, z);  // [6]
 
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
   float near = 0.0f;
-  if constexpr (kKind == Kind::Layer) {  // [6]
+  if constexpr (kKind == Kind::Layer) {  // [7]
     near = block_sum<kMaxThreads>(sum_of(z), threads) * inverse_cols;
   }
   const auto sums = block_sum<kMaxThreads>(deviations_from<kKind>(near, z, own), threads);
@@ -114,7 +115,7 @@ __global__ void __launch_bounds__(kMaxThreads) residual_norm_forward(ForwardArgs
 
   Packed<W, kElements> weight[kVectors];
   Packed<W, kElements> bias[kVectors];
-  load_columns(weight, a.weight, 0, own, 1.0f);  // [7]
+  load_columns(weight, a.weight, 0, own, 1.0f);  // [8]
   load_columns(bias, a.bias, 0, own);
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
@@ -136,7 +137,7 @@ __global__ void __launch_bounds__(kMaxThreads) residual_norm_forward(ForwardArgs
 
 template <typename Stream, Kind kKind, typename T, typename W>
 void run_rows(const ForwardArgs<T, W>& a) {
-  const unsigned threads = blocks_for(a.cols, kThreadCols * kWarpSize) * kWarpSize;  // [8]
+  const unsigned threads = blocks_for(a.cols, kThreadCols * kWarpSize) * kWarpSize;  // [9]
   launch(residual_norm_forward<T, W, Stream, kKind>, {blocks_for(a.rows, 1), threads, 0, a.stream},
          a);
 }

@@ -5,6 +5,7 @@
 #include <deque>
 #include <limits>
 #include <mutex>
+#include <span>
 #include <stdexcept>
 #include <utility>
 
@@ -15,6 +16,7 @@ namespace lnc {
 namespace {
 
 constexpr double kFloatRoundoff = 0x1p-24;
+constexpr std::int64_t kSumTerms = 4;  // of an element of a fusion's sum, and more
 
 double arithmetic_error(std::int64_t terms) {
   return (4.0 * std::sqrt(static_cast<double>(terms)) + 8.0) * kFloatRoundoff;
@@ -49,16 +51,19 @@ class Comparison {
   }
 
   /// Elements in device memory against `reference`; `magnitude(i)` is the sum of the absolute
-  /// values of the terms of element i. `begin` is the index of the first element in the whole
-  /// output. Safe to call from several threads.
-  template <typename Magnitude>
-  void add(const std::vector<double>& reference, std::int64_t begin, const Magnitude& magnitude) {
+  /// values of the terms of element i, and `leeway(i)` what the reference itself leaves open.
+  /// `begin` is the index of the first element in the whole output. Safe to call from several
+  /// threads.
+  template <typename Magnitude, typename Leeway>
+  void add(const std::vector<double>& reference, std::int64_t begin, const Magnitude& magnitude,
+           const Leeway& leeway) {
     if (tensor_ == nullptr) return;
     const auto count = static_cast<std::int64_t>(reference.size());
     const std::vector<double> host = download_elements(*tensor_, begin, count);
     double squared_error = 0.0;
     double squared_reference = 0.0;
     double squared_terms = 0.0;
+    double squared_leeway = 0.0;
     double max_error = 0.0;
     double worst = -1.0;
     std::int64_t worst_index = 0;
@@ -69,10 +74,13 @@ class Comparison {
       double error = std::abs(got - want);
       if (!(error < std::numeric_limits<double>::infinity()))
         error = std::numeric_limits<double>::infinity();  // NaN too: nobody wrote the element
-      const double bound = type_.roundoff * std::abs(want) + type_.smallest + arithmetic_ * terms;
+      const double open = leeway(i);
+      const double bound =
+          type_.roundoff * std::abs(want) + type_.smallest + arithmetic_ * terms + open;
       squared_error += error * error;
       squared_reference += want * want;
       squared_terms += terms * terms;
+      squared_leeway += open * open;
       max_error = std::max(max_error, error);
       if (error / bound > worst) {
         worst = error / bound;
@@ -83,6 +91,7 @@ class Comparison {
     squared_error_ += squared_error;
     squared_reference_ += squared_reference;
     squared_terms_ += squared_terms;
+    squared_leeway_ += squared_leeway;
     count_ += static_cast<double>(count);
     result_.max_abs_error = std::max(result_.max_abs_error, max_error);
     const bool earlier = begin + worst_index < result_.worst_index;  // chunks come in any order
@@ -90,6 +99,12 @@ class Comparison {
       result_.worst_of_bound = worst;
       result_.worst_index = begin + worst_index;
     }
+  }
+
+  /// Likewise against a reference that leaves nothing open.
+  template <typename Magnitude>
+  void add(const std::vector<double>& reference, std::int64_t begin, const Magnitude& magnitude) {
+    add(reference, begin, magnitude, [](std::int64_t) { return 0.0; });
   }
 
   /// Whether the pass has this output. One without elements is there, and passes.
@@ -102,7 +117,7 @@ class Comparison {
     result.relative_error = std::sqrt(squared_error_) / floor;
     result.limit =
         std::max(type_.error_limit, 4.0 * kFloatRoundoff * std::sqrt(squared_terms_) / floor) +
-        type_.smallest * std::sqrt(count_) / floor;
+        (type_.smallest * std::sqrt(count_) + std::sqrt(squared_leeway_)) / floor;
     return result;
   }
   /// How far the output is from the reference, for information, under another name.
@@ -123,6 +138,7 @@ class Comparison {
   double squared_error_ = 0.0;
   double squared_reference_ = 0.0;
   double squared_terms_ = 0.0;
+  double squared_leeway_ = 0.0;
   double count_ = 0.0;
 };
 
@@ -238,7 +254,55 @@ OutputCheck compare_columns(const Tensors& tensors, std::string_view output,
   return comparison.result();
 }
 
-/// A forward pass, plain or fused. Of a fusion, the sum that is normalised has an error of its own.
+/// The sums that a fused pass normalises, in some rows, and what is not known of them: how far an
+/// element may be from `values`.
+struct NormalisedSums {
+  std::vector<double> values;
+  std::vector<double> leeway;
+
+  /// Those that the kernel has stored, to the bit.
+  explicit NormalisedSums(std::vector<double> stored)
+      : values(std::move(stored)), leeway(values.size()) {}
+
+  /// Those that it has stored nowhere: `exact` sums of numbers that have `terms` as the sums of
+  /// their absolute values. Of a sum between two numbers of its type the errors of float arithmetic
+  /// may decide to which of the two it is rounded.
+  NormalisedSums(std::vector<double> exact, const std::vector<double>& terms,
+                 double (*rounded)(double))
+      : values(std::move(exact)), leeway(values.size()) {
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const double error = arithmetic_error(kSumTerms) * terms[i];
+      const double least = rounded(values[i] - error);
+      const double most = rounded(values[i] + error);
+      values[i] = rounded(values[i]);
+      leeway[i] = std::max(most - values[i], values[i] - least);
+    }
+  }
+};
+
+/// What the leeway of a row's sums leaves open of its statistics.
+struct OpenStatistics {
+  double mean = 0.0;
+  double most_rstd = 0.0;
+  double relative_rstd = 0.0;
+
+  /// 1 / rstd is the length of the vector of the centred sums / sqrt(cols), and sqrt(eps): so it
+  /// changes by the length of the change at most.
+  OpenStatistics(std::span<const double> leeway, bool layer, double rstd_of_sums, double eps) {
+    double squares = 0.0;
+    for (const double open : leeway) {
+      mean += open;
+      squares += open * open;
+    }
+    mean = layer ? mean / static_cast<double>(leeway.size()) : 0.0;
+    const double length = std::sqrt(squares / static_cast<double>(leeway.size()));
+    most_rstd = 1.0 / std::max(1.0 / rstd_of_sums - length, std::sqrt(eps));
+    relative_rstd = most_rstd * length;
+  }
+};
+
+/// A forward pass, plain or fused. A fused one normalises the sum as it is stored: that is checked
+/// against the exact sum, and all else against the norm of what the kernel has stored.
 std::vector<OutputCheck> check_forward(const Tensors& tensors) {
   const Problem& problem = tensors.problem();
   const std::int64_t cols = problem.cols;
@@ -248,7 +312,7 @@ std::vector<OutputCheck> check_forward(const Tensors& tensors) {
   for (const Tensor& tensor : tensors.all())
     if (tensor.is_output() && tensor.stores(Saved::Y)) y.emplace_back(tensors, tensor.name(), cols);
   Comparison y1(tensors, "y1", cols);
-  Comparison sum(tensors, "residual_out", 4);
+  Comparison sum(tensors, "residual_out", kSumTerms);
   Comparison mean(tensors, "mean", cols);
   Comparison rstd(tensors, "rstd", cols);
   ExactComparison mask(tensors, "mask");
@@ -262,38 +326,74 @@ std::vector<OutputCheck> check_forward(const Tensors& tensors) {
   const auto bias1 = parameter("bias1");
   for_each_row_chunk(problem, [&](RowRange rows) {
     const std::int64_t begin = rows.begin * cols;
-    const reference::FusedForward want = ReferenceForward(problem, rows).run();
-    // The absolute values of what is added up to an element of the sum: the same sum of absolutes.
-    std::vector<double> terms = fused ? ReferenceForward(problem, rows, true).run().sum : want.sum;
-    for (double& term : terms) term = std::abs(term);
-    const auto mean_terms = row_means(rows.count, cols, [&](std::int64_t i) { return terms[i]; });
-    const auto centre = [&](std::int64_t row) { return value_or(want.mean, row, 0.0); };
+    ReferenceForward exact(problem, rows);
+    exact.in.rounded = nullptr;
+    reference::FusedForward want = exact.run();
+    mask.add(want.mask, begin);
+    mask1.add(want.mask1, begin);
+    std::vector<double> leeway(want.sum.size());
+    if (fused) {
+      // The absolute values of what is added up to an element: the same sum of absolutes.
+      const std::vector<double> terms = ReferenceForward(problem, rows, true).run().sum;
+      sum.add(want.sum, begin, [&](std::int64_t i) { return terms[i]; });
+      NormalisedSums sums =
+          sum.there()
+              ? NormalisedSums(
+                    download_elements(*tensors.find("residual_out"), begin, rows.count * cols))
+              : NormalisedSums(std::move(want.sum), terms, rounding_to(problem.residual_dtype()));
+      want = reference::fused_forward({.norm = reference_norm(problem.kind),
+                                       .rows = rows.count,
+                                       .cols = cols,
+                                       .x = sums.values,
+                                       .weight = weight,
+                                       .bias = bias,
+                                       .weight1 = weight1,
+                                       .bias1 = bias1,
+                                       .eps = problem.eps});
+      leeway = std::move(sums.leeway);
+    }
+    std::vector<OpenStatistics> open;
+    for (std::int64_t row = 0; row < rows.count; ++row)
+      open.emplace_back(std::span(leeway).subspan(row * cols, cols), layer, want.rstd[row],
+                        problem.eps);
+    const auto mean_terms =
+        row_means(rows.count, cols, [&](std::int64_t i) { return std::abs(want.sum[i]); });
+    const auto centred = [&](std::int64_t i) {
+      return want.sum[i] - value_or(want.mean, i / cols, 0.0);
+    };
     // y = (sum - mean) rstd w + b: an error of mean weighs as much as mean|sum|, one of rstd as
     // xhat.
-    const auto of_normalised = [&](const std::vector<double>& w, const std::vector<double>& b) {
-      return [&](std::int64_t i) {
-        const std::int64_t row = i / cols;
-        const std::int64_t col = i % cols;
-        double terms_of_xhat =
-            (layer ? mean_terms[row] : 0.0) + std::abs(want.sum[i] - centre(row));
-        if (fused) terms_of_xhat = 2.0 * mean_terms[row] + terms[i] + std::abs(want.sum[i]);
-        return std::abs(value_or(w, col, 1.0)) * want.rstd[row] * terms_of_xhat +
-               std::abs(value_or(b, col, 0.0));
+    const auto add_normalised = [&](Comparison& output, const std::vector<double>& reference,
+                                    const std::vector<double>& w, const std::vector<double>& b) {
+      const auto magnitude = [&](std::int64_t i) {
+        const double terms_of_xhat = (layer ? mean_terms[i / cols] : 0.0) + std::abs(centred(i));
+        return std::abs(value_or(w, i % cols, 1.0)) * want.rstd[i / cols] * terms_of_xhat +
+               std::abs(value_or(b, i % cols, 0.0));
       };
+      const auto left_open = [&](std::int64_t i) {
+        const OpenStatistics& of_row = open[i / cols];
+        const double xhat = centred(i) * want.rstd[i / cols];
+        return std::abs(value_or(w, i % cols, 1.0)) *
+               (of_row.most_rstd * (leeway[i] + of_row.mean) +
+                of_row.relative_rstd * std::abs(xhat));
+      };
+      output.add(reference, begin, magnitude, left_open);
     };
-    for (Comparison& each : y) each.add(want.y, begin, of_normalised(weight, bias));
-    y1.add(want.y1, begin, of_normalised(weight1, bias1));
-    sum.add(want.sum, begin, [&](std::int64_t i) { return terms[i]; });
-    mean.add(want.mean, rows.begin, [&](std::int64_t row) { return mean_terms[row]; });
+    for (Comparison& each : y) add_normalised(each, want.y, weight, bias);
+    add_normalised(y1, want.y1, weight1, bias1);
+    mean.add(
+        want.mean, rows.begin, [&](std::int64_t row) { return mean_terms[row]; },
+        [&](std::int64_t row) { return open[row].mean; });
     // With kappa = mean|sum| / deviation: a one-pass variance errs with kappa, one about a computed
     // mean with the square of that mean's own error; E[x^2] - E[x]^2, which errs with kappa^2,
     // fails.
-    rstd.add(want.rstd, rows.begin, [&](std::int64_t row) {
-      const double kappa = layer || fused ? mean_terms[row] * want.rstd[row] : 0.0;
-      return want.rstd[row] * (1.0 + kappa + arithmetic_error(cols) * kappa * kappa);
-    });
-    mask.add(want.mask, begin);
-    mask1.add(want.mask1, begin);
+    rstd.add(
+        want.rstd, rows.begin,
+        [&](std::int64_t row) {
+          const double kappa = layer ? mean_terms[row] * want.rstd[row] : 0.0;
+          return want.rstd[row] * (1.0 + kappa + arithmetic_error(cols) * kappa * kappa);
+        },
+        [&](std::int64_t row) { return open[row].relative_rstd * want.rstd[row]; });
   });
   std::vector<OutputCheck> checks;
   for (const Comparison& each : y)

@@ -24,6 +24,11 @@ namespace lnc {
 ///    Numbers so small that their type runs out of exponents add half the distance between two of
 ///    its smallest: sqrt(count) 2^-25 / ||ref|| for half.
 ///
+/// A fused forward pass normalises the sum as it is stored. So the reference of y, mean and rstd is
+/// the norm of the sum that the kernel stored, which itself is held to the exact sum. Where none is
+/// stored it is the rounded exact sum. Should float arithmetic be able to round an element to the
+/// next number of its type, bound and limit grow by what that would change.
+///
 /// What has no rounding, a copy or a dropout mask, must be the reference bit for bit: there the
 /// bound and the limit are 0.
 struct OutputCheck {

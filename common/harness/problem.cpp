@@ -209,6 +209,7 @@ ReferenceForward::ReferenceForward(const Problem& problem, RowRange rows, bool a
         .weight1 = of("weight1"),
         .bias1 = of("bias1"),
         .eps = problem.eps,
+        .rounded = absolute ? nullptr : rounding_to(problem.residual_dtype()),
         .dropout = problem.fusion.dropout,
         .seeds = seeds_,
         .seeds1 = seeds1_};
@@ -513,6 +514,14 @@ void round_to(DType dtype, std::span<float> values) {
   });
 }
 
+double (*rounding_to(DType dtype))(double) {
+  return with_element_type(dtype, []<typename T>() -> double (*)(double) {
+    return [](double value) -> double {
+      return static_cast<float>(static_cast<T>(static_cast<float>(value)));
+    };
+  });
+}
+
 std::vector<float> random_elements(const Problem& problem, std::string_view name,
                                    std::int64_t begin, std::int64_t count) {
   const TensorDescription tensor = find_tensor(problem, name);
@@ -561,12 +570,9 @@ SavedForward saved_forward(const Problem& problem, RowRange rows) {
   const ReferenceForward forward(problem, rows);
   reference::FusedForward exact = forward.run();
   const auto round = [](DType dtype, std::vector<double>& values) {
-    std::vector<float> floats(values.begin(), values.end());
-    round_to(dtype, floats);
-    std::copy(floats.begin(), floats.end(), values.begin());
+    std::transform(values.begin(), values.end(), values.begin(), rounding_to(dtype));
   };
   round(problem.dtype, exact.y);
-  round(problem.residual_dtype(), exact.sum);
   round(DType::F32, exact.mean);
   round(DType::F32, exact.rstd);
   return {std::move(exact.y), std::move(exact.sum), std::move(exact.mean), std::move(exact.rstd)};

@@ -192,7 +192,8 @@ inline reference::Norm reference_norm(Kind kind) {
 /// What a forward pass has, fused or not, in some rows; and what it gives.
 class ReferenceForward {
  public:
-  /// @param absolute of every input the absolute value: then `sum` adds up the terms' magnitudes
+  /// @param absolute of every input the absolute value: then `sum` adds up the terms' magnitudes,
+  /// unrounded
   ReferenceForward(const Problem& problem, RowRange rows, bool absolute = false);
   ReferenceForward(const ReferenceForward&) = delete;
 
@@ -230,5 +231,9 @@ class ReferenceBackward {
 
 /// Each value rounded to the nearest of the type's; exact for F32.
 void round_to(DType dtype, std::span<float> values);
+
+/// The function that rounds a number to a float, as a kernel has it, and that to the nearest of the
+/// type's.
+double (*rounding_to(DType dtype))(double);
 
 }  // namespace lnc

@@ -21,8 +21,9 @@ enum class Kind { Layer, Rms };  ///< subtract the mean and divide by the deviat
 enum class Residual { None, Same, F32 };
 
 /// What a fused forward pass does before and after the norm, in this order: x · rowscale, dropout,
-/// + x1 (with a rowscale and a dropout of its own), + residual; that sum is normalised. A fused
-/// backward pass is the gradient of all that.
+/// + x1 (with a rowscale and a dropout of its own), + residual. That sum, rounded to the residual's
+/// type, is normalised: as it is stored, whether or not it is. A fused backward pass is the
+/// gradient of all that, from the sum as it was stored.
 struct Fusion {
   bool rowscale = false;      ///< a float for each row of x, and of x1 where that is there
   float dropout = 0.0f;       ///< probability of dropping an element, 0 <= p < 1

@@ -121,6 +121,12 @@ __device__ inline Packed<T, kCount> from_floats(const float (&values)[kCount]) {
   return packed;
 }
 
+/// Rounds each float to the nearest that T has.
+template <typename T, int kCount>
+__device__ inline void round_to(float (&values)[kCount]) {
+  to_floats(from_floats<T>(values), values);
+}
+
 /// Rounds the floats and stores them from element `index` on, a multiple of kCount: at once, up to
 /// 16 bytes. The address is made of a number of whole vectors: of `tensor + index` nvcc 13 does not
 /// see that it is aligned, and stores 4 bytes at a time.

@@ -64,8 +64,9 @@ typedef struct lnc_rows {
 } lnc_rows;
 
 /* What a fused forward pass does before the norm, in this order: x * rowscale, dropout, + x1 (with
- * its own rowscale1 and seeds1), + residual. That sum is normalised. A part that is null is left
- * out; one must be there. */
+ * its own rowscale1 and seeds1), + residual. That sum is normalised as it is stored, rounded to its
+ * type, also where `sum` is null: so y is that of an addition and then a norm, and the backward
+ * pass is its gradient. A part that is null is left out; one must be there. */
 typedef struct lnc_fused_forward {
   const float* rowscale;  /* [rows] */
   const uint32_t* seeds;  /* [rows], of the dropout; null where there is none */

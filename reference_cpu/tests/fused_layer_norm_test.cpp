@@ -426,6 +426,25 @@ TEST_CASE("all parts together are the parts one after the other") {
   }
 }
 
+TEST_CASE("what is normalised is the sum as it is stored, rounded once") {
+  const Parts p(5, 13);
+  for (const Norm norm : kNorms) {
+    FusedForwardInput in = p.everything(norm);
+    const FusedForward exact = fused_forward(in);
+    in.rounded = [](double value) { return std::nearbyint(value); };
+    const FusedForward out = fused_forward(in);
+    Values stored = exact.sum;
+    for (double& value : stored) value = std::nearbyint(value);
+    CHECK(stored != exact.sum);
+    CHECK(out.sum == stored);
+    const auto normed = forward(norm, p.rows, p.cols, stored, p.weight, p.bias, in.eps);
+    CHECK(out.y == normed.y);
+    CHECK(out.mean == normed.mean);
+    CHECK(out.rstd == normed.rstd);
+    CHECK(out.y1 == forward(norm, p.rows, p.cols, stored, p.weight1, p.bias1, in.eps).y);
+  }
+}
+
 TEST_CASE("kept elements are scaled by 1 / (1 - p), with p the float") {
   // 0.1f is 0.100000001490..., so 1 / (1 - p) is 1.7e-9 away from 1 / 0.9 - far more than the
   // rounding of a double.

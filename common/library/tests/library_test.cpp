@@ -625,6 +625,58 @@ TEST_CASE("a fused pass: the sum it normalises, its gradients, and bad arguments
   CHECK(failed_with(LNC_REFUSED, lnc_forward(&forward_args), "fwd06 is not a fused chapter"));
 }
 
+template <typename T>
+void check_rows_of_equal_elements(std::int64_t cols) {
+  constexpr std::int64_t kRows = 5;
+  Case<T> c(LNC_LAYER, kRows, cols);
+  std::vector<T> residual(c.x.size());
+  std::vector<T> sum(c.x.size());
+  const auto of_rows = random_values<T>(2 * kRows, 1.0, 9);
+  for (std::size_t i = 0; i < c.x.size(); ++i) {
+    c.x[i] = of_rows[i / cols];
+    residual[i] = of_rows[kRows + i / cols];
+  }
+  lnc_fused_forward fused{};
+  fused.residual = residual.data();
+  fused.sum = sum.data();
+  auto forward_args = c.forward_args();
+  forward_args.fused = &fused;
+  REQUIRE(c.run(forward_args) == LNC_OK);
+  lnc_fused_backward gradients{};
+  gradients.sum = sum.data();
+  gradients.has_residual = 1;
+  auto backward_args = c.backward_args();
+  backward_args.x = nullptr;
+  backward_args.fused = &gradients;
+  REQUIRE(c.run(backward_args) == LNC_OK);
+
+  bool any_rounded = false;
+  for (std::size_t i = 0; i < sum.size(); ++i) {
+    const float exact = static_cast<float>(c.x[i]) + static_cast<float>(residual[i]);
+    any_rounded = any_rounded || static_cast<float>(sum[i]) != exact;
+  }
+  CHECK(any_rounded);  // else this would show nothing
+  const auto norm = reference::forward(reference::Norm::Layer, kRows, cols, as_doubles(sum),
+                                       as_doubles(c.weight), as_doubles(c.bias), 1e-5);
+  const auto gradient =
+      reference::backward(reference::Norm::Layer, kRows, cols, as_doubles(c.dy), as_doubles(sum),
+                          as_doubles(c.weight), norm.mean, norm.rstd);
+  CHECK(relative_error(c.y, norm.y) < kLimit<T>);
+  CHECK(relative_error(c.mean, norm.mean) < 1e-6);
+  CHECK(relative_error(c.dx, gradient.dx) < kLimit<T>);  // of one column it is 0
+  double dweight = 0.0;
+  for (const double value : as_doubles(c.dweight)) dweight = std::max(dweight, std::abs(value));
+  CHECK(dweight < 1e-5 * norm.rstd[0]);  // xhat is 0, but for the roundings of a float mean
+}
+
+TEST_CASE("a fused pass normalises the sum as it is stored: rows of equal elements") {
+  for (const std::int64_t cols : {1, 8, 256, 1001, 4096, 20001}) {
+    CAPTURE(cols);
+    check_rows_of_equal_elements<__half>(cols);
+    check_rows_of_equal_elements<__nv_bfloat16>(cols);
+  }
+}
+
 TEST_CASE("a fused pass may write where it reads, up to a width; a plain one may not") {
   constexpr std::int64_t kRows = 3;
   for (const std::int64_t cols : {40, 1001, 16376, 16384, 16392}) {
