@@ -180,6 +180,7 @@ def fused_add_layer_norm(x: Tensor, residual: Tensor | None, normalized_shape: i
                          weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5, **options):
     """(layer_norm(sum), sum) of sum = residual + x, in one kernel; backward in one kernel too.
 
+    What is normalised is the sum as it is returned, rounded to its type; with prenorm=False, too.
     residual: of x's type or float32, which the sum then has too; None: the sum is x.
     prenorm=False: the norm alone. residual_in_fp32=True: the sum is float32.
     dropout, seed: elements of x dropped before the sum; without a seed, PyTorch's generator draws one for each row.

@@ -361,6 +361,40 @@ def compare_fused(device, kind, options, dtype, cols):
         assert error(gradient, theirs) < 3 * LIMITS[dtype], name
 
 
+def nearly_constant(rows, cols, dtype, device):
+    """x and residual whose sum is rounded in every row, and alike in a row but for its last column, a rounding away."""
+    x, residual = (random(rows, 1, device=device, dtype=dtype, mean=1.0, grad=False).repeat(1, cols) for _ in range(2))
+    x[:, 1:][:, -1:] *= 1.0 + 2.0 * torch.finfo(dtype).eps
+    return x.requires_grad_(), residual.requires_grad_()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_a_fused_pass_is_an_addition_and_then_a_norm(device, kind, dtype):
+    """Of nearly constant rows, too, where rstd magnifies what is taken off the sum by a rounding."""
+    for cols in (1, 24, 1000, 1001):
+        x, residual = nearly_constant(64, cols, dtype, device)
+        weight = random(cols, device=device, dtype=dtype, mean=2.0)
+        y, total = fused(kind)(x, residual, cols, weight, eps=EPS)
+        stored = x.detach() + residual.detach()
+        assert torch.equal(total, stored) and not torch.equal(total.double(), x.double() + residual.double())
+        own = (lnc.layer_norm if kind == "layer" else lnc.rms_norm)(stored, cols, weight, eps=EPS)
+        z, w = in_double(stored), in_double(weight)
+        right = norm(kind, z, (cols,), w)
+        magnitude = right.detach().abs().clamp_min(1.0)
+        for result in (y, own, fused(kind)(x, residual, cols, weight, eps=EPS, prenorm=False)):
+            assert float(((result.double() - right) / magnitude).abs().max()) < torch.finfo(dtype).eps
+        dy = random(64, cols, device=device, dtype=dtype, grad=False)
+        dx, dresidual, dweight = torch.autograd.grad(y, (x, residual, weight), dy)
+        right_dz, right_dweight = torch.autograd.grad(right, (z, w), dy.double())
+        terms = (weight * dy).double().abs().amax(1, keepdim=True) / EPS ** 0.5  # what a row's gradient is made of
+        for ours, theirs, size in ((dx, right_dz, terms), (dweight, right_dweight, right_dweight.abs().clamp_min(1.0))):
+            assert float(((ours.double() - theirs) / size).abs().max()) < 2 * torch.finfo(dtype).eps
+        assert torch.equal(dresidual, dx)
+        if cols == 1 and kind == "layer":
+            assert not dx.any() and not dweight.any()
+
+
 def test_some_gradients_of_a_fused_pass(device):
     x, residual, weight = (random(*shape, device=device) for shape in ((6, 40), (6, 40), (40,)))
     y, total = lnc.fused_add_rms_norm(x, residual, 40, weight, EPS)
