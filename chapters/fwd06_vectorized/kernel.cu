@@ -126,14 +126,14 @@ __global__ void __launch_bounds__(V::kMostThreads, kAligned ? V::kBlocks : 0)
     float sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      if (columns(i).any()) add_elements(sum, x[i]);  // [5]
+      if (columns(i).any()) add_elements(sum, x[i]);  // [4]
     }
     near = row_sum<V>(sum) * inverse_cols;
   }
   Deviations<kKind> sums{};
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
-    if (columns(i).any()) add_deviations(sums, near, x[i], columns(i));  // [6]
+    if (columns(i).any()) add_deviations(sums, near, x[i], columns(i));  // [5]
   }
   sums = row_sum<V>(sums);
   const Normaliser of_row = normaliser(near, sums, inverse_cols, a.eps);
@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(V::kMostThreads, kAligned ? V::kBlocks : 0)
 
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
-    const auto weight = columns(i).load_or(1.0f, a.weight);  // [4]
+    const auto weight = columns(i).load_or(1.0f, a.weight);  // [6]
     const auto bias = columns(i).load_or(0.0f, a.bias);
     store_y<kKind>(a.y + row * a.cols, x[i], of_row, weight, bias, columns(i));
   }
