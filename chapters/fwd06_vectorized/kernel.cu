@@ -9,7 +9,6 @@
 #include "common/kernel/chapter.h"
 #include "common/kernel/columns.h"
 #include "common/kernel/moments.h"
-#include "common/kernel/prefetch.h"
 #include "common/kernel/reduce.h"
 #include "common/kernel/rows.h"
 #include "common/kernel/vector.h"
@@ -89,6 +88,16 @@ __device__ void store_statistics(const ForwardArgs<T, W>& a, int64_t row,
                                  const Normaliser& of_row) {
   if (kKind == Kind::Layer) a.mean[row] = of_row.mean;
   a.rstd[row] = of_row.rstd;
+}
+
+/// Asks L2 for the line of element `i`, and waits for nothing: no register holds what comes. A null
+/// tensor has none. The SIMT machine has no L2 to ask.
+template <typename T>
+__device__ void prefetch_to_l2([[maybe_unused]] const T* tensor, [[maybe_unused]] int64_t i) {
+#if defined(__CUDA_ARCH__)
+  if (tensor == nullptr) return;
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(tensor + i)));
+#endif
 }
 
 /// A row in registers. One of more than a warp has a block. Where x's rows start, x_rows says.
