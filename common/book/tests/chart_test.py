@@ -191,7 +191,8 @@ def test_the_first_view(view):
     record = raw("h100", "fwd02", PROBLEM)
     share = 100 * record["roof_us"] / record["median_us"]
     assert f"fwd02, {record['median_us']:.1f} µs, {share:.0f} % of the roof" in view.names()
-    ours, best = (raw_forward(who)["median_us"] for who in ("dispatch", "torch.compile"))
+    ours = raw_forward("dispatch")["median_us"]
+    best = min(raw_forward(who)["median_us"] for who in ("torch", "torch.compile", "liger", "quack", "flash-attention"))
     said = view.text(".lnc-said")
     fastest = min(raw("h100", chapter, PROBLEM)["median_us"] for chapter in measured_forward() - {"copy00"})
     assert f"{fastest:.2f} µs" in said
