@@ -562,6 +562,15 @@ TEST_CASE("each argument that cannot be is refused by its name") {
   backward("bias and dbias must be null", [](auto& a) { a.problem.kind = LNC_RMS; });
 }
 
+/// x + residual, normalised; the sum is wanted, too.
+template <typename T>
+lnc_fused_forward adding(const std::vector<T>& residual, std::vector<T>& sum) {
+  lnc_fused_forward fused{};
+  fused.residual = residual.data();
+  fused.sum = sum.data();
+  return fused;
+}
+
 TEST_CASE("a fused pass: the sum it normalises, its gradients, and bad arguments in one sentence") {
   constexpr std::int64_t kRows = 6, kCols = 40;
   Case<float> c(LNC_LAYER, kRows, kCols);
@@ -569,9 +578,7 @@ TEST_CASE("a fused pass: the sum it normalises, its gradients, and bad arguments
   const auto residual = random_values<float>(kRows * kCols, 0.0, 5);
   const auto dsum = random_values<float>(kRows * kCols, 0.0, 6);
   std::vector<float> sum(kRows * kCols);
-  lnc_fused_forward fused{};
-  fused.residual = residual.data();
-  fused.sum = sum.data();
+  const lnc_fused_forward fused = adding(residual, sum);
   auto forward_args = c.forward_args();
   forward_args.fused = &fused;
   REQUIRE(c.run(forward_args) == LNC_OK);
@@ -636,9 +643,7 @@ void check_rows_of_equal_elements(std::int64_t cols) {
     c.x[i] = of_rows[i / cols];
     residual[i] = of_rows[kRows + i / cols];
   }
-  lnc_fused_forward fused{};
-  fused.residual = residual.data();
-  fused.sum = sum.data();
+  const lnc_fused_forward fused = adding(residual, sum);
   auto forward_args = c.forward_args();
   forward_args.fused = &fused;
   REQUIRE(c.run(forward_args) == LNC_OK);
@@ -684,9 +689,7 @@ TEST_CASE("a fused pass may write where it reads, up to a width; a plain one may
     Case<__half> apart(LNC_LAYER, kRows, cols);
     const auto residual = random_values<__half>(kRows * cols, 0.0, 5);
     std::vector<__half> sum(residual.size());
-    lnc_fused_forward fused{};
-    fused.residual = residual.data();
-    fused.sum = sum.data();
+    lnc_fused_forward fused = adding(residual, sum);
     auto args = apart.forward_args();
     args.fused = &fused;
     REQUIRE(apart.run(args) == LNC_OK);
