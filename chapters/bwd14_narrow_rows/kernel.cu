@@ -263,7 +263,8 @@ void run_vectors(const BackwardArgs<T, W>& a) {
 template <typename T, typename W>
 void run_elements(const BackwardArgs<T, W>& a) {
   run_smallest<Team<T, 1, 8, 4, 3>,   // 32
-               Team<T, 1, 32, 4, 3>,  // 128
+               Team<T, 1, 8, 9, 2>,   // 72
+               Team<T, 1, 16, 8, 2>,  // 128
                Team<T, 1, 32, 8, 2>,  // 256
                Team<T, 1, 32, 16, 1>  // 512
                >(a);

@@ -200,7 +200,8 @@ void run_vectors(const ForwardArgs<T, W>& a) {  // [11]
 /// Rows of any width, anywhere, element by element.
 template <typename T, typename W>
 void run_elements(const ForwardArgs<T, W>& a) {  // [12]
-  run_smallest<Team<T, 1, 8, 4>, Team<T, 1, 32, 4>, Team<T, 1, 32, 8>, Team<T, 1, 32, 16>>(a);
+  run_smallest<Team<T, 1, 8, 4>, Team<T, 1, 16, 5>, Team<T, 1, 16, 8>, Team<T, 1, 32, 8>,
+               Team<T, 1, 32, 16>>(a);
 }
 
 template <typename T, typename W>
