@@ -21,10 +21,9 @@ using namespace lnc;
 
 constexpr int kMaxStages = 4;  // [1] rows of a slice in shared memory
 constexpr int kLeastStages = 3;
-// [2] Of x: a cluster of fewer than eight blocks grows until a slice has no more.
-constexpr int kSliceBytes = 32 << 10;
-constexpr int kLeastCluster = 2;  // blocks
-constexpr int kPortable = 8;      // that every Hopper has room for
+constexpr int kSliceBytes = 18 << 10;  // [2] of x, at most, where a cluster may have more blocks
+constexpr int kLeastCluster = 2;       // blocks
+constexpr int kPortable = 8;           // that every Hopper has room for
 constexpr int kMaxCluster = 16;
 constexpr int kMaxThreads = 512;
 constexpr int kMaxWarps = kMaxThreads / kWarpSize;
@@ -70,11 +69,12 @@ __device__ inline float2 receive_sums(const Exchange& exchange, int place, Barri
   return warp_sum(lane < blocks ? exchange.of_block[place][lane] : float2{});
 }
 
-template <typename T, typename W>
+template <typename T, typename W, Kind kKind>
 __global__ void __launch_bounds__(kMaxThreads)
     layer_norm_backward(BackwardArgs<T, W> a, Plan plan, PartialSums sums) {
   constexpr int kElements = kVectorElements<T>;
   constexpr int kVectors = kColumns / kElements;
+  constexpr bool kLayer = kKind == Kind::Layer;
   __shared__ Barrier full[kMaxStages];
   __shared__ Barrier arrived[kExchanges];
   __shared__ Exchange exchange;
@@ -118,12 +118,16 @@ __global__ void __launch_bounds__(kMaxThreads)
   cluster_wait();
   launch_dependents();  // [10]
 
-  const bool layer = a.kind == Kind::Layer;
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
-  const auto statistics_of = [&](int64_t nth) {  // mean and rstd
-    if (nth >= rows) return float2{};
-    const float mean = layer ? a.mean[row_of(nth)] : 0.0f;
+  const int lane = threadIdx.x % kWarpSize;
+  const auto ask_for_statistics = [&](int64_t nth) {  // [11] mean and rstd, for lane 0
+    if (nth >= rows || lane > 0) return float2{};
+    const float mean = kLayer ? a.mean[row_of(nth)] : 0.0f;
     return make_float2(mean, a.rstd[row_of(nth)]);
+  };
+  const auto from_lane_0 = [](float2 asked) {
+    const float mean = kLayer ? __shfl_sync(kFullMask, asked.x, 0) : 0.0f;
+    return make_float2(mean, __shfl_sync(kFullMask, asked.y, 0));
   };
   const auto terms_of = [&](int stage, int i, float2 statistics) {
     const T* const x_slice = reinterpret_cast<const T*>(ring.slot(stage));
@@ -144,7 +148,7 @@ __global__ void __launch_bounds__(kMaxThreads)
       terms.add_to(c);
       for (int k = 0; k < kElements; ++k) {
         dweight[i].at[k] += terms.dy[k] * terms.xhat[k];
-        dbias[i].at[k] += terms.dy[k];
+        if (kLayer) dbias[i].at[k] += terms.dy[k];
       }
     }
     return c;
@@ -152,7 +156,7 @@ __global__ void __launch_bounds__(kMaxThreads)
   const auto store_dx = [&](int64_t nth, int stage, float2 statistics, float2 c) {
     const float rstd = statistics.y;
     const float scaled_c1 = c.x * inverse_cols * rstd;
-    const float scaled_c2 = layer ? c.y * inverse_cols * rstd : 0.0f;
+    const float scaled_c2 = kLayer ? c.y * inverse_cols * rstd : 0.0f;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       if (!own.has(i)) continue;
@@ -165,17 +169,18 @@ __global__ void __launch_bounds__(kMaxThreads)
     }
   };
 
-  // [11] Steps that dx is behind the sums. 0: one stage, so a row's dx follows its own sums.
+  // [12] Steps that dx is behind the sums. 0: one stage, so a row's dx follows its own sums.
   const int lag = stages > 1 ? 1 : 0;
   float2 of_done = {};                // mean and rstd of the row whose dx is next
   float2 of_row = {};                 // of the row that is added up
-  float2 of_next = statistics_of(0);  // [12] of the row behind that one
+  float2 of_next = ask_for_statistics(0);  // of the row behind that one, in lane 0
   int done_stage = 0;
   for (int64_t nth = 0; nth < rows + lag; ++nth) {
     const int64_t done = nth - lag;
-    of_done = lag == 0 ? of_next : of_row;
-    of_row = of_next;
-    of_next = statistics_of(nth + 1);
+    const float2 of_last = of_row;
+    of_row = from_lane_0(of_next);
+    of_done = lag == 0 ? of_row : of_last;
+    of_next = ask_for_statistics(nth + 1);
     if (nth < rows) {
       const int place = nth % kExchanges;
       ring.wait();
@@ -198,7 +203,7 @@ __global__ void __launch_bounds__(kMaxThreads)
   if (a.dweight == nullptr) return;               // frozen parameters: nobody wants the sums
   const int64_t part = cluster * a.cols + start;  // [14]
   store_sums(own, dweight, sums.dweight + part);
-  if (layer) store_sums(own, dbias, sums.dbias + part);
+  if (kLayer) store_sums(own, dbias, sums.dbias + part);
 }
 
 /// How many rows of x and dy have room in a block beside the weight. 1 KB is left for what is
@@ -208,27 +213,33 @@ int rows_with_room(int64_t slice, int64_t element_bytes, int64_t weight_bytes) {
   return static_cast<int>((column_bytes - weight_bytes) / (2 * element_bytes));
 }
 
-/// [15] Of clusters of up to `most_blocks`. A cluster doubles while a slice has no room, and up to
-/// kPortable blocks while it has more than kSliceBytes of x. One of `most_blocks` may not hold the
-/// row: then its slice is too wide.
-Plan plan_for(int64_t cols, int64_t element_bytes, int64_t weight_bytes, int group,
-              int most_blocks) {
+/// A row of so many columns over so many blocks.
+Plan cut_over(int blocks, int64_t cols, int64_t element_bytes, int64_t weight_bytes) {
   const int64_t elements = 16 / element_bytes;
   Plan plan{};
-  plan.cluster_blocks = kLeastCluster;
-  while (true) {
-    plan.slice = blocks_for(blocks_for(cols, elements), plan.cluster_blocks) * elements;
-    const int rows = rows_with_room(plan.slice, element_bytes, weight_bytes);
-    const bool fits = plan.slice <= kMaxThreads * kColumns && rows >= kLeastStages;
-    const bool wide = plan.cluster_blocks < kPortable && plan.slice * element_bytes > kSliceBytes;
-    const bool grow = group > 0 ? plan.cluster_blocks < group : wide;
-    plan.stages = std::clamp(rows, 1, kMaxStages);
-    if (plan.cluster_blocks == most_blocks || (!grow && fits)) break;
-    plan.cluster_blocks *= 2;
-  }
+  plan.cluster_blocks = blocks;
+  plan.slice = blocks_for(blocks_for(cols, elements), blocks) * elements;
+  const int rows = rows_with_room(plan.slice, element_bytes, weight_bytes);
+  plan.stages = std::clamp(rows, 1, kMaxStages);
   const auto warps = static_cast<int>(blocks_for(plan.slice / elements, kWarpSize));
   plan.threads = std::min(warps, kMaxWarps) * kWarpSize;
   return plan;
+}
+
+/// [15] As few blocks as have no more than kSliceBytes each, or `group`; past kPortable all
+/// `most_blocks`. They double while a slice has no room. If that of `most_blocks` has none, it is
+/// too wide.
+Plan plan_for(int64_t cols, int64_t element_bytes, int64_t weight_bytes, int group,
+              int most_blocks) {
+  const int64_t needed = blocks_for(cols * element_bytes, kSliceBytes);
+  const int64_t wanted = std::max<int64_t>(group > 0 ? group : needed, kLeastCluster);
+  int blocks = wanted > kPortable ? most_blocks : static_cast<int>(wanted);
+  while (true) {
+    const Plan plan = cut_over(blocks, cols, element_bytes, weight_bytes);
+    const bool fits = plan.slice <= kMaxThreads * kColumns && plan.stages >= kLeastStages;
+    if (fits || blocks == most_blocks) return plan;
+    blocks = std::min(2 * blocks, most_blocks);
+  }
 }
 
 /// The most clusters that a launch may have, with one block a multiprocessor or two small ones.
@@ -240,9 +251,9 @@ int64_t most_clusters_of(const Plan& plan) {
 }
 
 /// Whether there is room for clusters of up to `most_blocks`: then they are launched.
-template <typename T, typename W>
+template <Kind kKind, typename T, typename W>
 bool launch_clusters(const BackwardArgs<T, W>& a, int most_blocks) {
-  const auto kernel = layer_norm_backward<T, W>;
+  const auto kernel = layer_norm_backward<T, W, kKind>;
   const Plan plan = plan_for(a.cols, sizeof(T), sizeof(W), a.group, most_blocks);
   if (plan.slice > kMaxThreads * kColumns) return false;
   const std::size_t stage_bytes = 2 * plan.slice * sizeof(T);
@@ -259,12 +270,21 @@ bool launch_clusters(const BackwardArgs<T, W>& a, int most_blocks) {
   return true;
 }
 
-template <typename T, typename W>
-void run(const BackwardArgs<T, W>& a) {
-  if (launch_clusters(a, kMaxCluster)) return;
-  if (launch_clusters(a, kPortable)) return;  // [16]
+template <Kind kKind, typename T, typename W>
+void run_kind(const BackwardArgs<T, W>& a) {
+  if (launch_clusters<kKind>(a, kMaxCluster)) return;
+  if (launch_clusters<kKind>(a, kPortable)) return;  // [16]
   throw std::runtime_error("bwd13: this GPU has no room for the cluster of blocks that a row of " +
                            std::to_string(a.cols) + " columns takes");
+}
+
+template <typename T, typename W>
+void run(const BackwardArgs<T, W>& a) {
+  if (a.kind == Kind::Layer) {
+    run_kind<Kind::Layer>(a);
+  } else {
+    run_kind<Kind::Rms>(a);
+  }
 }
 
 /// A row for each cluster that a launch may have: smaller ones, where [16] comes to them, are more.

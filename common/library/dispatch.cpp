@@ -288,11 +288,10 @@ constexpr Choice kChoices[] = {
      .max_architecture = kLastWith227KB},
     {.chapter = "bwd13",
      .because =
-         "148 us for bwd11's 156 at bf16 4096 x 16384, 150 for 155 at 4854 x 13824; at 12288 "
-         "columns, and in layer norm, bwd11 is as fast or faster",
+         "150 us for bwd11's 160 at bf16 4096 x 16384, 152 for 157 at 4681 x 14336; at 12288 "
+         "columns bwd11 is as fast or faster",
      .direction = Direction::Backward,
      .needs_aligned = true,
-     .kind = Kind::Rms,
      .min_cols = 12289,
      .max_cols = kBlockColumns,
      .max_architecture = kLastWith227KB},
