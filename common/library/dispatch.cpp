@@ -143,35 +143,18 @@ constexpr Choice kChoices[] = {
      .max_cols = 256,
      .min_rows = 65536},
     {.chapter = "bwd17",
-     .because = "56 us for bwd13's 61 at bf16 512 x 32768, 57 for 59 at 682 x 24576: two shots and "
-                "more, which RMS norm does not repay",
+     .because = "35 us for bwd13's 36 at bf16 341 x 24576; RMS norm takes 34 for 32, and at 512 x "
+                "32768 bwd13 leads in both",
      .direction = Direction::Backward,
      .needs_aligned = true,
      .kind = Kind::Layer,
      .min_cols = kBlockColumns + 1,
-     .max_tensor_bytes = 32 << 20,
-     .max_architecture = kLastWith227KB},
-    {.chapter = "bwd17",
-     .because =
-         "22 us for bwd13's 35 at bf16 128 x 32768, 35 for 42 at 341 x 24576: all of a small "
-         "tensor is asked for at once, and few clusters leave few partial sums",
-     .direction = Direction::Backward,
-     .needs_aligned = true,
-     .min_cols = kBlockColumns + 1,
-     .max_tensor_bytes = 16 << 20,
-     .max_architecture = kLastWith227KB},
-    {.chapter = "bwd17",
-     .because = "31 us for bwd13's 34 at f32 256 x 16384 and at 341 x 12288",
-     .direction = Direction::Backward,
-     .needs_aligned = true,
-     .dtype = DType::F32,
-     .min_cols = 12288,
      .max_tensor_bytes = 16 << 20,
      .max_architecture = kLastWith227KB},
     {.chapter = "bwd17",
      .because =
-         "22 us for bwd11's 28 at bf16 256 x 16384, 19 for bwd13's 24 at f32 128 x 16384; at "
-         "12 MB RMS norm of bf16 614 x 10240 takes 28 for bwd11's 27",
+         "22 us for bwd13's 28 at bf16 256 x 16384 and at 128 x 32768, 19 for 23 at f32 128 x "
+         "16384; at 12 MB RMS norm of bf16 614 x 10240 takes 28 for bwd11's 27",
      .direction = Direction::Backward,
      .needs_aligned = true,
      .min_cols = 8193,
