@@ -171,8 +171,8 @@ __global__ void __launch_bounds__(kMaxThreads)
 
   // [12] Steps that dx is behind the sums. 0: one stage, so a row's dx follows its own sums.
   const int lag = stages > 1 ? 1 : 0;
-  float2 of_done = {};                // mean and rstd of the row whose dx is next
-  float2 of_row = {};                 // of the row that is added up
+  float2 of_done = {};                     // mean and rstd of the row whose dx is next
+  float2 of_row = {};                      // of the row that is added up
   float2 of_next = ask_for_statistics(0);  // of the row behind that one, in lane 0
   int done_stage = 0;
   for (int64_t nth = 0; nth < rows + lag; ++nth) {
