@@ -274,20 +274,12 @@ constexpr Choice kChoices[] = {
      .max_cols = 262144,
      .max_architecture = kLastWith227KB},
     {.chapter = "bwd13",
-     .because = "544 us for bwd09's 912 at bf16 4096 x 65536",
-     .direction = Direction::Backward,
-     .needs_aligned = true,
-     .min_cols = kBlockColumns + 1,
-     .max_cols = 262144,
-     .max_architecture = kLastWith227KB},
-    {.chapter = "bwd13",
-     .because =
-         "150 us for bwd11's 160 at bf16 4096 x 16384, 152 for 157 at 4681 x 14336; at 12288 "
-         "columns bwd11 is as fast or faster",
+     .because = "150 us for bwd11's 160 at bf16 4096 x 16384, 152 for 157 at 4681 x 14336, 544 for "
+                "bwd09's 912 at 4096 x 65536; at 12288 columns bwd11 is as fast or faster",
      .direction = Direction::Backward,
      .needs_aligned = true,
      .min_cols = 12289,
-     .max_cols = kBlockColumns,
+     .max_cols = 262144,
      .max_architecture = kLastWith227KB},
     {.chapter = "bwd11",
      .because =
