@@ -137,15 +137,12 @@ class Block {
         if ((awake >> warp & 1) == 0) continue;
         bool goes_on = true;
         while (goes_on && !error_) {
-          goes_on = false;
-          for (const unsigned lane : turns.lanes) {
-            const std::size_t number = warp * kWarpSize + lane;
-            if (number >= threads_.size() || !is_runnable(threads_[number]) || error_) continue;
+          turn_ = {warp, turns.lanes};
+          if (Thread* const first = next_in_turn()) {
             nobody_ran = false;
-            yielded_ = false;
-            resume(threads_[number]);
-            goes_on = goes_on || !yielded_;
+            go_on_with(first, scheduler_);
           }
+          goes_on = turn_.somebody_goes_on;
           spinning = spinning && !goes_on;
           if (schedule.order == Order::Random && random() % kChanceToStop == 0) break;
         }
@@ -179,7 +176,7 @@ class Block {
     }
     unwinding_ = true;
     for (Thread& thread : threads_) {
-      if (thread.context) resume(thread);
+      if (thread.context.stopped) go_on_with(&thread, scheduler_);
     }
     if (error_) std::rethrow_exception(error_);
   }
@@ -194,8 +191,9 @@ class Block {
     ++at_barrier_;
     if (at_barrier_ < threads_.size()) return suspend_at(self);
     for (const Thread& other : threads_) {
-      if (other.where.line() != where.line() ||
-          std::strcmp(other.where.file_name(), where.file_name()) != 0) {
+      const bool same_file = other.where.file_name() == where.file_name() ||
+                             std::strcmp(other.where.file_name(), where.file_name()) == 0;
+      if (other.where.line() != where.line() || !same_file) {
         throw fault("divergent barrier: the threads are at different __syncthreads()");
       }
     }
@@ -388,17 +386,11 @@ class Block {
   }
 
   // For a thread that spins. A round in which no thread does anything else is no progress.
-  void yield() {
-    yielded_ = true;
-    suspend();
-  }
+  void yield() { suspend(); }
 
-  // Back to the scheduler; returns when this thread has its next turn.
+  // On to whoever has the next turn; returns when it is this thread's again.
   void suspend() {
-    Thread& self = *running_;
-    before_switch(&self.asan_keep, scheduler_bottom_, scheduler_size_);
-    scheduler_ = std::move(scheduler_).resume();
-    after_switch(self.asan_keep);
+    go_on_with(next_in_turn(), running_->context);
     if (unwinding_) throw Unwind{};
   }
 
@@ -407,13 +399,19 @@ class Block {
  private:
   enum class State { Runnable, Waiting, Exited };
 
+  // Where a thread, or the scheduler, has stopped, and on which stack.
+  struct Context {
+    fiber stopped;  // empty while it runs, and of a thread before its first turn and after its last
+    const void* bottom = nullptr;  // of its stack
+    std::size_t size = 0;
+    void* asan_keep = nullptr;
+  };
+
   struct Thread {
     unsigned number;
     uint3 index;
     State state = State::Runnable;
-    fiber context;  // where it stopped; empty before its first turn and after its last
-    stack_context stack;
-    void* asan_keep = nullptr;
+    Context context;
     // What a waiting thread waits at, what it brings, and what it will take away.
     Op op = Op::BlockBarrier;
     unsigned mask = 0;
@@ -461,39 +459,85 @@ class Block {
     return order == Order::Reverse ? copies - 1 : 0;
   }
 
-  // Gives a thread its turn; returns when it waits, yields or has exited.
-  void resume(Thread& thread) {
-    if (!thread.context) start(thread);
-    running_ = &thread;
-    threadIdx = thread.index;
-    void* keep = nullptr;
-    before_switch(&keep, static_cast<char*>(thread.stack.sp) - thread.stack.size,
-                  thread.stack.size);
-    thread.context = std::move(thread.context).resume();
-    after_switch(keep);
+  // One round over a warp's lanes. A thread that stops hands the core to the next of them, and the
+  // last to the scheduler.
+  struct Turn {
+    unsigned warp = 0;
+    std::span<const unsigned> lanes;  // those whose turn is still to come
+    bool somebody_goes_on = false;    // a thread has done more than spin
+  };
+  Thread* next_in_turn() {
+    while (!turn_.lanes.empty() && !error_ && !unwinding_) {
+      const std::size_t number = turn_.warp * kWarpSize + turn_.lanes.front();
+      turn_.lanes = turn_.lanes.subspan(1);
+      if (number < threads_.size() && is_runnable(threads_[number])) return &threads_[number];
+    }
+    return nullptr;
   }
 
-  // A stack is taken only now, so threads that never wait share one, warm in the cache.
-  void start(Thread& thread) {
-    thread.stack = stack_pool->take();
+  // Goes on with a thread, or where there is none, with the scheduler. Returns when somebody goes
+  // on with `from`, which is where the caller stops.
+  void go_on_with(Thread* thread, Context& from) {
+    Context& to = context_of(thread);
+    if (!to.stopped) start(*thread);
+    left_ = &from;
+    before_switch(&from.asan_keep, to.bottom, to.size);
+    note_stop_of_left(std::move(to.stopped).resume());
+    after_switch(from.asan_keep);
+  }
+  // What it returns is about to go on.
+  Context& context_of(Thread* thread) {
+    if (thread == nullptr) return scheduler_;
+    running_ = thread;
+    threadIdx = thread->index;
+    return thread->context;
+  }
+  // Who comes to a stop cannot know where; the one that goes on is told.
+  void note_stop_of_left(fiber&& stopped) { left_->stopped = std::move(stopped); }
+
+  // A stack is taken only now, so threads that never wait share one, warm in the cache: a thread
+  // that has exited leaves its stack, and the core with it, to the next that starts.
+  void start(Thread& first) {
+    const stack_context stack = stack_pool->take();
     // Stacks lie a multiple of a page apart. Begun at the same offset, their tops would fall into
     // the same few sets of the L1 cache and push each other out: 1.6 times the run time.
-    const std::size_t offset = thread.number % 32 * 128;
-    const boost::context::preallocated memory(static_cast<char*>(thread.stack.sp) - offset,
-                                              thread.stack.size - offset, thread.stack);
-    thread.context = fiber(std::allocator_arg, memory, ReturnToPool{}, [&](fiber&& scheduler) {
-      after_switch(nullptr, &scheduler_bottom_, &scheduler_size_);
-      scheduler_ = std::move(scheduler);
-      try {
-        body_();
-        exit(thread);
-      } catch (const Unwind&) {
-      } catch (...) {
-        error_ = std::current_exception();
+    const std::size_t offset = first.number % 32 * 128;
+    const boost::context::preallocated memory(static_cast<char*>(stack.sp) - offset,
+                                              stack.size - offset, stack);
+    first.context.bottom = static_cast<char*>(stack.sp) - stack.size;
+    first.context.size = stack.size;
+    const auto threads = [this](fiber&& left) {
+      after_switch(nullptr, &left_->bottom, &left_->size);
+      note_stop_of_left(std::move(left));
+      while (run_to_its_end(*running_)) {
+        Thread* const next = next_in_turn();
+        left_ = &running_->context;
+        Context& to = context_of(next);
+        if (next == nullptr || to.stopped) {
+          before_switch(nullptr, to.bottom, to.size);
+          return std::move(to.stopped);
+        }
+        to.bottom = left_->bottom;
+        to.size = left_->size;
       }
-      before_switch(nullptr, scheduler_bottom_, scheduler_size_);
-      return std::move(scheduler_);
-    });
+      left_ = &running_->context;
+      before_switch(nullptr, scheduler_.bottom, scheduler_.size);
+      return std::move(scheduler_.stopped);
+    };
+    first.context.stopped = fiber(std::allocator_arg, memory, ReturnToPool{}, threads);
+  }
+  // Whether it came there.
+  bool run_to_its_end(Thread& self) {
+    try {
+      body_();
+      exit(self);
+      turn_.somebody_goes_on = true;
+      return true;
+    } catch (const Unwind&) {
+    } catch (...) {
+      error_ = std::current_exception();
+    }
+    return false;
   }
 
   // Whether what a waiting thread waits for has come; the waits below end in other ways.
@@ -514,6 +558,7 @@ class Block {
   // A thread that waits, which is seen.
   void suspend_at(const Thread& self) {
     witness_->waits(self.number, self.op, self.place, self.object);
+    turn_.somebody_goes_on = true;
     suspend();
     witness_->goes_on(self.number);
   }
@@ -612,9 +657,8 @@ class Block {
     Warp& warp = warps_[self.number / kWarpSize];
     warp.exited |= 1u << self.number % kWarpSize;
     Thread* const lanes = &threads_[self.number / kWarpSize * kWarpSize];
-    for (unsigned lane = 0; lane < kWarpSize; ++lane) {  // perhaps they waited only for this one
-      if (warp.waiting >> lane & 1) complete(lanes[lane]);
-    }
+    for (unsigned rest = warp.waiting; rest != 0; rest &= warp.waiting & (rest - 1))
+      complete(lanes[std::countr_zero(rest)]);  // perhaps they waited only for this one
   }
 
   // The heart of every warp operation: if all lanes named in self's mask are there, or have exited,
@@ -713,14 +757,13 @@ class Block {
   Witness nobody_;
   Witness* witness_ = &nobody_;
 
-  fiber scheduler_;  // where run() stopped, while a thread has its turn
-  const void* scheduler_bottom_ = nullptr;
-  std::size_t scheduler_size_ = 0;
+  Context scheduler_;  // where run() stopped, while a thread has its turn
+  Turn turn_;
+  Context* left_ = nullptr;  // who was the last to stop
   Thread* running_ = nullptr;
   std::size_t exited_ = 0;
   std::size_t at_barrier_ = 0;
   std::exception_ptr error_;
-  bool yielded_ = false;  // how the last turn ended
   bool unwinding_ = false;
 };
 

@@ -41,8 +41,9 @@ inline void clean(const stack_context&) {}
 #endif
 
 // Stacks survive their fiber, since mapping one costs more than running most threads. The page
-// below each is a guard: a kernel that outgrows its stack stops there.
-struct StackPool {
+// below each is a guard: a kernel that outgrows its stack stops there. Aligned, since the pools of
+// two cores in one line of the cache would make each wait for the other.
+struct alignas(128) StackPool {
   boost::context::protected_fixedsize_stack source{kStackBytes};
   std::vector<stack_context> free;
 
