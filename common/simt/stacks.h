@@ -28,8 +28,11 @@ inline void after_switch(void* kept, const void** old_bottom = nullptr,
                          std::size_t* old_size = nullptr) {
   __sanitizer_finish_switch_fiber(kept, old_bottom, old_size);
 }
+// The outermost frames lie at the stack's top. Those below have returned, or an exception has
+// cleaned up behind them.
+constexpr std::size_t kOutermostBytes = 16 << 10;
 inline void clean(const stack_context& stack) {
-  __asan_unpoison_memory_region(static_cast<char*>(stack.sp) - stack.size, stack.size);
+  __asan_unpoison_memory_region(static_cast<char*>(stack.sp) - kOutermostBytes, kOutermostBytes);
 }
 #else
 constexpr std::size_t kStackBytes = 64 << 10;
