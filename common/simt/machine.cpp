@@ -509,8 +509,9 @@ class Block {
     const auto threads = [this](fiber&& left) {
       after_switch(nullptr, &left_->bottom, &left_->size);
       note_stop_of_left(std::move(left));
-      while (run_to_its_end(*running_)) {
-        Thread* const next = next_in_turn();
+      while (true) {
+        run_to_its_end(*running_);
+        Thread* const next = next_in_turn();  // nobody after an error
         left_ = &running_->context;
         Context& to = context_of(next);
         if (next == nullptr || to.stopped) {
@@ -520,24 +521,18 @@ class Block {
         to.bottom = left_->bottom;
         to.size = left_->size;
       }
-      left_ = &running_->context;
-      before_switch(nullptr, scheduler_.bottom, scheduler_.size);
-      return std::move(scheduler_.stopped);
     };
     first.context.stopped = fiber(std::allocator_arg, memory, ReturnToPool{}, threads);
   }
-  // Whether it came there.
-  bool run_to_its_end(Thread& self) {
+  void run_to_its_end(Thread& self) {
     try {
       body_();
       exit(self);
       turn_.somebody_goes_on = true;
-      return true;
     } catch (const Unwind&) {
     } catch (...) {
       error_ = std::current_exception();
     }
-    return false;
   }
 
   // Whether what a waiting thread waits for has come; the waits below end in other ways.

@@ -25,7 +25,7 @@ part make notebooks-run
 part make notebooks-run DATA=notebooks/data/h200.jsonl 'ARGS=notebooks/[235]*.ipynb'
 part bash common/tools/test_book.sh
 if find_nvcc >/dev/null; then
-  part make compile-cuda 'ARCHS=75;90' # the oldest, and the one that is measured; the others compile as these do
+  part make compile-cuda 'ARCHS=75;90' # the oldest, and the one that is measured; without ARCHS it takes all
 else
   echo "skipped: compile-cuda: there is $no_nvcc"
 fi
