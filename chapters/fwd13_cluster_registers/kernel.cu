@@ -157,28 +157,6 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize, kSmBlocks<T, W, kVector
   }
 }
 
-/// How a row is cut.
-struct Cut {
-  int blocks;   ///< of a cluster
-  int warps;    ///< of a block
-  int vectors;  ///< of a thread
-  int places() const { return blocks * warps * vectors; }
-};
-
-/// [9] The cut with the fewest places; of those with the fewest vectors a thread, then blocks.
-Cut cut_row(int64_t vectors, int most_blocks) {
-  Cut best{};
-  for (const int each : {4, 6, kMostVectors}) {
-    for (int blocks = 2; blocks <= most_blocks; blocks *= 2) {
-      const auto warps = static_cast<int>(blocks_for(vectors, int64_t{blocks} * each * kWarpSize));
-      const Cut cut{blocks, warps, each};
-      if (warps > kMostWarps) continue;
-      if (best.blocks == 0 || cut.places() < best.places()) best = cut;
-    }
-  }
-  return best;
-}
-
 /// Returns false where the GPU holds no cluster of this size.
 template <Kind kKind, int kVectors, typename T, typename W>
 bool run_clusters(const ForwardArgs<T, W>& a, const Cut& cut) {
@@ -194,8 +172,8 @@ bool run_clusters(const ForwardArgs<T, W>& a, const Cut& cut) {
 template <Kind kKind, typename T, typename W>
 void run_kind(const ForwardArgs<T, W>& a) {
   const int64_t vectors = a.cols / kVectorElements<T>;
-  for (int most_blocks = kMostBlocks; most_blocks >= 2; most_blocks /= 2) {  // 16 may not fit
-    const Cut cut = cut_row(vectors, most_blocks);
+  for (int most_blocks = kMostBlocks; most_blocks >= 2; --most_blocks) {  // 16 may not fit
+    const Cut cut = cut_row(vectors, {4, 6, kMostVectors}, most_blocks, kMostWarps);  // [9]
     if (cut.blocks == 0) break;
     const bool launched = cut.vectors == 4   ? run_clusters<kKind, 4>(a, cut)
                           : cut.vectors == 6 ? run_clusters<kKind, 6>(a, cut)

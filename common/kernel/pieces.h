@@ -1,6 +1,9 @@
 // A row in pieces, each of which somebody else walks over: what a piece is known by, and how the
-// pieces become the row. Explained by fwd09.
+// pieces become the row. Explained by fwd09; how a row is cut, by fwd13.
 #pragma once
+
+#include <cstdint>
+#include <initializer_list>
 
 #include "common/kernel/launch.h"
 #include "common/kernel/moments.h"
@@ -43,6 +46,32 @@ __device__ inline Normaliser merge_moments(const Moments* moments, int pieces, f
     sums.y += piece.squares + (2.0f * piece.deviations + of_distance) * distance;
   }
   return normaliser(near, warp_sum(sums), inverse_cols, eps);
+}
+
+/// How a row is cut over a cluster, a piece for each warp.
+struct Cut {
+  int blocks;   ///< of the cluster; 0: the row has no room
+  int warps;    ///< of a block
+  int vectors;  ///< of a thread
+  int places() const { return blocks * warps * vectors; }
+  /// Empty places cost, and so does each block: every warp sends to it.
+  std::int64_t cost() const { return std::int64_t{places()} * (32 + blocks); }
+};
+
+/// The cut of a row of so many vectors that costs least.
+/// @param each vectors of a thread, to choose from
+inline Cut cut_row(std::int64_t vectors, std::initializer_list<int> each, int most_blocks,
+                   int most_warps) {
+  Cut best{};
+  for (const int of_thread : each) {
+    for (int blocks = 2; blocks <= most_blocks; ++blocks) {
+      const std::int64_t of_warps = std::int64_t{blocks} * of_thread * kWarpSize;
+      const Cut cut{blocks, static_cast<int>(blocks_for(vectors, of_warps)), of_thread};
+      if (cut.warps > most_warps) continue;
+      if (best.blocks == 0 || cut.cost() < best.cost()) best = cut;
+    }
+  }
+  return best;
 }
 
 }  // namespace lnc
