@@ -84,6 +84,10 @@ struct Problem {
     const auto whole = [&](std::int64_t count) { return count * element_bytes() % 16 == 0; };
     return whole(misalign) && whole(stagger) && whole(cols) && whole(row_gap) && whole(heads_gap);
   }
+  /// Whether every tensor starts at a 16-byte boundary, so that its row m starts as theirs do.
+  bool starts_alike() const {
+    return misalign * element_bytes() % 16 == 0 && stagger * element_bytes() % 16 == 0;
+  }
   /// Whether the rows of x and dy lie apart.
   bool strided() const { return row_gap != 0 || (heads > 0 && heads_gap != 0); }
   /// Where they start.

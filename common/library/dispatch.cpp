@@ -15,41 +15,24 @@ namespace {
 // Each chapter finds its launch shape itself; those that need Hopper refuse older GPUs, and the
 // next line is asked.
 constexpr std::int64_t kBlockColumns = 16384;  // of the widest row that a block holds
-constexpr std::int64_t kSixteenWarps = 20480;  // 16-bit columns, five vectors a thread
 constexpr int kFirstWith227KB = 90;            // of shared memory a block
 constexpr int kLastWith227KB = 119;            // from 12.0 on it has 99
 constexpr int kFasterThanH100 = 4000;          // GB/s: an H200 has 4917
 constexpr Choice kChoices[] = {
-    {.chapter = "fwd06",
-     .because =
-         "its 16 warps hold such a row: 98 us for fwd09's 130 at bf16 3640 x 18432, RMS norm "
-         "96 for 107; fwd13 is level there, and slower at 20480",
-     .direction = Direction::Forward,
-     .needs_aligned = true,
-     .dtype = DType::BF16,
-     .min_cols = kBlockColumns + 1,
-     .max_cols = kSixteenWarps},
-    {.chapter = "fwd06",
-     .because = "as with bf16",
-     .direction = Direction::Forward,
-     .needs_aligned = true,
-     .dtype = DType::F16,
-     .min_cols = kBlockColumns + 1,
-     .max_cols = kSixteenWarps},
     {.chapter = "fwd13",
-     .because = "96 us for fwd06's 107 and fwd09's 104 at bf16 2048 x 32768, 99 for fwd09's 108 at "
-                "1024 x 65536, 103 for 106 at 512 x 131072",
+     .because = "96 us for fwd06's 98 at bf16 3276 x 20480, 96 for 107 and fwd09's 104 at 2048 x "
+                "32768, 99 for fwd09's 108 at 1024 x 65536, 103 for 106 at 512 x 131072",
      .direction = Direction::Forward,
      .needs_aligned = true,
      .dtype = DType::BF16,
-     .min_cols = kSixteenWarps + 1,
+     .min_cols = kBlockColumns + 1,
      .max_architecture = kLastWith227KB},
     {.chapter = "fwd13",
      .because = "as with bf16",
      .direction = Direction::Forward,
      .needs_aligned = true,
      .dtype = DType::F16,
-     .min_cols = kSixteenWarps + 1,
+     .min_cols = kBlockColumns + 1,
      .max_architecture = kLastWith227KB},
     {.chapter = "fwd13",
      .because = "95 us for fwd06's 97 at f32 2730 x 12288, 95 for 101 at 2048 x 16384, 96 for "
@@ -131,8 +114,8 @@ constexpr Choice kChoices[] = {
      .min_architecture = kFirstWith227KB,
      .max_architecture = kLastWith227KB},
     {.chapter = "fwd14",
-     .because = "107 us for fwd11's 110 and fwd06's 151 at bf16 5460 x 12289, 103 for fwd06's 133 "
-                "at f32 2730 x 12289, 104 for 165 in RMS norm of f32 667 x 50257",
+     .because = "106 us for fwd11's 110 and fwd06's 151 at bf16 5460 x 12289, 102 for fwd06's 134 "
+                "at f32 2730 x 12289, 102 for 164 in RMS norm of f32 667 x 50257",
      .direction = Direction::Forward,
      .min_cols = 8193,
      .max_architecture = kLastWith227KB},
@@ -306,9 +289,10 @@ constexpr Choice kChoices[] = {
      .min_cols = 513,
      .max_architecture = kLastWith227KB},
     {.chapter = "bwd18",
-     .because = "202 us for bwd09's 348 at bf16 5460 x 12289, 169 for 275 at f32 2730 x 12289, 193 "
-                "for 355 at bf16 1335 x 50257",
+     .because = "210 us for bwd09's 348 at bf16 5460 x 12289, 167 for 275 at f32 2730 x 12289, 192 "
+                "for 355 at bf16 1335 x 50257; 689 for 349 where tensors start differently",
      .direction = Direction::Backward,
+     .needs_alike = true,
      .min_cols = 8185,
      .max_architecture = kLastWith227KB},
     {.chapter = "bwd09",
@@ -351,6 +335,7 @@ bool takes(const Choice& choice, const Request& request) {
   return choice.direction == request.direction && choice.from_y == request.from_y &&
          choice.fused == (problem.fusion != Fusion{}) &&
          (problem.aligned() || !choice.needs_aligned) &&
+         (problem.starts_alike() || !choice.needs_alike) &&
          choice.kind.value_or(problem.kind) == problem.kind &&
          choice.dtype.value_or(problem.dtype) == problem.dtype &&
          within(choice.min_cols, problem.cols, choice.max_cols) &&

@@ -51,6 +51,7 @@ Json of(const Choice& choice) {
   if (choice.from_y) line["from_y"] = true;
   if (choice.fused) line["fused"] = true;
   if (choice.needs_aligned) line["needs_aligned"] = true;
+  if (choice.needs_alike) line["needs_alike"] = true;
   if (choice.kind) line["kind"] = name(*choice.kind);
   if (choice.dtype) line["dtype"] = name(*choice.dtype);
   const auto add = [&](const char* key, auto value, auto open) {

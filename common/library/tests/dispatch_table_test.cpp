@@ -151,3 +151,17 @@ TEST_CASE("the first line that takes a request wins, unless its chapter refuses"
   request.direction = Direction::Backward;
   CHECK(chosen() == "none");
 }
+
+TEST_CASE("a line for tensors that start alike takes rows of any width, and no tensor elsewhere") {
+  const Choice line{
+      .chapter = "fwd04", .because = "", .direction = Direction::Forward, .needs_alike = true};
+  Request request{.direction = Direction::Forward};
+  request.problem.cols = 103;
+  CHECK(takes(line, request));
+  request.problem.misalign = 1;
+  CHECK_FALSE(takes(line, request));
+  request.problem.misalign = 4;  // floats: 16 bytes
+  CHECK(takes(line, request));
+  request.problem.stagger = 1;
+  CHECK_FALSE(takes(line, request));
+}
