@@ -1,4 +1,4 @@
-// bwd18 · Wide rows that start anywhere
+// bwd18 · Wide rows that start anywhere, in clusters
 //
 // bwd15 takes rows that start anywhere up to 8184 columns: a block holds one. bwd13 takes wider
 // ones in clusters, but from 16-byte boundaries on. Here is bwd13's cluster, and each of its rows
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kMaxThreads)
   __shared__ Barrier full[kMaxStages];
   __shared__ Barrier arrived[kExchanges];
   __shared__ Exchange exchange;
-  __shared__ float2 edge_sums[kMostEdges];  // [4] for dweight and dbias
+  __shared__ float2 edge_sums[kMostEdges];  // [1] for dweight and dbias
   const int blocks = cluster_size();
   const int threads = blockDim.x;
   const int64_t cluster = blockIdx.x / blocks;
@@ -114,12 +114,12 @@ __global__ void __launch_bounds__(kMaxThreads)
 
   const auto row_cols = static_cast<int>(a.cols);
   const auto slice = static_cast<int>(plan.slice);
-  const RowParts parts(a.dx + cluster * a.cols, row_cols);  // [1]
+  const RowParts parts(a.dx + cluster * a.cols, row_cols);  // [2]
   const int before = cluster_rank() * slice;                // columns in whole vectors
   const int cols = max(min(parts.vectors * kElements - before, slice), 0);
   const int start = parts.head + before;
   const ThreadColumns own{thread * kElements, threads * kElements, cols};
-  const bool has_edge = cluster_rank() == 0 && thread < parts.edges();  // [2]
+  const bool has_edge = cluster_rank() == 0 && thread < parts.edges();  // [3]
   const int edge_col = parts.edge_col(thread, row_cols);
   const auto row_of = [=](int64_t nth) { return cluster + nth * clusters; };  // its nth row
   const auto element = [=](int64_t nth) { return row_of(nth) * a.cols + start; };
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(kMaxThreads)
     bulk_load(x_slice, a.x + element(nth), bytes, full[stage]);
     bulk_load(dy_slice, a.dy + element(nth), bytes, full[stage]);
   };
-  const auto bring_singly = [&](int64_t nth, int stage) {  // [6] all threads
+  const auto bring_singly = [&](int64_t nth, int stage) {  // [4] all threads
     T* const x_slice = reinterpret_cast<T*>(ring.slot(stage));
     T* const dy_slice = x_slice + slice;
 #pragma unroll 1
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(kMaxThreads)
   cluster_arrive_relaxed();
   W* const weights = reinterpret_cast<W*>(ring.slot(stages));
 #pragma unroll 1
-  for (int i = 0; own.has(i); ++i) {  // [3]
+  for (int i = 0; own.has(i); ++i) {  // [5]
     const auto weight = load_singly<kElements>(true, a.weight, start + own.of(i), 1.0f);
     *reinterpret_cast<Packed<W, kElements>*>(weights + own.of(i)) = weight;
   }
@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(kMaxThreads)
     const float mean = kLayer ? a.mean[row_of(nth)] : 0.0f;
     return make_float2(mean, a.rstd[row_of(nth)]);
   };
-  const auto ask_for_edge = [&](int64_t nth) {  // [5]
+  const auto ask_for_edge = [&](int64_t nth) {  // [6]
     const int64_t at = row_of(nth) * a.cols + edge_col;
     return Edge<T>{load_singly<1>(has_edge, a.x, at), load_singly<1>(has_edge, a.dy, at)};
   };

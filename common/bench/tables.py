@@ -76,6 +76,7 @@ WIDE_STEPS = (Problem.of("bf16", 4096, 65536), Problem.of("f32", 512, 262144), P
               Problem.of("bf16", 256, 16384), Problem.of("bf16", 128, 32768))
 UNALIGNED_ROAD = "unaligned rows"  # its chapters take both
 UNALIGNED_STEPS = tuple(Problem.of("bf16", 16384, cols) for cols in (4104, 4097))
+WIDE_UNALIGNED_STEPS = (Problem.of("bf16", 5460, 12289), Problem.of("bf16", 1335, 50257))  # further on that road
 RESULTS = (PROGRESSION, Problem.of("f16", 4096, 1024), Problem.of("bf16", 131072, 4096),
            Problem.of("bf16", 16384, 16384))  # of `make peers`: the least work, few columns, many rows, wide rows
 
@@ -225,10 +226,13 @@ def steps(book, file, chapter):
     if chapter.road == FUSION_ROAD:
         return fusion_steps(book, file, chapter)
     parent = rival(book, chapter)
-    of_road = {NARROW_ROAD: NARROW_STEPS, WIDE_ROAD: WIDE_STEPS, UNALIGNED_ROAD: UNALIGNED_STEPS}
+    further_on = parent is not None and parent.road == chapter.road
+    of_road = {NARROW_ROAD: NARROW_STEPS, WIDE_ROAD: WIDE_STEPS,
+               UNALIGNED_ROAD: WIDE_UNALIGNED_STEPS if further_on else UNALIGNED_STEPS}
     candidates = of_road.get(chapter.road, STEPS)
     measured = [problem for problem in candidates if book.find(chapter, problem)]
     problems = (measured if len(measured) > 1 else candidates)[:2]  # it may refuse one
+    parent = nearest_with(book, parent, problems) or parent
     own, before = ([book.find(one, problem) if one else None for problem in problems] for one in (chapter, parent))
     headers = ["", *(head for problem in problems for head in (f"{with_kind(problem)}: µs", "% of the roof"))]
 
@@ -245,6 +249,13 @@ def steps(book, file, chapter):
     shown = [record for record in (*before, *own) if record]
     return [*markdown(headers, rows), "",
             f"Median of launches with a cold L2. {provenance(shown)}." if shown else "Not measured yet."]
+
+
+def nearest_with(book, chapter, problems):
+    """A chapter, or the nearest before it, that has been measured on one of the problems: its parent may refuse them."""
+    while chapter and not any(book.find(chapter, problem) for problem in problems):
+        chapter = rival(book, chapter)
+    return chapter
 
 
 def fusion_steps(book, file, chapter):

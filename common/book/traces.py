@@ -44,6 +44,7 @@ PROBLEMS = {
     "fwd11": Problem("--rows 16 --cols 261 --dtype bf16 --blocks 8", shuffles_of=1),  # two rows that start alike
     "fwd12": Problem("--rows 2 --cols 512 --residual same --prenorm"),  # a warp a row, four vectors of each input
     "fwd13": Problem("--rows 4 --cols 512", shuffles_of=1),  # two clusters of two blocks, two rows each
+    "fwd14": Problem("--rows 32 --cols 261 --dtype bf16", shuffles_of=1),  # clusters of two, edges at both ends
     "bwd01": Problem("--rows 32 --cols 16"),
     "bwd02": Problem("--rows 4 --cols 64"),
     "bwd03": Problem("--rows 4 --cols 64"),
@@ -61,6 +62,7 @@ PROBLEMS = {
     "bwd15": Problem("--rows 24 --cols 257 --dtype bf16 --blocks 1", shuffles_of=1, warps=4),  # three steps
     "bwd16": Problem("--rows 40 --cols 64 --blocks 1 --residual same --prenorm", shuffles_of=1),  # bwd12, and dz
     "bwd17": Problem("--rows 1057 --cols 64", shuffles_of=1, warps=8),  # clusters of two, two rows for warp 0
+    "bwd18": Problem("--rows 16 --cols 261 --dtype bf16 --blocks-per-cluster 2", shuffles_of=1),
 }
 
 

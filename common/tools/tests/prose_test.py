@@ -41,6 +41,8 @@ LIMITS = {
     "chapters/bwd14_narrow_rows/notes.md": (1800, ""),
     "chapters/fwd11_rows_anywhere/notes.md": (1800, ""),
     "chapters/bwd15_rows_anywhere/notes.md": (1800, ""),
+    "chapters/fwd14_wide_rows_anywhere/notes.md": (1800, ""),
+    "chapters/bwd18_wide_rows_anywhere/notes.md": (1800, ""),
     "chapters/bwd11_vectorized/notes.md": (1200, ""),
     "chapters/bwd12_async_bulk/notes.md": (1200, ""),
     "chapters/bwd13_cluster/notes.md": (1800, ""),
