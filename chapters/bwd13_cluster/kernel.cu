@@ -9,6 +9,7 @@
 // It takes rows of up to 262 144 columns, and up to 131 072 it should run at the speed of a triad:
 // 3·M·N elements, each moved once.
 #include "common/kernel/chapter.h"
+#include "common/kernel/cluster_sums.h"
 #include "common/kernel/gradient_terms.h"
 #include "common/kernel/partial_sums.h"
 #include "common/kernel/reduce.h"
@@ -27,47 +28,14 @@ constexpr int kPortable = 8;           // that every Hopper has room for
 constexpr int kMaxCluster = 16;
 constexpr int kMaxThreads = 512;
 constexpr int kMaxWarps = kMaxThreads / kWarpSize;
-constexpr int kColumns = 32;   // [3] of a thread
-constexpr int kExchanges = 4;  // [4] rows whose sums may be on their way
+static_assert(kMaxWarps <= kExchangeWarps && kMaxCluster <= kExchangeBlocks);
+constexpr int kColumns = 32;  // [3] of a thread
 
 /// How a row is cut: `cluster_blocks` blocks of `slice` columns.
 struct Plan {
   int64_t slice;
   int cluster_blocks, threads, stages;
 };
-
-/// The sums of a block's warps, and those of all blocks that arrive from the cluster.
-struct Exchange {
-  float2 of_warp[kMaxWarps];
-  float2 of_block[kExchanges][kMaxCluster];
-};
-
-/// Adds up the threads' sums of a row and sends the block's to every block of the cluster.
-__device__ inline void send_sums(float2 c, Exchange& exchange, int place, Barrier& arrived) {
-  const int warp = threadIdx.x / kWarpSize;
-  const int lane = threadIdx.x % kWarpSize;
-  const int warps = blockDim.x / kWarpSize;
-  const int blocks = cluster_size();
-  c = warp_sum(c);
-  if (lane == 0) exchange.of_warp[warp] = c;
-  __syncthreads();
-  if (warp > 0) return;
-  c = warp_sum(lane < warps ? exchange.of_warp[lane] : float2{});
-  if (lane == 0) arrived.arrive_and_expect(blocks * sizeof c);  // [5]
-  if (lane < blocks) {
-    float2* const my_pair = &exchange.of_block[place][cluster_rank()];
-    remote_store_async(my_pair, lane, c, arrived);
-  }
-}
-
-/// A row's sums over the cluster, when those of all blocks have arrived.
-__device__ inline float2 receive_sums(const Exchange& exchange, int place, Barrier& arrived,
-                                      int parity) {
-  const int lane = threadIdx.x % kWarpSize;
-  const int blocks = cluster_size();
-  arrived.wait_at_cluster_scope(parity);  // [6]
-  return warp_sum(lane < blocks ? exchange.of_block[place][lane] : float2{});
-}
 
 template <typename T, typename W, Kind kKind>
 __global__ void __launch_bounds__(kMaxThreads)
@@ -76,11 +44,11 @@ __global__ void __launch_bounds__(kMaxThreads)
   constexpr int kVectors = kColumns / kElements;
   constexpr bool kLayer = kKind == Kind::Layer;
   __shared__ Barrier full[kMaxStages];
-  __shared__ Barrier arrived[kExchanges];
+  __shared__ Barrier arrived[kExchanges];  // [4]
   __shared__ Exchange exchange;
   const int blocks = cluster_size();
   const int threads = blockDim.x;
-  const int64_t cluster = blockIdx.x / blocks;  // [7]
+  const int64_t cluster = blockIdx.x / blocks;  // [5]
   const int64_t clusters = gridDim.x / blocks;
   const int64_t rows = (a.rows - cluster + clusters - 1) / clusters;  // of this cluster
   const int64_t start = cluster_rank() * plan.slice;
@@ -108,19 +76,19 @@ __global__ void __launch_bounds__(kMaxThreads)
     }
     ring.fill([&](int stage) { request(stage, stage); });
   }
-  cluster_arrive_relaxed();  // [8]
+  cluster_arrive_relaxed();  // [6]
   W* const weights = reinterpret_cast<W*>(ring.slot(stages));
 #pragma unroll 1
-  for (int i = 0; own.has(i); ++i) {  // [9]
+  for (int i = 0; own.has(i); ++i) {  // [7]
     const auto weight = load_if<kElements>(a.weight != nullptr, a.weight, start + own.of(i), 1.0f);
     *reinterpret_cast<Packed<W, kElements>*>(weights + own.of(i)) = weight;
   }
   cluster_wait();
-  launch_dependents();  // [10]
+  launch_dependents();  // [8]
 
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
   const int lane = threadIdx.x % kWarpSize;
-  const auto ask_for_statistics = [&](int64_t nth) {  // [11] mean and rstd, for lane 0
+  const auto ask_for_statistics = [&](int64_t nth) {  // [9] mean and rstd, for lane 0
     if (nth >= rows || lane > 0) return float2{};
     const float mean = kLayer ? a.mean[row_of(nth)] : 0.0f;
     return make_float2(mean, a.rstd[row_of(nth)]);
@@ -169,7 +137,7 @@ __global__ void __launch_bounds__(kMaxThreads)
     }
   };
 
-  // [12] Steps that dx is behind the sums. 0: one stage, so a row's dx follows its own sums.
+  // [10] Steps that dx is behind the sums. 0: one stage, so a row's dx follows its own sums.
   const int lag = stages > 1 ? 1 : 0;
   float2 of_done = {};                     // mean and rstd of the row whose dx is next
   float2 of_row = {};                      // of the row that is added up
@@ -186,12 +154,12 @@ __global__ void __launch_bounds__(kMaxThreads)
       ring.wait();
       const float2 c = add_up(ring.stage, of_row);
       ring.advance();
-      send_sums(c, exchange, place, arrived[place]);
+      send_sums(c, exchange, place, arrived[place]);  // [11]
     }
     if (done >= 0) {
       const int place = done % kExchanges;
       const int parity = done / kExchanges % 2;
-      const float2 c = receive_sums(exchange, place, arrived[place], parity);
+      const float2 c = receive_sums(exchange, place, arrived[place], parity);  // [12]
       store_dx(done, done_stage, of_done, c);
     }
     __syncthreads();  // [13]

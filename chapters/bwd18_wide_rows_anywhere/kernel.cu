@@ -8,6 +8,7 @@
 // It takes rows of up to 512 KB, and should run at the speed of a triad: 3·M·N elements, each moved
 // once.
 #include "common/kernel/chapter.h"
+#include "common/kernel/cluster_sums.h"
 #include "common/kernel/gradient_terms.h"
 #include "common/kernel/partial_sums.h"
 #include "common/kernel/reduce.h"
@@ -27,8 +28,8 @@ constexpr int kPortable = 8;      // that every Hopper has room for
 constexpr int kMaxCluster = 16;
 constexpr int kMaxThreads = 512;
 constexpr int kMaxWarps = kMaxThreads / kWarpSize;
-constexpr int kColumns = 32;   // of a thread
-constexpr int kExchanges = 4;  // rows whose sums may be on their way
+static_assert(kMaxWarps <= kExchangeWarps && kMaxCluster <= kExchangeBlocks);
+constexpr int kColumns = 32;  // of a thread
 constexpr int kMostEdges = 2 * (kVectorElements<__half> - 1);
 constexpr int64_t kStaticBytes = 2 << 10;  // of shared memory, and a little more
 
@@ -60,39 +61,6 @@ __device__ void store_side_by_side(const ThreadColumns& own,
     to[col] = of_block[col];
   }
   __syncthreads();
-}
-
-/// The sums of a block's warps, and those of all blocks that arrive from the cluster.
-struct Exchange {
-  float2 of_warp[kMaxWarps];
-  float2 of_block[kExchanges][kMaxCluster];
-};
-
-/// Adds up the threads' sums of a row and sends the block's to every block of the cluster.
-__device__ inline void send_sums(float2 c, Exchange& exchange, int place, Barrier& arrived) {
-  const int warp = threadIdx.x / kWarpSize;
-  const int lane = threadIdx.x % kWarpSize;
-  const int warps = blockDim.x / kWarpSize;
-  const int blocks = cluster_size();
-  c = warp_sum(c);
-  if (lane == 0) exchange.of_warp[warp] = c;
-  __syncthreads();
-  if (warp > 0) return;
-  c = warp_sum(lane < warps ? exchange.of_warp[lane] : float2{});
-  if (lane == 0) arrived.arrive_and_expect(blocks * sizeof c);
-  if (lane < blocks) {
-    float2* const my_pair = &exchange.of_block[place][cluster_rank()];
-    remote_store_async(my_pair, lane, c, arrived);
-  }
-}
-
-/// A row's sums over the cluster, when those of all blocks have arrived.
-__device__ inline float2 receive_sums(const Exchange& exchange, int place, Barrier& arrived,
-                                      int parity) {
-  const int lane = threadIdx.x % kWarpSize;
-  const int blocks = cluster_size();
-  arrived.wait_at_cluster_scope(parity);
-  return warp_sum(lane < blocks ? exchange.of_block[place][lane] : float2{});
 }
 
 template <typename T, typename W, Kind kKind>
