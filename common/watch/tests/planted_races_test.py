@@ -11,6 +11,7 @@ import race
 
 REDUCE = "common/kernel/reduce.h"
 HOPPER = "common/kernel/hopper.h"
+CLUSTER_SUMS = "common/kernel/cluster_sums.h"
 
 
 class Fault(NamedTuple):
@@ -55,7 +56,7 @@ FAULTS = [
           "a wait at cluster scope", ("remote_store_async(place", "moments[number]")),
     Fault("bwd13 waits for other blocks as if they were its own", "bwd13",
           "arrived.wait_at_cluster_scope(", "arrived.wait(",
-          "a wait at cluster scope", ("remote_store_async(my_pair", "of_block[place][lane]")),
+          "a wait at cluster scope", ("remote_store_async(my_pair", "of_block[place][lane]"), file=CLUSTER_SUMS),
     Fault("fwd08 asks for a slot too early", "fwd08",
           "    float near = 0.0f;\n",
           "    if (threadIdx.x == 0) request(row + stages * stride, ring.stage);\n"
