@@ -20,18 +20,18 @@
 namespace bwd18 {
 using namespace lnc;
 
-constexpr int kMaxStages = 4;  // rows of a slice in shared memory
-constexpr int kLeastStages = 3;
-constexpr int kFewestStages = 2;  // where a row has no room for more
 constexpr int kLeastCluster = 2;  // blocks
 constexpr int kPortable = 8;      // that every Hopper has room for
 constexpr int kMaxCluster = 16;
+constexpr int kMaxStages = 4;       // rows of a slice in shared memory
+constexpr int kPortableStages = 3;  // at least, in clusters of up to kPortable blocks
+constexpr int kLargeStages = 2;     // in larger ones
 constexpr int kMaxThreads = 512;
 constexpr int kMaxWarps = kMaxThreads / kWarpSize;
 static_assert(kMaxWarps <= kExchangeWarps && kMaxCluster <= kExchangeBlocks);
 constexpr int kColumns = 32;  // of a thread
 constexpr int kMostEdges = 2 * (kVectorElements<__half> - 1);
-constexpr int64_t kStaticBytes = 2 << 10;  // of shared memory, and a little more
+constexpr int64_t kStaticBytes = 2 << 10;  // of shared memory: what is static, and some to spare
 
 /// How a row is cut: `blocks` blocks of `slice` columns.
 struct Plan {
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(kMaxThreads)
   const bool has_edge = cluster_rank() == 0 && thread < parts.edges();  // [3]
   const int edge_col = parts.edge_col(thread, row_cols);
   const auto row_of = [=](int64_t nth) { return cluster + nth * clusters; };  // its nth row
-  const auto element = [=](int64_t nth) { return row_of(nth) * a.cols + start; };
+  const auto slice_start = [=](int64_t nth) { return row_of(nth) * a.cols + start; };
 
   const int stages = plan.stages;
   const int slice_vectors = slice / kElements;
@@ -102,16 +102,16 @@ __global__ void __launch_bounds__(kMaxThreads)
     if (bytes == 0) return;
     auto* const x_slice = ring.slot(stage);
     auto* const dy_slice = x_slice + slice_vectors;
-    bulk_load(x_slice, a.x + element(nth), bytes, full[stage]);
-    bulk_load(dy_slice, a.dy + element(nth), bytes, full[stage]);
+    bulk_load(x_slice, a.x + slice_start(nth), bytes, full[stage]);
+    bulk_load(dy_slice, a.dy + slice_start(nth), bytes, full[stage]);
   };
   const auto bring_singly = [&](int64_t nth, int stage) {  // [4] all threads
     T* const x_slice = reinterpret_cast<T*>(ring.slot(stage));
     T* const dy_slice = x_slice + slice;
 #pragma unroll 1
     for (int col = thread; col < cols; col += threads) {
-      x_slice[col] = a.x[element(nth) + col];
-      dy_slice[col] = a.dy[element(nth) + col];
+      x_slice[col] = a.x[slice_start(nth) + col];
+      dy_slice[col] = a.dy[slice_start(nth) + col];
     }
     __syncthreads();
   };
@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(kMaxThreads)
     const float rstd = statistics.y;
     const float scaled_c1 = c.x * inverse_cols * rstd;
     const float scaled_c2 = kLayer ? c.y * inverse_cols * rstd : 0.0f;
-    T* const dx_slice = a.dx + element(nth);
+    T* const dx_slice = a.dx + slice_start(nth);
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       if (!own.has(i)) continue;
@@ -262,18 +262,17 @@ Plan cut_over(int blocks, int64_t cols, int64_t element_bytes, int64_t weight_by
 
 /// Whether a block has registers and shared memory for its slice.
 bool has_room(const Plan& plan) {
-  const int least = plan.blocks > kPortable ? kFewestStages : kLeastStages;
+  const int least = plan.blocks > kPortable ? kLargeStages : kPortableStages;
   return plan.slice <= kMaxThreads * kColumns && plan.stages >= least;
 }
 
-/// Blocks of a multiprocessor: two small ones. More would make more partial sums.
+/// Blocks that share a multiprocessor: two if they are small. More would make more partial sums.
 int blocks_each(const Plan& plan) { return plan.threads <= kMaxThreads / 2 ? 2 : 1; }
 
 template <typename T, typename W>
 std::size_t shared_bytes_of(const Plan& plan) {
   const std::size_t row_bytes = 2 * plan.slice * sizeof(T);
-  const std::size_t rows_and_weight = plan.stages * row_bytes + plan.slice * sizeof(W);
-  return std::max<std::size_t>(rows_and_weight, plan.slice * sizeof(float));
+  return plan.stages * row_bytes + plan.slice * sizeof(W);  // and so room for a slice's sums
 }
 
 template <typename T, typename W>
@@ -292,7 +291,7 @@ struct Choice {
 
 /// [7] The cut that keeps the most multiprocessors busy. A larger cluster must gain a twentieth.
 template <typename T, typename W, typename Kernel>
-Choice choose_cut(const BackwardArgs<T, W>& a, Kernel kernel, int least_blocks, int most_blocks) {
+Choice best_cut(const BackwardArgs<T, W>& a, Kernel kernel, int least_blocks, int most_blocks) {
   Choice best{};
   for (int blocks = least_blocks; blocks <= most_blocks; ++blocks) {
     const Plan plan = cut_over(blocks, a.cols, sizeof(T), sizeof(W));
@@ -303,7 +302,8 @@ Choice choose_cut(const BackwardArgs<T, W>& a, Kernel kernel, int least_blocks, 
     if (fit == 0) continue;
     const int64_t clusters = blocks_in_step<T>(fit, 1, a.cols);
     const int64_t turns = blocks_for(clusters, fit);
-    const int64_t busy = clusters * blocks / turns / blocks_each(plan);
+    const int64_t at_once = clusters / turns;
+    const int64_t busy = at_once * blocks / blocks_each(plan);
     if (busy > best.busy + best.busy / 20) best = {plan, clusters, busy};
   }
   return best;
@@ -314,9 +314,9 @@ template <typename T, typename W, typename Kernel>
 Choice choose_cut(const BackwardArgs<T, W>& a, Kernel kernel) {
   const int asked = std::clamp(a.group, kLeastCluster, kMaxCluster);
   Choice choice{};
-  if (a.group > 0) choice = choose_cut(a, kernel, asked, asked);
-  if (choice.busy == 0) choice = choose_cut(a, kernel, kLeastCluster, kPortable);
-  if (choice.busy == 0) choice = choose_cut(a, kernel, kPortable + 1, kMaxCluster);
+  if (a.group > 0) choice = best_cut(a, kernel, asked, asked);
+  if (choice.busy == 0) choice = best_cut(a, kernel, kLeastCluster, kPortable);
+  if (choice.busy == 0) choice = best_cut(a, kernel, kPortable + 1, kMaxCluster);
   return choice;
 }
 

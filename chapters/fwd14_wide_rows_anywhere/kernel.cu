@@ -1,10 +1,10 @@
 // fwd14 · Wide rows that start anywhere
 //
 // fwd11 has the same columns in all rows of a block, so weight and bias come once, however the rows
-// start. It holds a row in one block. A wider row goes element by element through fwd06, or has its
-// bytes read twice. Here a cluster has it, two rows at a time in registers, as in fwd13; but the
-// clusters stay, each with rows that start alike. Only whole vectors of a row are loaded, and the
-// few elements before and behind them are single lanes'.
+// start. It holds a row in one block. fwd06 takes wider rows, but loads their weight and bias
+// element by element for each row. Here a cluster has a wide row, two rows at a time in registers,
+// as in fwd13; but the clusters stay, each with rows that start alike. Whole vectors of a row are
+// loaded as such. Each of the few elements before and behind them is a single lane's.
 //
 // It should run at the speed of a copy for rows of up to 256 KB: 2·M·N elements, each moved once.
 #include "common/kernel/chapter.h"
@@ -22,7 +22,7 @@ constexpr int kRows = 2;         // [1] of a cluster, at a time
 constexpr int kMostBlocks = 16;  // of a cluster
 constexpr int kMostWarps = 4;    // of a block
 constexpr int kMostPieces = kMostBlocks * kMostWarps;
-constexpr int kMostVectors = 8;  // of a thread, in each row
+constexpr int kMostVectors = 8;  // of a lane, in each row
 
 /// [2] Blocks for which a multiprocessor has registers.
 template <typename T, typename W>
@@ -34,8 +34,8 @@ constexpr int sm_blocks(int vectors) {
   return is_float ? 3 : 2;
 }
 
-/// The moments of a warp's piece of a row. A lane has `there` vectors of x, the others hold 0, and
-/// perhaps an edge.
+/// The moments of a warp's piece of a row, of so many columns. A lane has `there` vectors of x, and
+/// perhaps an edge. Its other registers hold 0.
 template <Kind kKind, typename T, int kElements, int kVectors>
 __device__ Moments piece_moments(Packed<T, kElements> (&x)[kVectors], int there,
                                  const Packed<T, 1>& edge, bool has_edge, int columns) {
@@ -89,7 +89,7 @@ __device__ void normalise(const Packed<T, kElements>& x, const Normaliser& of_ro
   }
 }
 
-/// A lane's vectors of a row, of which `there` are: from boundaries on, or from anywhere.
+/// Loads a lane's vectors of a row, of which `there` are.
 template <typename T, int kElements, int kVectors>
 __device__ void load_vectors(Packed<T, kElements> (&x)[kVectors], const T* first, int there) {
 #pragma unroll
@@ -97,6 +97,8 @@ __device__ void load_vectors(Packed<T, kElements> (&x)[kVectors], const T* first
     x[i] = load_if<kElements>(i < there, first, i * kWarpSize * kElements);
   }
 }
+
+/// The same, element by element, from anywhere.
 template <typename T, int kElements, int kVectors>
 __device__ void load_elements(Packed<T, kElements> (&x)[kVectors], const T* first, int there) {
 #pragma unroll
@@ -124,14 +126,16 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize, sm_blocks<T, W>(kVector
   const int64_t clusters = gridDim.x / blocks;
 
   const auto cols = static_cast<int>(a.cols);
-  const RowParts parts(a.y + cluster * a.cols, cols);  // [3]
+  const RowParts parts(a.y + cluster * a.cols, cols);  // [3] y's, for its stores must be whole
   const int before = piece * kPieceVectors;            // vectors of the row
   const int vectors = max(min(parts.vectors - before, kPieceVectors), 0);
   const int there = (vectors - lane + kWarpSize - 1) / kWarpSize;  // of this lane
   const int first_col = parts.head + (before + lane) * kElements;
-  const bool has_edge = piece == 0 && lane < parts.edges();  // [4]
+  const bool first = piece == 0;  // [4]
+  const bool has_edge = first && lane < parts.edges();
   const int edge_col = parts.edge_col(lane, cols);
-  const int columns = vectors * kElements + (piece == 0 ? parts.edges() : 0);  // of the piece
+  const int edges = first ? parts.edges() : 0;
+  const int columns = vectors * kElements + edges;  // of the piece
 
   if (threadIdx.x == 0) {
     met[0].init(1);
@@ -223,14 +227,15 @@ bool run_clusters(const ForwardArgs<T, W>& a, const Cut& cut) {
   LaunchConfig config{blocks, cut.warps * kWarpSize, 0, a.stream, blocks};
   const int fit = resident_clusters(kernel, config);
   if (fit == 0) return false;
-  const int64_t clusters = std::min(blocks_in_step<T>(fit, 1, a.cols), a.rows);  // [8]
+  const int64_t in_step = blocks_in_step<T>(fit, 1, a.cols);  // [8]
+  const int64_t clusters = std::min(in_step, a.rows);
   const bool alike = start_in_vector(a.x) == start_in_vector(a.y);
   config.grid = static_cast<unsigned>(clusters) * blocks;
   launch(kernel, config, a, cut.blocks, alike);
   return true;
 }
 
-/// [9] Eight vectors a thread only where six are too few.
+/// [9] Eight vectors a lane only where six are too few.
 Cut cut_for(int64_t vectors, int most_blocks) {
   const Cut cut = cut_row(vectors, {4, 6}, most_blocks, kMostWarps);
   return cut.blocks > 0 ? cut : cut_row(vectors, {kMostVectors}, most_blocks, kMostWarps);

@@ -76,7 +76,8 @@ WIDE_STEPS = (Problem.of("bf16", 4096, 65536), Problem.of("f32", 512, 262144), P
               Problem.of("bf16", 256, 16384), Problem.of("bf16", 128, 32768))
 UNALIGNED_ROAD = "unaligned rows"  # its chapters take both
 UNALIGNED_STEPS = tuple(Problem.of("bf16", 16384, cols) for cols in (4104, 4097))
-WIDE_UNALIGNED_STEPS = (Problem.of("bf16", 5460, 12289), Problem.of("bf16", 1335, 50257))  # further on that road
+WIDE_UNALIGNED_STEPS = (Problem.of("bf16", 5460, 12289), Problem.of("bf16", 1335, 50257),  # further on that road
+                        Problem.of("f32", 2730, 12289))
 RESULTS = (PROGRESSION, Problem.of("f16", 4096, 1024), Problem.of("bf16", 131072, 4096),
            Problem.of("bf16", 16384, 16384))  # of `make peers`: the least work, few columns, many rows, wide rows
 
