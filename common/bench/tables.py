@@ -25,6 +25,8 @@ A table stands between two markers, each alone on its line; nothing else is touc
     <!-- table: picture widths -->         our share of the roof and our time over the fastest peer's, over the width
     <!-- table: widths sum -->             the same in sentences: where ours are ahead, and where behind
     <!-- table: widths -->                 of both types and three sizes, and, folded, width by width
+    <!-- table: targets -->                this project's targets: which are met, and where not
+    <!-- table: misses -->                 what misses them, region by region
     <!-- table: training -->               a GPT's training with each norm, and its figure
     <!-- table: host calls -->             the host's time of a call of a norm, by each way to call it
     <!-- table: host blocks -->            a transformer block's step, by each way to call its norms
@@ -50,6 +52,7 @@ import agreement
 import measurements
 import peers
 import plots
+import targets
 from book import DIRECTIONS, KINDS, is_right, open_book, provenance
 from chapter_map import MAIN
 from measurements import (GROUPS, LARGE, MISSING, NARROW, ODD, PROGRESSION, ROOT, SETS, SMALL, SWEEP, WIDE, WIDTHS, DataError,
@@ -58,7 +61,7 @@ from profile_chapter import profile_rows
 
 FIGURES = Path("notebooks/figures")
 TEXTS = ("README.md", "chapters/README.md", "chapters/*/notes.md", "chapters/*/lab.md", "common/*/README.md",
-         "common/*/*/README.md", "common/watch/agreement.md", "reference_cpu/README.md", "notebooks/README.md")
+         "common/*/*/README.md", "common/watch/agreement.md", "common/bench/targets.md", "reference_cpu/README.md", "notebooks/README.md")
 
 SHOWN_WIDTHS = (1024, 2048, 4096, 8192, 12288, 15872)  # of the sweep's thirty
 ROOFS = {"copy": "a copy (one read, one write)", "fwd": "a copy (one read, one write)",
@@ -634,6 +637,35 @@ def widths_table(book):
             f"The roof: forward {ROOFS['fwd']}, backward {ROOFS['bwd']}. {' '.join(about)} {provenance(everything)}."]
 
 
+def targets_table(book):
+    """A row a target: at how many problems it is missed, and where most."""
+    records = book.with_widths().peers.records
+    found = targets.target_rows(records)
+    if not any(total for _, _, total, _ in found):
+        return ["Not measured yet."]
+    rows = []
+    for target, missed, total, worst in found:
+        if not total:
+            cells = [MISSING, "not measured"]
+        elif missed is None:
+            cells = ["met" if worst <= target.limit else "missed", f"{worst:.3f}"]
+        else:
+            cells = [f"{missed} of {total}" if missed else f"met at {total}", worst or MISSING]
+        rows.append([f"{target.direction}, {target.words}", f"at {targets.bound(target)}", *cells])
+    return [*markdown(["target", "limit", "missed at", "the worst"], rows, left=(0, 1, 3)), "",
+            f"{provenance(targets.judged_records(records))}."]
+
+
+def misses_table(book):
+    """What misses a target, region by region."""
+    rows, last = [], None
+    for region, target, missed, total, worst in targets.region_rows(book.with_widths().peers.records):
+        rows.append([region if region != last else "", f"{target.direction}, {target.words}, at {targets.bound(target)}",
+                     f"{missed} of {total}", worst])
+        last = region
+    return markdown(["region", "target", "missed at", "the worst"], rows, left=(0, 1, 3)) if rows else ["Nothing is missed."]
+
+
 def width_cells(row):
     return [f"{row['of_roof']:.1f}", f"{row['ratio']:.2f}", row["peer"]] if row else [MISSING] * 3
 
@@ -787,6 +819,7 @@ def make_table(book, file, request, where):
               "picture peers": lambda: picture(book, file, "peers.svg", plots.peers_words, peers_rows(book)),
               "picture widths": lambda: picture(book, file, "widths.svg", plots.widths_words, picture_rows(book)),
               "widths sum": lambda: widths_sum(book), "widths": lambda: widths_table(book),
+              "targets": lambda: targets_table(book), "misses": lambda: misses_table(book),
               "agreement sum": lambda: [f"**{agreement.summary(agreement.cells(book.root))}.**"]}
     if request in of_all:
         return of_all[request]()

@@ -157,10 +157,21 @@ def targets():
 # --- The judgement ---
 
 
+def values_of(target, found):
+    """{problem: the target's value} of what is measured."""
+    return {problem: value for problem in target.problems
+            if (one := found.get((target.direction, problem))) and (value := target.value(one))}
+
+
+def misses(target, values):
+    """The problems that miss it, the worst first."""
+    order = sorted(values, key=lambda problem: -target.missed_by(values[problem]))
+    return [problem for problem in order if target.missed_by(values[problem]) > 0]
+
+
 def judge(target, found, most=8):
     """(whether it is met everywhere, the line that says so)"""
-    values = {problem: value for problem in target.problems
-              if (one := found.get((target.direction, problem))) and (value := target.value(one))}
+    values = values_of(target, found)
     lacking = len(target.problems) - len(values)
     gaps = f"; {lacking} of {len(target.problems)} problems not measured" if lacking else ""
     start = f"{target.direction}, {target.words}"
@@ -171,13 +182,13 @@ def judge(target, found, most=8):
         met = mean <= target.limit
         by = f", {'met' if met else 'missed'} by {abs(mean - target.limit):.3f}"
         return met and not lacking, f"{verdict(met)}  {start} at most {target.limit:g}: {mean:.3f}{by}{gaps}"
-    order = sorted(values, key=lambda problem: -target.missed_by(values[problem]))
-    missed = [problem for problem in order if target.missed_by(values[problem]) > 0]
-    start += f" at {'least' if target.at_least else 'most'} {target.limit:g}"
+    missed = misses(target, values)
+    start += f" at {bound(target)}"
     if not missed:
+        nearest_one = max(values, key=lambda problem: target.missed_by(values[problem]))
         return not lacking, (f"{verdict(True)}  {start}: {'least' if target.at_least else 'most'} "
-                             f"{where(order[0], values)}, of {len(values)}, by at least "
-                             f"{digits(-target.missed_by(values[order[0]]), target)}{gaps}")
+                             f"{where(nearest_one, values)}, of {len(values)}, by at least "
+                             f"{digits(-target.missed_by(values[nearest_one]), target)}{gaps}")
     worst = "; ".join(where(problem, values) for problem in missed[:most])
     worst += f"; and {len(missed) - most} more" if len(missed) > most else ""
     return False, (f"{verdict(False)}  {start}: at {len(missed)} of {len(values)}, by up to "
@@ -186,6 +197,11 @@ def judge(target, found, most=8):
 
 def verdict(met):
     return "met   " if met else "MISSED"
+
+
+def bound(target):
+    at_least = not isinstance(target, Mean) and target.at_least
+    return f"{'least' if at_least else 'most'} {target.limit:g}"
 
 
 def digits(value, target):
@@ -198,14 +214,75 @@ def where(problem, values):
         f"{problem.dtype} {problem.kind} {problem.cols} ({value:.3f})")
 
 
+def judged_records(records):
+    found = standings(records)
+    return [record for record in records if (record.get("direction"), problem_of(record)) in found]
+
+
+# --- Misses by region ---
+
+
+def starts_anywhere(cols):
+    return cols % 4 != 0
+
+
+# What a kernel meets there, and whether problems of so many MiB and columns are there. A problem belongs to the first
+# that has it.
+REGIONS = {
+    "tensors of 8 MiB": lambda size, cols: size == 8,
+    "tensors of 64 MiB": lambda size, cols: size == 64,
+    "single elements: 65 and 127 columns": lambda size, cols: starts_anywhere(cols) and cols < 256,
+    "rows that start anywhere, up to 12 288 columns": lambda size, cols: starts_anywhere(cols) and cols <= 12288,
+    "wide rows that start anywhere": lambda size, cols: starts_anywhere(cols),
+    "narrow rows, below 256 columns": lambda size, cols: cols < 256,
+    "256 to 8192 columns": lambda size, cols: cols <= 8192,
+    "8193 to 18 432 columns": lambda size, cols: cols <= 18432,
+    "the widest rows": lambda size, cols: True}
+
+
+def region_of(problem):
+    return next(name for name, has in REGIONS.items() if has(mib(problem), problem.cols))
+
+
+def target_rows(records):
+    """[(target, missed at, of, the worst problem and its value)]: a row a target. The last is None where none is
+    missed; of a Mean nothing is missed at a problem, and the last is the mean."""
+    found, rows = standings(records), []
+    for target in targets():
+        values = values_of(target, found)
+        if isinstance(target, Mean):
+            mean = geometric_mean(list(values.values())) if values else None
+            rows.append((target, None, len(values), mean))
+        else:
+            missed = misses(target, values)
+            rows.append((target, len(missed), len(values), where(missed[0], values) if missed else None))
+    return rows
+
+
+def region_rows(records):
+    """[(region, target, missed at, of, the worst problem and value)] of what is missed, region by region."""
+    found, rows = standings(records), []
+    for region in REGIONS:
+        for target in targets():
+            if isinstance(target, Mean):
+                continue
+            values = {problem: value for problem, value in values_of(target, found).items()
+                      if region_of(problem) == region}
+            if missed := misses(target, values):
+                rows.append((region, target, len(missed), len(values), where(missed[0], values)))
+    return rows
+
+
+# --- The program ---
+
+
 def report(records, most=8):
     """(whether all is met, lines) for one device's records."""
     found = standings(records)
     if not any((target.direction, problem) in found for target in targets() for problem in target.problems):
         return False, [f"{provenance(records)}: none of the targets' problems measured"]
     judged = [judge(target, found, most) for target in targets()]
-    shown = [record for record in records if (record.get("direction"), problem_of(record)) in found]
-    return all(met for met, _ in judged), [provenance(shown), *(line for _, line in judged)]
+    return all(met for met, _ in judged), [provenance(judged_records(records)), *(line for _, line in judged)]
 
 
 def main(argv, root=ROOT):
