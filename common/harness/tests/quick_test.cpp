@@ -539,6 +539,7 @@ TEST_CASE("NaN or infinity in a row of x changes no other row of y") {
     problem.rows = 9;
     for (const std::int64_t cols : {100, 3000}) {
       problem.cols = cols;
+      if (!refusal(chapter, problem).empty()) continue;  // of narrow rows alone
       const Tensors tensors(problem, Direction::Forward);
       const Run run(chapter, tensors);
       run.launch();
@@ -569,7 +570,7 @@ TEST_CASE("a row of equal numbers gives y = bias and rstd = 1 / sqrt(eps)") {
     if (chapter.direction() != Direction::Forward) continue;
     Problem problem;
     problem.rows = 2;
-    problem.cols = 512;  // a power of two: the mean of equal numbers is exact
+    problem.cols = 256;  // a power of two: the mean of equal numbers is exact
     const Tensors tensors(problem, Direction::Forward);
     const Run run(chapter, tensors);
     const std::vector<float> constant(problem.cols, 3.0f);
