@@ -70,6 +70,7 @@ MACHINE = Path("notebooks/data/machine_h100.jsonl")
 STEPS = (PROGRESSION, Problem.of("bf16", 131072, 4096))  # of a lesson's small table: short rows of data, and long ones
 NARROW_ROAD = "narrow rows"  # its chapters take no others
 NARROW_STEPS = tuple(Problem.of("bf16", rows, cols, "rms") for rows, cols in ((1048576, 64), (524288, 128)))
+NARROW_UNALIGNED_STEPS = (Problem.of("bf16", 1032444, 65), Problem.of("bf16", 528416, 127))  # further on that road
 FUSION_ROAD = "fusion"
 FUSION_STEPS = tuple(Problem.of("bf16", rows, 4096, options={"prenorm": True, **options}) for rows, options in (
     (131072, {"residual": "same"}), (131072, {"residual": "same", "dropout": 0.1}), (16384, {"residual": "same"}),
@@ -231,7 +232,7 @@ def steps(book, file, chapter):
         return fusion_steps(book, file, chapter)
     parent = rival(book, chapter)
     further_on = parent is not None and parent.road == chapter.road
-    of_road = {NARROW_ROAD: NARROW_STEPS, WIDE_ROAD: WIDE_STEPS,
+    of_road = {NARROW_ROAD: NARROW_UNALIGNED_STEPS if further_on else NARROW_STEPS, WIDE_ROAD: WIDE_STEPS,
                UNALIGNED_ROAD: WIDE_UNALIGNED_STEPS if further_on else UNALIGNED_STEPS}
     candidates = of_road.get(chapter.road, STEPS)
     measured = [problem for problem in candidates if book.find(chapter, problem)]

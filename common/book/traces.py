@@ -45,6 +45,7 @@ PROBLEMS = {
     "fwd12": Problem("--rows 2 --cols 512 --residual same --prenorm"),  # a warp a row, four vectors of each input
     "fwd13": Problem("--rows 4 --cols 512", shuffles_of=1),  # two clusters of two blocks, two rows each
     "fwd14": Problem("--rows 32 --cols 261 --dtype bf16", shuffles_of=1),  # clusters of two, edges at both ends
+    "fwd15": Problem("--rows 64 --cols 9 --dtype bf16", warps=2),  # a tile; two warps share its rows
     "bwd01": Problem("--rows 32 --cols 16"),
     "bwd02": Problem("--rows 4 --cols 64"),
     "bwd03": Problem("--rows 4 --cols 64"),
@@ -63,6 +64,7 @@ PROBLEMS = {
     "bwd16": Problem("--rows 40 --cols 64 --blocks 1 --residual same --prenorm", shuffles_of=1),  # bwd12, and dz
     "bwd17": Problem("--rows 1057 --cols 64", shuffles_of=1, warps=8),  # clusters of two, two rows for warp 0
     "bwd18": Problem("--rows 16 --cols 261 --dtype bf16 --blocks-per-cluster 2", shuffles_of=1),
+    "bwd19": Problem("--rows 64 --cols 9 --dtype bf16 --blocks 1", warps=2),  # a tile, walked over three times
 }
 
 

@@ -8,8 +8,8 @@
 //   bulk_load                               global to shared, by the copy engine    fwd08
 //   L2Policy                                what L2 gives up first                  bwd12
 //   bulk_store, commit_bulk_stores,
-//   wait_bulk_stores_read                   shared to global, likewise              fwd08
-//   fence_proxy_async                       between own stores and the engine       fwd08
+//   wait_bulk_stores_read                   shared to global, likewise              fwd15
+//   fence_proxy_async                       between own stores and the engine       fwd15
 //   cluster_rank, cluster_size              which block of a cluster                fwd09
 //   cluster_sync                            waits for all threads of the cluster    fwd09
 //   remote_load, remote_store               another block's shared memory           fwd09

@@ -84,7 +84,8 @@ TEST_CASE("a chapter refuses what it does not take, in a sentence with its id") 
     for (const Kind kind : {Kind::Layer, Kind::Rms}) {
       Problem problem;
       problem.kind = kind;
-      problem.cols = std::min(problem.cols, chapter.max_cols);
+      const int64_t widest = chapter.max_row_bytes / problem.element_bytes();
+      problem.cols = std::min({problem.cols, chapter.max_cols, widest});
       const bool takes =
           std::find(chapter.kinds.begin(), chapter.kinds.end(), kind) != chapter.kinds.end();
       const Refusal why = refusal(chapter, problem);

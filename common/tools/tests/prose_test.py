@@ -39,6 +39,8 @@ LIMITS = {
     "chapters/bwd09_persistent/notes.md": (1200, ""),
     "chapters/fwd10_narrow_rows/notes.md": (1800, ""),
     "chapters/bwd14_narrow_rows/notes.md": (1800, ""),
+    "chapters/fwd15_tiles/notes.md": (1800, ""),
+    "chapters/bwd19_tiles/notes.md": (1800, ""),
     "chapters/fwd11_rows_anywhere/notes.md": (1800, ""),
     "chapters/bwd15_rows_anywhere/notes.md": (1800, ""),
     "chapters/fwd14_wide_rows_anywhere/notes.md": (1800, ""),
