@@ -16,6 +16,7 @@ namespace bwd19 {
 using namespace lnc;
 
 constexpr int kThreads = 128;
+constexpr int kMostBlocks = 2048 / kThreads;  // that a multiprocessor has threads for
 constexpr int kMostRowBytes = 512;
 constexpr int kMaxCols = kMostRowBytes / 2;
 constexpr int kThreadCols = kMaxCols / kThreads;  // columns of a thread, at most
@@ -165,10 +166,9 @@ int rows_of_tile(int64_t row_bytes) {
   return room >= kThreads ? kThreads : kThreads / 2;
 }
 
-/// Blocks of a launch: as many as have room, or as --blocks says.
-int64_t most_blocks(int group) {
-  constexpr int kMostThreads = 2048;  // of a multiprocessor
-  return group > 0 ? group : int64_t{multiprocessors()} * (kMostThreads / kThreads);
+/// As many blocks as the GPU has places for, or as --blocks says.
+int64_t most_blocks(int group, int places) {
+  return group > 0 ? group : int64_t{multiprocessors()} * places;
 }
 
 template <Kind kKind, typename T, typename W>
@@ -179,8 +179,7 @@ void run_kind(const BackwardArgs<T, W>& a) {
   const std::size_t shared_bytes = 2 * tile_bytes + a.cols * sizeof(float);
   const bool at_boundary =
       start_in_vector(a.x) == 0 && start_in_vector(a.dy) == 0 && start_in_vector(a.dx) == 0;
-  const int64_t places = multiprocessors() * resident_blocks(kernel, kThreads, shared_bytes);
-  const int64_t most = a.group > 0 ? a.group : std::min(places, most_blocks(0));
+  const int64_t most = most_blocks(a.group, resident_blocks(kernel, kThreads, shared_bytes));
   const int64_t blocks = std::min<int64_t>(most, blocks_for(a.rows, tile_rows));
   const PartialSums sums = partial_sums(a, blocks);
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
@@ -217,7 +216,7 @@ const Registration registration{{
       return 3 * p.tensor_bytes() + parameter_bytes(p);
     },
     .workspace_bytes = [](const Problem& p) -> std::int64_t {
-      return partial_sums_bytes(p, std::min(p.rows, most_blocks(p.group)));
+      return partial_sums_bytes(p, std::min(p.rows, most_blocks(p.group, kMostBlocks)));
     },
 }};
 

@@ -60,8 +60,8 @@ from measurements import (GROUPS, LARGE, MISSING, NARROW, ODD, PROGRESSION, ROOT
 from profile_chapter import profile_rows
 
 FIGURES = Path("notebooks/figures")
-TEXTS = ("README.md", "chapters/README.md", "chapters/*/notes.md", "chapters/*/lab.md", "common/*/README.md",
-         "common/*/*/README.md", "common/watch/agreement.md", "common/bench/targets.md", "reference_cpu/README.md", "notebooks/README.md")
+TEXTS = ("README.md", "chapters/README.md", "chapters/*/notes.md", "chapters/*/lab.md", "common/*/*.md",
+         "common/*/*/README.md", "reference_cpu/README.md", "notebooks/README.md")
 
 SHOWN_WIDTHS = (1024, 2048, 4096, 8192, 12288, 15872)  # of the sweep's thirty
 ROOFS = {"copy": "a copy (one read, one write)", "fwd": "a copy (one read, one write)",
@@ -641,11 +641,12 @@ def widths_table(book):
 def targets_table(book):
     """A row a target: at how many problems it is missed, and where most."""
     records = book.with_widths().peers.records
-    found = targets.target_rows(records)
-    if not any(total for _, _, total, _ in found):
+    found = targets.standings(records)
+    judged = targets.target_rows(found)
+    if not any(total for _, _, total, _ in judged):
         return ["Not measured yet."]
     rows = []
-    for target, missed, total, worst in found:
+    for target, missed, total, worst in judged:
         if not total:
             cells = [MISSING, "not measured"]
         elif missed is None:
@@ -654,13 +655,14 @@ def targets_table(book):
             cells = [f"{missed} of {total}" if missed else f"met at {total}", worst or MISSING]
         rows.append([f"{target.direction}, {target.words}", f"at {targets.bound(target)}", *cells])
     return [*markdown(["target", "limit", "missed at", "the worst"], rows, left=(0, 1, 3)), "",
-            f"{provenance(targets.judged_records(records))}."]
+            f"{provenance(targets.judged_records(records, found))}."]
 
 
 def misses_table(book):
     """What misses a target, region by region."""
     rows, last = [], None
-    for region, target, missed, total, worst in targets.region_rows(book.with_widths().peers.records):
+    found = targets.standings(book.with_widths().peers.records)
+    for region, target, missed, total, worst in targets.region_rows(found):
         rows.append([region if region != last else "", f"{target.direction}, {target.words}, at {targets.bound(target)}",
                      f"{missed} of {total}", worst])
         last = region

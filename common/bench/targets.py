@@ -181,7 +181,7 @@ def judge(target, found, most=8):
         mean = geometric_mean(list(values.values()))
         met = mean <= target.limit
         by = f", {'met' if met else 'missed'} by {abs(mean - target.limit):.3f}"
-        return met and not lacking, f"{verdict(met)}  {start} at most {target.limit:g}: {mean:.3f}{by}{gaps}"
+        return met and not lacking, f"{verdict(met)}  {start} at {bound(target)}: {mean:.3f}{by}{gaps}"
     missed = misses(target, values)
     start += f" at {bound(target)}"
     if not missed:
@@ -214,8 +214,7 @@ def where(problem, values):
         f"{problem.dtype} {problem.kind} {problem.cols} ({value:.3f})")
 
 
-def judged_records(records):
-    found = standings(records)
+def judged_records(records, found):
     return [record for record in records if (record.get("direction"), problem_of(record)) in found]
 
 
@@ -244,10 +243,10 @@ def region_of(problem):
     return next(name for name, has in REGIONS.items() if has(mib(problem), problem.cols))
 
 
-def target_rows(records):
+def target_rows(found):
     """[(target, missed at, of, the worst problem and its value)]: a row a target. The last is None where none is
     missed; of a Mean nothing is missed at a problem, and the last is the mean."""
-    found, rows = standings(records), []
+    rows = []
     for target in targets():
         values = values_of(target, found)
         if isinstance(target, Mean):
@@ -259,9 +258,9 @@ def target_rows(records):
     return rows
 
 
-def region_rows(records):
+def region_rows(found):
     """[(region, target, missed at, of, the worst problem and value)] of what is missed, region by region."""
-    found, rows = standings(records), []
+    rows = []
     for region in REGIONS:
         for target in targets():
             if isinstance(target, Mean):
@@ -282,7 +281,7 @@ def report(records, most=8):
     if not any((target.direction, problem) in found for target in targets() for problem in target.problems):
         return False, [f"{provenance(records)}: none of the targets' problems measured"]
     judged = [judge(target, found, most) for target in targets()]
-    return all(met for met, _ in judged), [provenance(judged_records(records)), *(line for _, line in judged)]
+    return all(met for met, _ in judged), [provenance(judged_records(records, found)), *(line for _, line in judged)]
 
 
 def main(argv, root=ROOT):

@@ -28,6 +28,7 @@ from layernorm_chapters.library import Library, LibraryError  # noqa: E402
 from measurements import Problem  # noqa: E402
 
 PROBLEMS = [Problem(dtype, 33, 264) for dtype in peers.DTYPES]
+OF_NARROW_ROWS = ("fwd15", "bwd19")  # which refuse 264 columns
 LIBRARY, DEVICE = None, "cpu"  # those of --build
 
 
@@ -116,6 +117,8 @@ class TheLibrary(unittest.TestCase):
             prepare = provider.load()
             for kind in peers.KINDS:
                 for problem in PROBLEMS:
+                    if provider.name in OF_NARROW_ROWS:
+                        problem = problem._replace(cols=65)
                     inputs = peer_providers.make_inputs(kind, problem, DEVICE)
                     for direction in provider.directions:
                         with self.subTest(provider.name, kind=kind, direction=direction, dtype=problem.dtype):
@@ -123,7 +126,7 @@ class TheLibrary(unittest.TestCase):
                             try:
                                 run = prepare(direction, given)
                             except LibraryError as error:
-                                self.assertRegex(str(error), f"^{provider.name} (takes layer norm only|takes \\d+ columns|needs)")
+                                self.assertRegex(str(error), f"^{provider.name} (takes layer norm only|needs)")
                                 continue
                             result = peer_clock.check(direction, given, run())
                             self.assertTrue(result.passed, result.why)

@@ -45,9 +45,9 @@ class Judged(unittest.TestCase):
             status = targets.main([str(self.path), *options])
         return status, (out.getvalue() + err.getvalue()).splitlines()
 
-    def loaded(self, records):
+    def standings(self, records):
         self.path.write_text(jsonl(*records), encoding="utf-8")
-        return measurements.load(self.path).records
+        return targets.standings(measurements.load(self.path).records)
 
     def test_all_is_met_where_ours_are_near_the_roof_and_ahead_of_the_peers(self):
         status, lines = self.judge(campaign())
@@ -118,7 +118,7 @@ class Judged(unittest.TestCase):
         self.assertAlmostEqual(one.share, 100 / 1.10)
 
     def test_the_rows_of_a_table_are_the_judgements(self):
-        rows = targets.target_rows(self.loaded(campaign(forward_1000=1.04, backward_5120=1.2)))
+        rows = targets.target_rows(self.standings(campaign(forward_1000=1.04, backward_5120=1.2)))
         self.assertEqual([target.words for target, *_ in rows], [target.words for target in targets.targets()])
         missed = [(target.words, count, total, worst) for target, count, total, worst in rows if count]
         self.assertEqual(missed[0], ("128 MiB, from 256 columns on: % of the copy", 4, 136, "bf16 layer 1000 (96.2)"))
@@ -131,8 +131,8 @@ class Judged(unittest.TestCase):
 
     def test_each_miss_is_in_the_region_that_it_belongs_to(self):
         slow = {f"forward_{cols}": 1.2 for cols in (65, 80, 1023, 4096, 12288, 50257, 262144)}
-        records = self.loaded(campaign(**slow))
-        rows, regions = targets.region_rows(records), {}
+        found = self.standings(campaign(**slow))
+        rows, regions = targets.region_rows(found), {}
         for region, target, *_, worst in rows:
             self.assertEqual(target.direction, "forward")
             regions.setdefault(region, []).append(worst)
@@ -141,7 +141,7 @@ class Judged(unittest.TestCase):
             "wide rows that start anywhere": {"50257"}, "narrow rows, below 256 columns": {"80"},
             "256 to 8192 columns": {"4096"}, "8193 to 18 432 columns": {"12288"}, "the widest rows": {"262144"}})
         self.assertEqual(sum(count for _, _, count, *_ in rows),
-                         sum(count or 0 for _, count, *_ in targets.target_rows(records)))
+                         sum(count or 0 for _, count, *_ in targets.target_rows(found)))
 
     def test_a_gap_alone_is_not_met(self):
         status, lines = self.judge(campaign(without=(1152,)))

@@ -570,7 +570,8 @@ TEST_CASE("a row of equal numbers gives y = bias and rstd = 1 / sqrt(eps)") {
     if (chapter.direction() != Direction::Forward) continue;
     Problem problem;
     problem.rows = 2;
-    problem.cols = 128;  // a power of two: the mean of equal numbers is exact
+    problem.cols = 512;  // a power of two: the mean of equal numbers is exact
+    if (!refusal(chapter, problem).empty()) problem.cols = 128;
     const Tensors tensors(problem, Direction::Forward);
     const Run run(chapter, tensors);
     const std::vector<float> constant(problem.cols, 3.0f);
