@@ -15,77 +15,129 @@
 namespace bwd19 {
 using namespace lnc;
 
-constexpr int kThreads = 128;
-constexpr int kMostBlocks = 2048 / kThreads;  // that a multiprocessor has threads for
+constexpr int kTileRows = 64;
+constexpr int kThreads = 2 * kTileRows;  // a row has two
+constexpr int kSmBlocks = 9;             // a multiprocessor has registers for so many
+constexpr int kMostBlocks = 2048 / kThreads;
 constexpr int kMostRowBytes = 512;
 constexpr int kMaxCols = kMostRowBytes / 2;
-constexpr int kThreadCols = kMaxCols / kThreads;  // columns of a thread, at most
-constexpr int kSpareBytes = 4 << 10;              // for what is static, and the weight
+constexpr int kMostGroups = 16;                              // of a tile's rows
+constexpr int kThreadWords = kMostRowBytes / 4 / kTileRows;  // of a row, at most
 
-/// What dx of a row is made of, beside x, dy and weight.
-struct RowTerms {
-  float mean;
-  float rstd;
-  float scaled_c1;  ///< c1 · rstd
-  float scaled_c2;
+/// [1] By rows: the half of a row that a thread has.
+struct OwnColumns {
+  int row;
+  int first;
+  int cols;
+
+  /// @param row which row of a tile the thread has
+  __device__ OwnColumns(int row_, int all_cols) : row(row_) {
+    const int middle = (all_cols + 4) / 8 * 4;
+    const bool second = static_cast<int>(threadIdx.x) >= kTileRows;
+    first = second ? middle : 0;
+    cols = second ? all_cols - middle : middle;
+  }
 };
 
-/// [1] By rows: c1 and c2 of a row.
+/// What these columns add to c1 and c2 of the row.
 template <Kind kKind, typename T>
-__device__ void sum_row(const T* x, const T* dy, const float* weights, int cols, float inverse_cols,
-                        RowTerms& terms) {
+__device__ float2 sum_columns(const T* x, const T* dy, const float* weights, int cols,
+                              float2 statistics) {
   float2 c = make_float2(0.0f, 0.0f);
-#pragma unroll 8
-  for (int col = 0; col < cols; ++col) {
-    const float xhat = xhat_from_x(to_float(x[col]), terms.mean, terms.rstd);
-    const float wdy = weights[col] * to_float(dy[col]);
-    c.x += wdy * xhat;
-    if (kKind == Kind::Layer) c.y += wdy;
-  }
-  terms.scaled_c1 = c.x * inverse_cols * terms.rstd;
-  terms.scaled_c2 = c.y * inverse_cols * terms.rstd;
+  for_columns(x, cols, [&]<int kCount>(int col) {
+    float of_x[kCount];
+    float of_dy[kCount];
+    read_elements(x + col, of_x);
+    read_elements(dy + col, of_dy);
+    for (int k = 0; k < kCount; ++k) {
+      const float xhat = xhat_from_x(of_x[k], statistics.x, statistics.y);
+      const float wdy = weights[col + k] * of_dy[k];
+      c.x += wdy * xhat;
+      if (kKind == Kind::Layer) c.y += wdy;
+    }
+  });
+  return c;
 }
 
-/// [2] By columns: what a tile's rows add to dweight and dbias of a column.
-template <Kind kKind, typename T>
-__device__ void sum_column(const T* x, const T* dy, const float2* statistics_of_row, int rows,
-                           int cols, float& dweight, float& dbias) {
-#pragma unroll 8
-  for (int row = 0; row < rows; ++row) {
-    const float2 statistics = statistics_of_row[row];
-    const float of_dy = to_float(dy[row * cols]);
-    dweight += of_dy * xhat_from_x(to_float(x[row * cols]), statistics.x, statistics.y);
-    if (kKind == Kind::Layer) dbias += of_dy;
-  }
-}
-
-/// [3] By rows: dx of a row, in place of x.
+/// [2] By columns: the words that a thread has in every `groups`-th row of a tile, and what these
+/// are worth.
 template <typename T>
-__device__ void put_dx(T* x, const T* dy, const float* weights, int cols, const RowTerms& terms) {
-#pragma unroll 8
-  for (int col = 0; col < cols; ++col) {
-    const float xhat = xhat_from_x(to_float(x[col]), terms.mean, terms.rstd);
-    const float wdy = weights[col] * to_float(dy[col]);
-    const float dx = terms.rstd * wdy - (xhat * terms.scaled_c1 + terms.scaled_c2);
-    x[col] = from_float<T>(dx);
+struct OwnWords {
+  static constexpr int kElements = 4 / static_cast<int>(sizeof(T));
+  int groups;     ///< of rows, an even number
+  int group;      ///< the rows group, group + groups, … are this thread's
+  int first_col;  ///< of its first word: -1 in a row that starts inside of a word
+  int apart;      ///< columns from one of its words to the next
+
+  __device__ explicit OwnWords(int cols) {
+    const int words = kElements == 1 ? cols : cols / 2 + 1;  // that a row lies in, at most
+    groups = min(max(kThreads / words / 2, 1) * 2, kMostGroups);
+    const int threads = min(words, kThreads / groups);
+    group = threadIdx.x / threads;
+    const bool inside = kElements == 2 && cols % 2 != 0 && group % 2 != 0;
+    first_col = threadIdx.x % threads * kElements - (inside ? 1 : 0);
+    apart = threads * kElements;
+  }
+  __device__ bool has(int i, int cols) const {
+    return group < groups && first_col + i * apart < cols;
+  }
+};
+
+/// What its rows of a tile add to dweight and dbias of a word's columns.
+template <Kind kKind, typename T, int kCount>
+__device__ void sum_rows(const T* x, const T* dy, const float2* statistics_of_row, int first_row,
+                         int step, int rows, int cols, float (&dweight)[kCount],
+                         float (&dbias)[kCount]) {
+#pragma unroll 4
+  for (int row = first_row; row < rows; row += step) {
+    const float2 statistics = statistics_of_row[row];
+    float of_x[kCount];
+    float of_dy[kCount];
+    read_elements(x + row * cols, of_x);
+    read_elements(dy + row * cols, of_dy);
+    for (int k = 0; k < kCount; ++k) {
+      dweight[k] += of_dy[k] * xhat_from_x(of_x[k], statistics.x, statistics.y);
+      if (kKind == Kind::Layer) dbias[k] += of_dy[k];
+    }
   }
 }
 
-/// A block has every gridDim.x-th tile of `tile_rows` rows: 128, one for each thread, or 64.
-/// `at_boundary`: x, dy and dx start at 16-byte boundaries, and so does each tile of them.
+/// [3] By rows: dx of some columns of a row, in place of x. c1 and c2 are scaled by rstd.
+template <typename T>
+__device__ void put_dx(T* x, const T* dy, const float* weights, int cols, float2 statistics,
+                       float2 scaled_c) {
+  for_columns(x, cols, [&]<int kCount>(int col) {
+    float dx[kCount];
+    float of_dy[kCount];
+    read_elements(x + col, dx);
+    read_elements(dy + col, of_dy);
+    for (int k = 0; k < kCount; ++k) {
+      const float xhat = xhat_from_x(dx[k], statistics.x, statistics.y);
+      const float wdy = weights[col + k] * of_dy[k];
+      dx[k] = statistics.y * wdy - (xhat * scaled_c.x + scaled_c.y);
+    }
+    write_elements(x + col, dx);
+  });
+}
+
+/// A block has every gridDim.x-th tile of kTileRows rows. `at_boundary`: x, dy and dx start at
+/// 16-byte boundaries, and so does each tile of them.
 template <typename T, typename W, Kind kKind>
-__global__ void __launch_bounds__(kThreads)
-    layer_norm_backward(BackwardArgs<T, W> a, int tile_rows, bool at_boundary, float inverse_cols,
+__global__ void __launch_bounds__(kThreads, kSmBlocks)
+    layer_norm_backward(BackwardArgs<T, W> a, bool at_boundary, float inverse_cols,
                         PartialSums sums) {
   constexpr bool kLayer = kKind == Kind::Layer;
+  constexpr int kElements = OwnWords<T>::kElements;
   __shared__ Barrier full;
-  __shared__ float2 statistics_of_row[kThreads];  // mean and rstd
+  __shared__ float2 statistics_of_row[kTileRows];  // mean and rstd
+  __shared__ float2 c_of_half[2][kTileRows];       // what half a row adds to c1 and c2
   const auto thread = static_cast<int>(threadIdx.x);
   const auto cols = static_cast<int>(a.cols);
   T* const x = dynamic_shared<T>();  // later dx
-  T* const dy = x + tile_rows * cols;
-  auto* const weights = reinterpret_cast<float*>(dy + tile_rows * cols);
-  const int own_row = own_row_of_tile<T>(cols);
+  T* const dy = x + kTileRows * cols;
+  auto* const weights = reinterpret_cast<float*>(dy + kTileRows * cols);
+  const OwnColumns own(own_row_of_tile<T>(thread % kTileRows, cols), cols);
+  const OwnWords<T> words(cols);
 
   if (thread == 0) {
     full.init(1);
@@ -95,15 +147,15 @@ __global__ void __launch_bounds__(kThreads)
     weights[col] = a.weight != nullptr ? to_float(a.weight[col]) : 1.0f;
   }
   launch_dependents();  // [4]
-  float dweight[kThreadCols] = {};
-  float dbias[kThreadCols] = {};
+  float dweight[kThreadWords][kElements] = {};
+  float dbias[kThreadWords][kElements] = {};
   __syncthreads();
 
   int parity = 0;
-  const int64_t stride = int64_t{gridDim.x} * tile_rows;
-  for (int64_t first_row = int64_t{blockIdx.x} * tile_rows; first_row < a.rows;
+  const int64_t stride = int64_t{gridDim.x} * kTileRows;
+  for (int64_t first_row = int64_t{blockIdx.x} * kTileRows; first_row < a.rows;
        first_row += stride) {
-    const auto rows = static_cast<int>(min(a.rows - first_row, int64_t{tile_rows}));
+    const auto rows = static_cast<int>(min(a.rows - first_row, int64_t{kTileRows}));
     const int64_t start = first_row * cols;
     const Tile<T> x_tile(x, rows * cols, at_boundary);
     const Tile<T> dy_tile(dy, rows * cols, at_boundary);
@@ -113,10 +165,10 @@ __global__ void __launch_bounds__(kThreads)
       x_tile.ask_for(a.x + start, full);
       dy_tile.ask_for(a.dy + start, full);
     }
-    const bool has_row = own_row < rows;
-    RowTerms terms{};
-    if (kLayer && has_row) terms.mean = a.mean[first_row + own_row];
-    if (has_row) terms.rstd = a.rstd[first_row + own_row];
+    const bool has_row = own.row < rows;
+    float2 statistics = make_float2(0.0f, 0.0f);
+    if (kLayer && has_row) statistics.x = a.mean[first_row + own.row];
+    if (has_row) statistics.y = a.rstd[first_row + own.row];
     if (x_tile.to_copy < x_tile.elements) {  // [6]
       __syncthreads();
       x_tile.bring_rest(a.x + start);
@@ -126,21 +178,30 @@ __global__ void __launch_bounds__(kThreads)
     full.wait(parity);
     parity ^= 1;
 
-    T* const x_row = x + own_row * cols;
-    const T* const dy_row = dy + own_row * cols;
+    T* const own_x = x + own.row * cols + own.first;
+    const T* const own_dy = dy + own.row * cols + own.first;
+    const float* const own_weights = weights + own.first;
     if (has_row) {
-      sum_row<kKind>(x_row, dy_row, weights, cols, inverse_cols, terms);
-      statistics_of_row[own_row] = make_float2(terms.mean, terms.rstd);
+      if (thread < kTileRows) statistics_of_row[own.row] = statistics;
+      c_of_half[thread / kTileRows][own.row] =
+          sum_columns<kKind>(own_x, own_dy, own_weights, own.cols, statistics);
     }
     __syncthreads();
 #pragma unroll
-    for (int i = 0; i < kThreadCols; ++i) {
-      const int col = thread + i * kThreads;
-      if (col >= cols || a.dweight == nullptr) break;
-      sum_column<kKind>(x + col, dy + col, statistics_of_row, rows, cols, dweight[i], dbias[i]);
+    for (int i = 0; i < kThreadWords; ++i) {
+      if (!words.has(i, cols) || a.dweight == nullptr) break;
+      const int col = words.first_col + i * words.apart;
+      sum_rows<kKind>(x + col, dy + col, statistics_of_row, words.group, words.groups, rows, cols,
+                      dweight[i], dbias[i]);
     }
     __syncthreads();
-    if (has_row) put_dx(x_row, dy_row, weights, cols, terms);
+    if (has_row) {
+      const float2 c = c_of_half[0][own.row];
+      const float2 other = c_of_half[1][own.row];
+      const float scale = inverse_cols * statistics.y;
+      const float2 scaled_c = make_float2((c.x + other.x) * scale, (c.y + other.y) * scale);
+      put_dx(own_x, own_dy, own_weights, own.cols, statistics, scaled_c);
+    }
     fence_proxy_async();
     __syncthreads();
     if (thread == 0) x_tile.take_away(a.dx + start);
@@ -149,21 +210,29 @@ __global__ void __launch_bounds__(kThreads)
   if (thread == 0) wait_bulk_stores_read<0>();
 
   if (a.dweight == nullptr) return;  // frozen parameters: nobody wants the sums
-  const int64_t part = blockIdx.x * a.cols;
+  __syncthreads();
+  auto* const of_groups = dynamic_shared<float2>();  // [7] in place of the tiles
 #pragma unroll
-  for (int i = 0; i < kThreadCols; ++i) {
-    const int col = thread + i * kThreads;
-    if (col >= cols) break;
-    sums.dweight[part + col] = dweight[i];
-    if (kLayer) sums.dbias[part + col] = dbias[i];
+  for (int i = 0; i < kThreadWords; ++i) {
+    if (!words.has(i, cols)) break;
+    for (int k = 0; k < kElements; ++k) {
+      const int col = words.first_col + i * words.apart + k;
+      if (col < 0 || col >= cols) continue;
+      of_groups[words.group * cols + col] = make_float2(dweight[i][k], dbias[i][k]);
+    }
   }
-}
-
-/// [7] A row for each thread where three blocks with such tiles share a multiprocessor, else for
-/// every second one.
-int rows_of_tile(int64_t row_bytes) {
-  const int64_t room = (max_shared_bytes() / 3 - kSpareBytes) / (2 * row_bytes);
-  return room >= kThreads ? kThreads : kThreads / 2;
+  __syncthreads();
+  const int64_t part = blockIdx.x * a.cols;
+  for (int col = thread; col < cols; col += kThreads) {
+    float2 sum = make_float2(0.0f, 0.0f);
+    for (int group = 0; group < words.groups; ++group) {
+      const float2 of_group = of_groups[group * cols + col];
+      sum.x += of_group.x;
+      sum.y += of_group.y;
+    }
+    sums.dweight[part + col] = sum.x;
+    if (kLayer) sums.dbias[part + col] = sum.y;
+  }
 }
 
 /// As many blocks as the GPU has places for, or as --blocks says.
@@ -174,17 +243,16 @@ int64_t most_blocks(int group, int places) {
 template <Kind kKind, typename T, typename W>
 void run_kind(const BackwardArgs<T, W>& a) {
   const auto kernel = layer_norm_backward<T, W, kKind>;
-  const int tile_rows = rows_of_tile(a.cols * sizeof(T));
-  const std::size_t tile_bytes = tile_rows * a.cols * sizeof(T);
+  const std::size_t tile_bytes = kTileRows * a.cols * sizeof(T);
   const std::size_t shared_bytes = 2 * tile_bytes + a.cols * sizeof(float);
   const bool at_boundary =
       start_in_vector(a.x) == 0 && start_in_vector(a.dy) == 0 && start_in_vector(a.dx) == 0;
   const int64_t most = most_blocks(a.group, resident_blocks(kernel, kThreads, shared_bytes));
-  const int64_t blocks = std::min<int64_t>(most, blocks_for(a.rows, tile_rows));
+  const int64_t blocks = std::min<int64_t>(most, blocks_for(a.rows, kTileRows));
   const PartialSums sums = partial_sums(a, blocks);
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
-  launch(kernel, {static_cast<unsigned>(blocks), kThreads, shared_bytes, a.stream}, a, tile_rows,
-         at_boundary, inverse_cols, sums);
+  launch(kernel, {static_cast<unsigned>(blocks), kThreads, shared_bytes, a.stream}, a, at_boundary,
+         inverse_cols, sums);
   add_partial_sums<EarlyStart, kMaxCols>(a, sums, blocks);  // [4]
 }
 

@@ -90,16 +90,6 @@ __device__ void store_statistics(const ForwardArgs<T, W>& a, int64_t row,
   a.rstd[row] = of_row.rstd;
 }
 
-/// Asks L2 for the line of element `i`, and waits for nothing: no register holds what comes. A null
-/// tensor has none. The SIMT machine has no L2 to ask.
-template <typename T>
-__device__ void prefetch_to_l2([[maybe_unused]] const T* tensor, [[maybe_unused]] int64_t i) {
-#if defined(__CUDA_ARCH__)
-  if (tensor == nullptr) return;
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(tensor + i)));
-#endif
-}
-
 /// A row in registers. One of more than a warp has a block. Where x's rows start, x_rows says.
 template <typename T, typename W, Kind kKind, typename V, bool kAligned, typename Rows>
 __global__ void __launch_bounds__(V::kMostThreads, kAligned ? V::kBlocks : 0)

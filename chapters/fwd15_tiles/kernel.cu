@@ -36,24 +36,34 @@ __device__ Normaliser normalise(T* row, const float2* affine, int cols, float in
                                 float eps) {
   float near = 0.0f;
   if constexpr (kKind == Kind::Layer) {
-#pragma unroll 8
-    for (int col = 0; col < cols; ++col) {  // [3]
-      near += to_float(row[col]);
-    }
-    near *= inverse_cols;
+    float sums[4] = {};                                // four short sums round less than a long one
+    for_columns(row, cols, [&]<int kCount>(int col) {  // [3]
+      float x[kCount];
+      read_elements(row + col, x);
+      for (int k = 0; k < kCount; ++k) {
+        sums[k] += x[k];
+      }
+    });
+    near = (sums[0] + sums[1] + sums[2] + sums[3]) * inverse_cols;
   }
   Deviations<kKind> sums{};
-#pragma unroll 8
-  for (int col = 0; col < cols; ++col) {
-    add_deviation(sums, to_float(row[col]) - near);
-  }
+  for_columns(row, cols, [&]<int kCount>(int col) {
+    float x[kCount];
+    read_elements(row + col, x);
+    for (int k = 0; k < kCount; ++k) {
+      add_deviation(sums, x[k] - near);
+    }
+  });
   const Normaliser of_row = normaliser(near, sums, inverse_cols, eps);
-#pragma unroll 8
-  for (int col = 0; col < cols; ++col) {
-    const float2 of_column = affine[col];
-    const float xhat = of_row.xhat(to_float(row[col]));
-    row[col] = from_float<T>(xhat * of_column.x + of_column.y);
-  }
+  for_columns(row, cols, [&]<int kCount>(int col) {
+    float values[kCount];
+    read_elements(row + col, values);
+    for (int k = 0; k < kCount; ++k) {
+      const float2 of_column = affine[col + k];
+      values[k] = of_row.xhat(values[k]) * of_column.x + of_column.y;
+    }
+    write_elements(row + col, values);
+  });
   return of_row;
 }
 
@@ -83,7 +93,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize)
   __syncthreads();
   full.wait(0);
 
-  const int row = own_row_of_tile<T>(cols);  // [5]
+  const int row = own_row_of_tile<T>(static_cast<int>(threadIdx.x), cols);  // [5]
   if (row < rows) {
     const Normaliser of_row =
         normalise<kKind>(shared + row * cols, affine, cols, inverse_cols, a.eps);

@@ -235,6 +235,8 @@ def steps(book, file, chapter):
     of_road = {NARROW_ROAD: NARROW_UNALIGNED_STEPS if further_on else NARROW_STEPS, WIDE_ROAD: WIDE_STEPS,
                UNALIGNED_ROAD: WIDE_UNALIGNED_STEPS if further_on else UNALIGNED_STEPS}
     candidates = of_road.get(chapter.road, STEPS)
+    if further_on and not book.find(chapter, candidates[1]):  # it takes no wider rows than its parent
+        candidates = {UNALIGNED_ROAD: UNALIGNED_STEPS}.get(chapter.road, candidates)
     measured = [problem for problem in candidates if book.find(chapter, problem)]
     problems = (measured if len(measured) > 1 else candidates)[:2]  # it may refuse one
     parent = nearest_with(book, parent, problems) or parent

@@ -46,6 +46,7 @@ PROBLEMS = {
     "fwd13": Problem("--rows 4 --cols 512", shuffles_of=1),  # two clusters of two blocks, two rows each
     "fwd14": Problem("--rows 32 --cols 261 --dtype bf16", shuffles_of=1),  # clusters of two, edges at both ends
     "fwd15": Problem("--rows 64 --cols 9 --dtype bf16", warps=2),  # a tile; two warps share its rows
+    "fwd16": Problem("--rows 8 --cols 261 --dtype bf16", shuffles_of=1),  # a warp a row, each with another head
     "bwd01": Problem("--rows 32 --cols 16"),
     "bwd02": Problem("--rows 4 --cols 64"),
     "bwd03": Problem("--rows 4 --cols 64"),
@@ -64,7 +65,7 @@ PROBLEMS = {
     "bwd16": Problem("--rows 40 --cols 64 --blocks 1 --residual same --prenorm", shuffles_of=1),  # bwd12, and dz
     "bwd17": Problem("--rows 1057 --cols 64", shuffles_of=1, warps=8),  # clusters of two, two rows for warp 0
     "bwd18": Problem("--rows 16 --cols 261 --dtype bf16 --blocks-per-cluster 2", shuffles_of=1),
-    "bwd19": Problem("--rows 64 --cols 9 --dtype bf16 --blocks 1", warps=2),  # a tile, walked over three times
+    "bwd19": Problem("--rows 64 --cols 9 --dtype bf16 --blocks 1", warps=4),  # a tile, walked over three times
 }
 
 

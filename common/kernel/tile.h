@@ -53,17 +53,66 @@ struct Tile {
   }
 };
 
-/// The row of a tile that this thread has, where each has one. All lanes of a warp read at once,
-/// each in its row, and meet in no bank if their rows lie an odd number of words apart. Rows of an
-/// odd number of 16-bit elements do not, but every second one does: two warps share 64 rows. Of an
-/// even number, lanes may meet.
+/// The row of a tile that a thread has, where each has one. All lanes of a warp read at once, each
+/// in its row, and meet in no bank if their rows lie an odd number of words apart. Rows of an odd
+/// number of 16-bit elements do not, but every second one does: two warps share 64 rows. Of an even
+/// number, lanes may meet.
 template <typename T>
-__device__ inline int own_row_of_tile(int cols) {
-  const auto thread = static_cast<int>(threadIdx.x);
+__device__ inline int own_row_of_tile(int thread, int cols) {
   if (sizeof(T) == sizeof(float) || cols % 2 == 0) return thread;
   const int warp = thread / kWarpSize;
   const int lane = thread % kWarpSize;
   return warp / 2 * (2 * kWarpSize) + 2 * lane + warp % 2;
+}
+
+/// Reads neighbouring elements of shared memory as floats: one, or several from a word's boundary
+/// on, a word at a time.
+template <typename T, int kCount>
+__device__ inline void read_elements(const T* from, float (&values)[kCount]) {
+  constexpr int kOfWord = kCount == 1 ? 1 : 4 / static_cast<int>(sizeof(T));
+#pragma unroll
+  for (int i = 0; i < kCount; i += kOfWord) {
+    float of_word[kOfWord];
+    to_floats(load_vector<kOfWord>(from, i), of_word);
+    for (int k = 0; k < kOfWord; ++k) {
+      values[i + k] = of_word[k];
+    }
+  }
+}
+
+/// Writes them, likewise, rounded.
+template <typename T, int kCount>
+__device__ inline void write_elements(T* to, const float (&values)[kCount]) {
+  constexpr int kOfWord = kCount == 1 ? 1 : 4 / static_cast<int>(sizeof(T));
+#pragma unroll
+  for (int i = 0; i < kCount; i += kOfWord) {
+    float of_word[kOfWord];
+    for (int k = 0; k < kOfWord; ++k) {
+      of_word[k] = values[i + k];
+    }
+    store_vector(to + i, of_word);
+  }
+}
+
+/// Calls visit<kCount>(col) for the columns of a row in shared memory, or of a part of one, in
+/// order: kCount of them from `col` on, which is four, from a word's boundary on. It is one where
+/// the row begins or ends inside of a word, or has less than four left.
+template <typename T, typename Visit>
+__device__ inline void for_columns(const T* row, int cols, const Visit& visit) {
+  int col = 0;
+  const bool inside = reinterpret_cast<std::uintptr_t>(row) % 4 != 0;
+  if (sizeof(T) == 2 && inside && cols > 0) {
+    visit.template operator()<1>(0);
+    col = 1;
+  }
+#pragma unroll 2
+  for (; col + 4 <= cols; col += 4) {
+    visit.template operator()<4>(col);
+  }
+#pragma unroll 1
+  for (; col < cols; ++col) {
+    visit.template operator()<1>(col);
+  }
 }
 
 }  // namespace lnc

@@ -160,6 +160,17 @@ __device__ inline Packed<T, kElements> load_vector(const T* tensor, std::int64_t
   return *reinterpret_cast<const Packed<T, kElements>*>(tensor + at);
 }
 
+/// Asks L2 for the line of element `i`, and waits for nothing: no register holds what comes. A null
+/// tensor has none. The SIMT machine has no L2 to ask.
+template <typename T>
+__device__ inline void prefetch_to_l2([[maybe_unused]] const T* tensor,
+                                      [[maybe_unused]] std::int64_t i) {
+#if defined(__CUDA_ARCH__)
+  if (tensor == nullptr) return;
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(tensor + i)));
+#endif
+}
+
 /// Whether each pointer is to a 16-byte boundary; null is.
 template <typename... Ts>
 bool at_16_bytes(const Ts*... pointers) {

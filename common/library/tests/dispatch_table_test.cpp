@@ -152,6 +152,21 @@ TEST_CASE("the first line that takes a request wins, unless its chapter refuses"
   CHECK(chosen() == "none");
 }
 
+TEST_CASE("a line for odd rows takes none of whole vectors, wherever they start") {
+  const Choice line{
+      .chapter = "fwd04", .because = "", .direction = Direction::Forward, .needs_odd = true};
+  Request request{.direction = Direction::Forward};
+  request.problem.cols = 103;
+  CHECK(takes(line, request));
+  request.problem.cols = 104;
+  CHECK_FALSE(takes(line, request));
+  request.problem.misalign = 1;
+  CHECK_FALSE(takes(line, request));
+  request.problem.dtype = DType::BF16;
+  request.problem.cols = 108;
+  CHECK(takes(line, request));
+}
+
 TEST_CASE("a line for tensors that start alike takes rows of any width, and no tensor elsewhere") {
   const Choice line{
       .chapter = "fwd04", .because = "", .direction = Direction::Forward, .needs_alike = true};

@@ -40,6 +40,7 @@ LIMITS = {
     "chapters/fwd10_narrow_rows/notes.md": (1800, ""),
     "chapters/bwd14_narrow_rows/notes.md": (1800, ""),
     "chapters/fwd15_tiles/notes.md": (1800, ""),
+    "chapters/fwd16_shifted_weights/notes.md": (1800, ""),
     "chapters/bwd19_tiles/notes.md": (1800, ""),
     "chapters/fwd11_rows_anywhere/notes.md": (1800, ""),
     "chapters/bwd15_rows_anywhere/notes.md": (1800, ""),
