@@ -103,13 +103,23 @@ constexpr Choice kChoices[] = {
      .direction = Direction::Forward,
      .needs_aligned = true},
     {.chapter = "fwd16",
-     .because = "98 us for fwd11's 106 and fwd06's 137 at bf16 16384 x 4097, 96 for 111 at 65536 x "
-                "1001, 102 for fwd06's 206 at 130816 x 513",
+     .because = "97 us for fwd11's 106 and fwd06's 137 at bf16 16384 x 4097, 95 for 111 at 65536 x "
+                "1001, 101 for fwd06's 206 at 130816 x 513",
      .direction = Direction::Forward,
      .max_cols = 8199},
     {.chapter = "fwd16",
-     .because = "96 us for fwd14's 103 at bf16 5460 x 12289; wider rows leave a multiprocessor "
-                "room for one block. In layer norm fwd14 is as fast",
+     .because = "103 us for fwd14's 106 at bf16 5460 x 12289, 100 for 103 at 4095 x 16387",
+     .direction = Direction::Forward,
+     .dtype = DType::BF16,
+     .max_cols = 16399},
+    {.chapter = "fwd16",
+     .because = "as with bf16",
+     .direction = Direction::Forward,
+     .dtype = DType::F16,
+     .max_cols = 16399},
+    {.chapter = "fwd16",
+     .because = "96 us for fwd14's 103 at bf16 3640 x 18433; of layer norm, or wider rows, a "
+                "multiprocessor has registers for one block only",
      .direction = Direction::Forward,
      .kind = Kind::Rms,
      .dtype = DType::BF16,
@@ -127,8 +137,9 @@ constexpr Choice kChoices[] = {
      .dtype = DType::F32,
      .max_cols = 10755},
     {.chapter = "fwd14",
-     .because = "106 us for fwd11's 110 and fwd06's 151 at bf16 5460 x 12289, 102 for fwd06's 134 "
-                "at f32 2730 x 12289, 102 for 164 in RMS norm of f32 667 x 50257",
+     .because =
+         "102 us for fwd16's 112 and fwd06's 134 at f32 2730 x 12289, 102 for fwd06's 164 in "
+         "RMS norm of f32 667 x 50257",
      .direction = Direction::Forward,
      .min_cols = 8193,
      .max_architecture = kLastWith227KB},
