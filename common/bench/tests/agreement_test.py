@@ -10,6 +10,7 @@ ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "common/watch/agreement.md"
 UNALIGNED = "1001"  # columns of float
 ALWAYS_ALIGNED = {"fwd13"}  # others took such rows when they were counted
+NARROW = {"fwd15", "bwd19"}  # take none of these widths
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,7 @@ def test_all_chapters_that_are_profiled_are_compared_on_three_problems(cells):
     assert len(problems) == len(agreement.PROBLEMS) == 3
     for problem in problems:
         compared = {cell.chapter for cell in cells if cell.problem == problem}
-        assert compared == chapters - (ALWAYS_ALIGNED if UNALIGNED in problem else set())
+        assert compared == chapters - NARROW - (ALWAYS_ALIGNED if UNALIGNED in problem else set())
 
 
 def test_a_wrong_count_is_a_cell_that_differs(tmp_path):
