@@ -68,17 +68,16 @@ REASONS = (
     (1, r"fwd0[234] .* 777 .* (load|store) request"),
     (1, r"fwd02 .* 777 .*: L2 sectors written"),
     (1, r"bwd0[236] .* 777 .* (load|store) request"),
-    (1, r"fwd09 .* 777 .*: shared-memory passes"),
-    (2, r"bwd0[37] .*: shared-memory passes"),
+    (2, r"bwd03 .*: shared-memory passes"),
     (3, r"fwd04 .*: shared-memory passes"),
-    (4, r"(fwd06|fwd09) .* 777 .* store request"),
-    (4, r"fwd09 .* 777 .*: L2 sectors written"),
-    (4, r"bwd12 .*: (shared-memory passes|bank conflicts)"),
+    (4, r"(fwd06|fwd07) .* 777 .* store requests?"),
+    (4, r"(bwd07|bwd09) .* store requests?"),
+    (4, r"(fwd09|fwd11|bwd11) .*: (shared-memory passes|bank conflicts)"),
     (5, r"bwd08 .*: atomic (requests|sectors)"),
     (6, r"bwd08 .* 1024 .*: L2 sectors written"),
-    (7, r"fwd09 .* 1024 .*: load requests"),
+    (7, r"fwd14 .*: load requests"),
+    (7, r"bwd17 .*: (load requests|shared-memory passes|bank conflicts)"),
     (8, r".*: L2 sectors written"),
-    (9, r"bwd13 .* 777 .*: bank conflicts"),
 )
 
 
