@@ -109,7 +109,7 @@ class Sample(unittest.TestCase):
         self.assertEqual(len(set(self.all)), len(self.all))
 
     def test_a_sample_has_each_file_each_kind_and_each_pair(self):
-        for count in (60, 400):
+        for count in (80, 400):
             chosen = mutants.sample(self.all, count, 3)
             self.assertEqual(len(set(chosen)), count)
             self.assertEqual({m.kind for m in chosen}, set(mutants.KINDS))
