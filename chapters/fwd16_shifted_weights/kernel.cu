@@ -2,7 +2,7 @@
 //
 // fwd11's blocks stay, so that weight and bias come once for all rows that start alike, and blocks
 // that stay are slower than blocks that come and go. Here a row has a block, which ends with it, as
-// in fwd06. Of weight and bias a thread loads two whole vectors, between which its eight elements
+// in fwd06. Of weight and bias a thread loads two whole vectors, in which its eight elements
 // lie, and shifts them into place. What is not in a row's whole vectors, 15 elements at most, is
 // single lanes'.
 //
@@ -44,7 +44,7 @@ __device__ Packed<W, kElements> load_past(const W* from, int past) {
   }
   const int past_bytes = past * static_cast<int>(sizeof(W));
 #pragma unroll
-  for (int step = kWords / 2; step > 0; step /= 2) {  // by 2 words or by none, then by 1 or none
+  for (int step = kWords / 2; step > 0; step /= 2) {  // by this or nothing, then by half
 #pragma unroll
     for (int i = 0; i < 2 * kWords - step; ++i) {
       words[i] = past_bytes & (4 * step) ? words[i + step] : words[i];
