@@ -19,8 +19,9 @@
 namespace bwd14 {
 using namespace lnc;
 
-constexpr int kThreads = 256;     // [1] of a block
-constexpr int kMostBlocks = 3;    // of them on a multiprocessor
+constexpr int kThreads = 256;           // [1] of a block
+constexpr int kMostBlocks = 3;          // of them on a multiprocessor
+constexpr int kSharedBytes = 48 << 10;  // the most that static shared memory may be
 constexpr int kBytesAhead = 64;   // [2] that a lane has on their way of x, and of dy, at least
 constexpr int kWarpColumns = 16;  // of a lane, where a row has a whole warp
 constexpr int kMaxCols = kWarpColumns * kWarpSize;
@@ -36,12 +37,14 @@ struct Team {
   static_assert(kBlocks <= kMostBlocks);
   static constexpr int kWarpRows = kWarpSize / kLanes;
   static constexpr int kBlockRows = kThreads / kLanes;
-  static constexpr int kColumns = kLanes * kVectors * kElements;            // of a row, at most
-  static constexpr int kRowBytes = kVectors * kElements * int{sizeof(T)};   // of a lane
-  static constexpr int kAhead = (kBytesAhead + kRowBytes - 1) / kRowBytes;  // rows
-  static constexpr int kRingBytes = 2 * kAhead * kRowBytes * kThreads;
+  static constexpr int kColumns = kLanes * kVectors * kElements;           // of a row, at most
+  static constexpr int kRowBytes = kVectors * kElements * int{sizeof(T)};  // of a lane
   static constexpr int kSumBytes = kBlockRows * kColumns * int{sizeof(float)};
-  static_assert(kRingBytes + kSumBytes <= 48 << 10, "the most that static shared memory may be");
+  static constexpr int kRoom = (kSharedBytes - kSumBytes) / (2 * kRowBytes * kThreads);  // for rows
+  static constexpr int kWanted = (kBytesAhead + kRowBytes - 1) / kRowBytes;
+  static constexpr int kAhead = std::min(kWanted, kRoom);  // rows
+  static constexpr int kRingBytes = 2 * kAhead * kRowBytes * kThreads;
+  static_assert(kRingBytes + kSumBytes <= kSharedBytes);
 };
 
 /// The ring's places for a row: each thread has its own, for its vectors of x and of dy.
@@ -243,6 +246,8 @@ void run_vectors(const BackwardArgs<T, W>& a) {
     run_smallest<Team<T, 4, 4, 1, 3>,   // 16
                  Team<T, 4, 8, 1, 3>,   // 32
                  Team<T, 4, 16, 1, 3>,  // 64
+                 Team<T, 2, 8, 5, 2>,   // 80: five vectors of 8 bytes, and no lane idle
+                 Team<T, 4, 8, 3, 2>,   // 96: three of 16 bytes, likewise
                  Team<T, 4, 32, 1, 3>,  // 128
                  Team<T, 4, 32, 2, 3>,  // 256
                  Team<T, 4, 32, 4, 2>   // 512

@@ -2,8 +2,9 @@
 //
 // bwd14 takes rows of 65 halves element by element. Here a block has a tile of rows of x and one of
 // dy, which the copy engine brings, and it takes dx away, as fwd15 does with y. A tile in shared
-// memory is walked over three times: by rows for c1 and c2, a thread a row; by columns for dweight
-// and dbias, a thread a column; and by rows again for dx. No lane adds up anything with another.
+// memory is walked over three times: by rows for c1 and c2, two threads a row; by columns for
+// dweight and dbias, where a thread has a word of every few rows; and by rows again for dx. No sum
+// crosses lanes by shuffles: what is left to add up meets in shared memory.
 //
 // It should run at the speed of a triad: 3·M·N elements, each moved once.
 #include "common/kernel/chapter.h"
@@ -70,7 +71,7 @@ struct OwnWords {
   int apart;      ///< columns from one of its words to the next
 
   __device__ explicit OwnWords(int cols) {
-    const int words = kElements == 1 ? cols : cols / 2 + 1;  // that a row lies in, at most
+    const int words = (cols + kElements - 1) / kElements;  // that a row lies in
     groups = min(max(kThreads / words / 2, 1) * 2, kMostGroups);
     const int threads = min(words, kThreads / groups);
     group = threadIdx.x / threads;
@@ -236,8 +237,8 @@ __global__ void __launch_bounds__(kThreads, kSmBlocks)
 }
 
 /// As many blocks as the GPU has places for, or as --blocks says.
-int64_t most_blocks(int group, int places) {
-  return group > 0 ? group : int64_t{multiprocessors()} * places;
+int64_t most_blocks(int asked, int places) {
+  return asked > 0 ? asked : int64_t{multiprocessors()} * places;
 }
 
 template <Kind kKind, typename T, typename W>

@@ -32,7 +32,7 @@ import measurements  # noqa: E402
 from book import DIRECTIONS, KINDS, is_right, make_book, tools_of  # noqa: E402
 from catalogue import load_catalogue  # noqa: E402
 from measurements import OPTIONS, PROGRESSION, WORDS, MissingData, problem_of  # noqa: E402
-from peers import CHAPTER, is_of_widths  # noqa: E402
+from peers import CHAPTER, set_of  # noqa: E402
 
 GPUS = {"h100": "H100", "h200": "H200"}  # notebooks/data/h100.jsonl, and its name on the page
 LIBRARY = "dispatch"  # the provider that is our library's own choice of a chapter
@@ -79,12 +79,12 @@ def open_gpu(root, name):
 
 
 def chosen_records(book):
-    """The chapters' own records, then the runs that our kernels share with peers; the sets of widths have a picture of
-    their own."""
+    """The chapters' own records, then the runs that our kernels share with peers on the few problems that are made for
+    that; the sets of widths have a picture of their own."""
     own = [record for record in book.measured.records
            if record.get("chapter") in book.chapters and is_right(record) and problem_of(record).group is None]
     shared = [record for direction in DIRECTIONS for kind in KINDS
-              for problem, records in book.shared_runs(direction, kind).items() if not is_of_widths(problem)
+              for problem, records in book.shared_runs(direction, kind).items() if set_of(problem) == "peers"
               for record in records if is_shown(record)]
     return own + shared
 
