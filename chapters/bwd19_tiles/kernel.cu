@@ -17,8 +17,8 @@ namespace bwd19 {
 using namespace lnc;
 
 constexpr int kTileRows = 64;
-constexpr int kThreads = 2 * kTileRows;  // a row has two
-constexpr int kSmBlocks = 9;             // a multiprocessor has registers for so many
+constexpr int kThreads = 2 * kTileRows;                        // a row has two
+constexpr int kSmBlocks = std::min(9, kSmThreads / kThreads);  // for so many it has registers
 constexpr int kMostBlocks = 2048 / kThreads;
 constexpr int kMostRowBytes = 512;
 constexpr int kMaxCols = kMostRowBytes / 2;
