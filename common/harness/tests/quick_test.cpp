@@ -58,15 +58,15 @@ TEST_CASE("every kernel of a chapter is right, in each pair of types") {
   for (const Chapter& chapter : chapters()) {
     int chance = 0;
     for (const auto [rows, cols] :
-         {Size{1, 1},     Size{3, 2},     Size{70, 33},   Size{5, 96},    Size{3, 200},
-          Size{2, 304},   Size{4, 307},   Size{5, 512},   Size{2, 900},   Size{3, 1023},
-          Size{3, 1024},  Size{3, 2048},  Size{2, 3001},  Size{3, 4096},  Size{2, 5000},
-          Size{2, 5003},  Size{2, 10000}, Size{2, 10003}, Size{2, 13000}, Size{2, 15001},
-          Size{2, 16383}, Size{3, 20000}, Size{2, 20001}, Size{2, 33000}, Size{2, 33001},
-          Size{9, 256},   Size{9, 128},   Size{9, 101},   Size{9, 320},   Size{9, 509},
-          Size{70, 8},    Size{70, 16},   Size{70, 24},   Size{70, 32},   Size{40, 40},
-          Size{40, 64},   Size{9, 130},   Size{9, 201},   Size{2, 4400},  Size{2, 4401},
-          Size{9, 192},   Size{3, 901}}) {
+         {Size{1, 1},     Size{3, 2},     Size{70, 33},   Size{5, 80},    Size{5, 96},
+          Size{3, 200},   Size{2, 304},   Size{4, 307},   Size{5, 512},   Size{2, 900},
+          Size{3, 1023},  Size{3, 1024},  Size{3, 2048},  Size{2, 3001},  Size{3, 4096},
+          Size{2, 5000},  Size{2, 5003},  Size{2, 10000}, Size{2, 10003}, Size{2, 13000},
+          Size{2, 15001}, Size{2, 16383}, Size{3, 20000}, Size{2, 20001}, Size{2, 33000},
+          Size{2, 33001}, Size{9, 256},   Size{9, 128},   Size{9, 101},   Size{9, 320},
+          Size{9, 509},   Size{70, 8},    Size{70, 16},   Size{70, 24},   Size{70, 32},
+          Size{40, 40},   Size{40, 64},   Size{9, 130},   Size{9, 201},   Size{2, 4400},
+          Size{2, 4401},  Size{9, 192},   Size{3, 901}}) {
       for (const auto [dtype, mixed] : kTypes) {
         Problem problem;
         problem.dtype = dtype;
