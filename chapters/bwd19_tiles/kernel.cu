@@ -26,13 +26,13 @@ constexpr int kMostGroups = 16;                              // of a tile's rows
 constexpr int kThreadWords = kMostRowBytes / 4 / kTileRows;  // of a row, at most
 
 /// [1] By rows: the half of a row that a thread has.
-struct OwnColumns {
+struct HalfRow {
   int row;
   int first;
   int cols;
 
   /// @param row which row of a tile the thread has
-  __device__ OwnColumns(int row_, int all_cols) : row(row_) {
+  __device__ HalfRow(int row_, int all_cols) : row(row_) {
     const int middle = (all_cols + 4) / 8 * 4;
     const bool second = static_cast<int>(threadIdx.x) >= kTileRows;
     first = second ? middle : 0;
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(kThreads, kSmBlocks)
   T* const x = dynamic_shared<T>();  // later dx
   T* const dy = x + kTileRows * cols;
   auto* const weights = reinterpret_cast<float*>(dy + kTileRows * cols);
-  const OwnColumns own(own_row_of_tile<T>(thread % kTileRows, cols), cols);
+  const HalfRow own(own_row_of_tile<T>(thread % kTileRows, cols), cols);
   const OwnWords<T> words(cols);
 
   if (thread == 0) {

@@ -74,21 +74,6 @@ __device__ Moments piece_moments(Packed<T, kElements> (&x)[kVectors], int there,
   }
 }
 
-/// Makes y of elements of x.
-template <typename T, typename W, int kElements>
-__device__ void normalise(const Packed<T, kElements>& x, const Normaliser& of_row,
-                          const Packed<W, kElements>& weight, const Packed<W, kElements>& bias,
-                          float (&values)[kElements]) {
-  float of_weight[kElements];
-  float of_bias[kElements];
-  to_floats(x, values);
-  to_floats(weight, of_weight);
-  to_floats(bias, of_bias);
-  for (int k = 0; k < kElements; ++k) {
-    values[k] = of_row.xhat(values[k]) * of_weight[k] + of_bias[k];
-  }
-}
-
 /// Loads a lane's vectors of a row, of which `there` are.
 template <typename T, int kElements, int kVectors>
 __device__ void load_vectors(Packed<T, kElements> (&x)[kVectors], const T* first, int there) {

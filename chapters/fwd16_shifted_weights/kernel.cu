@@ -2,8 +2,8 @@
 //
 // fwd11's blocks stay, so that weight and bias come once for all rows that start alike, and blocks
 // that stay are slower than blocks that come and go. Here a row has a block, which ends with it, as
-// in fwd06. Of weight and bias a thread loads two whole vectors, in which its eight elements
-// lie, and shifts them into place. What is not in a row's whole vectors, 15 elements at most, is
+// in fwd06. Of weight and bias a thread loads two whole vectors, in which its eight elements lie,
+// and shifts them into place. What is not in a row's whole vectors, 15 elements at most, is
 // single lanes'.
 //
 // It should run at the speed of a copy: 2·M·N elements, each moved once.
@@ -24,8 +24,7 @@ struct Variant {
   static constexpr bool kOneWarp = kMostWarps == 1;
   static constexpr int kBlockRows = kOneWarp ? 4 : 1;
   static constexpr int kThreads = kMostWarps * kBlockRows * kWarpSize;
-  static constexpr int kMinBlocks =
-      kOneWarp ? 7 : 1;  // nvcc takes 72 or 64 registers a thread at most
+  static constexpr int kMinBlocks = kOneWarp ? 7 : 1;  // so nvcc takes 72 or 64 registers at most
   static constexpr int kRowVectors = kVectors * kMostWarps * kWarpSize;
 };
 using ManyWarps = Variant<4, 32>;
@@ -158,21 +157,6 @@ __device__ Value row_sum(Value value, int place) {
     const int first_warp = 0;
     const int row_warps = blockDim.x / kWarpSize;
     return team_sums<Fit::kThreads, 2>(value, place, first_warp, row_warps);
-  }
-}
-
-/// Makes y of elements of x.
-template <typename T, typename W, int kElements>
-__device__ void normalise(const Packed<T, kElements>& x, const Normaliser& of_row,
-                          const Packed<W, kElements>& weight, const Packed<W, kElements>& bias,
-                          float (&values)[kElements]) {
-  float of_weight[kElements];
-  float of_bias[kElements];
-  to_floats(x, values);
-  to_floats(weight, of_weight);
-  to_floats(bias, of_bias);
-  for (int k = 0; k < kElements; ++k) {
-    values[k] = of_row.xhat(values[k]) * of_weight[k] + of_bias[k];
   }
 }
 

@@ -232,11 +232,10 @@ def steps(book, file, chapter):
         return fusion_steps(book, file, chapter)
     parent = rival(book, chapter)
     further_on = parent is not None and parent.road == chapter.road
+    wider = further_on and book.find(chapter, WIDE_UNALIGNED_STEPS[1])  # it takes wider rows than its parent
     of_road = {NARROW_ROAD: NARROW_UNALIGNED_STEPS if further_on else NARROW_STEPS, WIDE_ROAD: WIDE_STEPS,
-               UNALIGNED_ROAD: WIDE_UNALIGNED_STEPS if further_on else UNALIGNED_STEPS}
+               UNALIGNED_ROAD: WIDE_UNALIGNED_STEPS if wider else UNALIGNED_STEPS}
     candidates = of_road.get(chapter.road, STEPS)
-    if further_on and not book.find(chapter, candidates[1]):  # it takes no wider rows than its parent
-        candidates = {UNALIGNED_ROAD: UNALIGNED_STEPS}.get(chapter.road, candidates)
     measured = [problem for problem in candidates if book.find(chapter, problem)]
     problems = (measured if len(measured) > 1 else candidates)[:2]  # it may refuse one
     parent = nearest_with(book, parent, problems) or parent
