@@ -29,26 +29,34 @@ struct Variant {
 };
 using ManyWarps = Variant<4, 32>;
 
-/// [2] kElements elements, from the element `past` on, of two vectors that start at `from`.
+/// Moves words down by `places`, fewer than 2 · kStep: by kStep or not, then by half of it or not.
+template <int kStep, int kWords>
+__device__ void move_down(std::uint32_t (&words)[kWords], int places) {
+#pragma unroll
+  for (int i = 0; i < kWords - kStep; ++i) {
+    words[i] = places & kStep ? words[i + kStep] : words[i];
+  }
+  if constexpr (kStep > 1) move_down<kStep / 2>(words, places);
+}
+
+/// [2] kElements elements, from the element `past` on, fewer than kElements, behind `from`: of as
+/// many whole vectors as they may lie in.
 template <int kElements, typename W>
 __device__ Packed<W, kElements> load_past(const W* from, int past) {
+  constexpr int kVector = kVectorElements<W>;
+  constexpr int kVectorWords = 4;
   constexpr int kWords = kElements * sizeof(W) / 4;
-  const auto low = load_vector<kElements>(from, 0);
-  const auto high = load_vector<kElements>(from, kElements);
-  std::uint32_t words[2 * kWords];
+  const int whole = kElements > kVector ? past / kVector * kVector : 0;  // not needed at all
+  std::uint32_t words[kWords + kVectorWords];
 #pragma unroll
-  for (int i = 0; i < kWords; ++i) {
-    words[i] = low.at[i];
-    words[kWords + i] = high.at[i];
-  }
-  const int past_bytes = past * static_cast<int>(sizeof(W));
-#pragma unroll
-  for (int step = kWords / 2; step > 0; step /= 2) {  // by this or nothing, then by half
-#pragma unroll
-    for (int i = 0; i < 2 * kWords - step; ++i) {
-      words[i] = past_bytes & (4 * step) ? words[i + step] : words[i];
+  for (int i = 0; i < kWords + kVectorWords; i += kVectorWords) {
+    const auto vector = load_vector<kVector>(from + whole, i / kVectorWords * kVector);
+    for (int k = 0; k < kVectorWords; ++k) {
+      words[i + k] = vector.at[k];
     }
   }
+  const int past_bytes = (past - whole) * static_cast<int>(sizeof(W));
+  move_down<kVectorWords / 2>(words, past_bytes / 4);
   Packed<W, kElements> packed;
 #pragma unroll
   for (int i = 0; i < kWords; ++i) {
