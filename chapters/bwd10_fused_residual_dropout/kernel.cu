@@ -222,11 +222,11 @@ void run_rows(BackwardArgs<T, W> a) {
   launch(fused_backward<T, W, Stream, kElements, kPairs>,
          {blocks_for(plan.groups * plan.slices, 1), plan.threads, 0, a.stream}, a, plan.groups,
          partials, wide_sums);
-  add_partial_sums(a, {partials, partials + size}, plan.groups);
+  add_partial_sums(a, {partials, partials + size, a.cols}, plan.groups);
   if constexpr (kPairs == 2) {
     a.dweight = a.fused.dweight1;
     a.dbias = a.fused.dbias1;
-    add_partial_sums(a, {partials + 2 * size, partials + 3 * size}, plan.groups);
+    add_partial_sums(a, {partials + 2 * size, partials + 3 * size, a.cols}, plan.groups);
   }
 }
 

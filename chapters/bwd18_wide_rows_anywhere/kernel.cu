@@ -26,12 +26,22 @@ constexpr int kMaxCluster = 16;
 constexpr int kMaxStages = 4;       // rows of a slice in shared memory
 constexpr int kPortableStages = 3;  // at least, in clusters of up to kPortable blocks
 constexpr int kLargeStages = 2;     // in larger ones
-constexpr int kMaxThreads = 512;
-constexpr int kMaxWarps = kMaxThreads / kWarpSize;
-static_assert(kMaxWarps <= kExchangeWarps && kMaxCluster <= kExchangeBlocks);
-constexpr int kColumns = 32;  // of a thread
+constexpr int kColumns = 32;        // of a thread
 constexpr int kMostEdges = 2 * (kVectorElements<__half> - 1);
 constexpr int64_t kStaticBytes = 2 << 10;  // of shared memory: what is static, and some to spare
+
+/// [1] What the registers allow: kBlocks blocks of up to kThreads threads on a multiprocessor.
+template <int kThreads_, int kBlocks_>
+struct Variant {
+  static constexpr int kThreads = kThreads_;
+  static constexpr int kBlocks = kBlocks_;
+  static constexpr int kWarps = kThreads / kWarpSize;
+  static constexpr int64_t kSlice = int64_t{kThreads} * kColumns;  // at most
+  static_assert(kWarps <= kExchangeWarps && kMaxCluster <= kExchangeBlocks);
+};
+using TwoBlocks = Variant<256, 2>;
+using OneBlock = Variant<512, 1>;                     // for the widest rows
+constexpr int64_t kPairCols = 2 * TwoBlocks::kSlice;  // that two blocks hold, if they are halves
 
 /// How a row is cut: `blocks` blocks of `slice` columns.
 struct Plan {
@@ -63,8 +73,16 @@ __device__ void store_side_by_side(const ThreadColumns& own,
   __syncthreads();
 }
 
-template <typename T, typename W, Kind kKind>
-__global__ void __launch_bounds__(kMaxThreads)
+/// Sets to 0 what a part of the sums has behind its columns.
+__device__ inline void set_rest(const PartialSums& sums, int64_t part, int cols) {
+  const int64_t rest = cols + static_cast<int>(threadIdx.x);
+  if (rest >= sums.stride) return;
+  sums.dweight[part + rest] = 0.0f;
+  if (sums.dbias != nullptr) sums.dbias[part + rest] = 0.0f;
+}
+
+template <typename T, typename W, Kind kKind, typename Fit>
+__global__ void __launch_bounds__(Fit::kThreads, Fit::kBlocks)
     layer_norm_backward(BackwardArgs<T, W> a, Plan plan, bool alike, PartialSums sums) {
   constexpr int kElements = kVectorElements<T>;
   constexpr int kVectors = kColumns / kElements;
@@ -72,7 +90,7 @@ __global__ void __launch_bounds__(kMaxThreads)
   __shared__ Barrier full[kMaxStages];
   __shared__ Barrier arrived[kExchanges];
   __shared__ Exchange exchange;
-  __shared__ float2 edge_sums[kMostEdges];  // [1] for dweight and dbias
+  __shared__ float2 edge_sums[kMostEdges];  // [2] for dweight and dbias
   const int blocks = cluster_size();
   const int threads = blockDim.x;
   const int64_t cluster = blockIdx.x / blocks;
@@ -82,12 +100,12 @@ __global__ void __launch_bounds__(kMaxThreads)
 
   const auto row_cols = static_cast<int>(a.cols);
   const auto slice = static_cast<int>(plan.slice);
-  const RowParts parts(a.dx + cluster * a.cols, row_cols);  // [2]
+  const RowParts parts(a.dx + cluster * a.cols, row_cols);  // [3]
   const int before = cluster_rank() * slice;                // columns in whole vectors
   const int cols = max(min(parts.vectors * kElements - before, slice), 0);
   const int start = parts.head + before;
   const ThreadColumns own{thread * kElements, threads * kElements, cols};
-  const bool has_edge = cluster_rank() == 0 && thread < parts.edges();  // [3]
+  const bool has_edge = cluster_rank() == 0 && thread < parts.edges();  // [4]
   const int edge_col = parts.edge_col(thread, row_cols);
   const auto row_of = [=](int64_t nth) { return cluster + nth * clusters; };  // its nth row
   const auto slice_start = [=](int64_t nth) { return row_of(nth) * a.cols + start; };
@@ -105,7 +123,7 @@ __global__ void __launch_bounds__(kMaxThreads)
     bulk_load(x_slice, a.x + slice_start(nth), bytes, full[stage]);
     bulk_load(dy_slice, a.dy + slice_start(nth), bytes, full[stage]);
   };
-  const auto bring_singly = [&](int64_t nth, int stage) {  // [4] all threads
+  const auto bring_singly = [&](int64_t nth, int stage) {  // [5] all threads
     T* const x_slice = reinterpret_cast<T*>(ring.slot(stage));
     T* const dy_slice = x_slice + slice;
 #pragma unroll 1
@@ -124,7 +142,7 @@ __global__ void __launch_bounds__(kMaxThreads)
   cluster_arrive_relaxed();
   W* const weights = reinterpret_cast<W*>(ring.slot(stages));
 #pragma unroll 1
-  for (int i = 0; own.has(i); ++i) {  // [5]
+  for (int i = 0; own.has(i); ++i) {  // [6]
     const auto weight = load_singly<kElements>(true, a.weight, start + own.of(i), 1.0f);
     *reinterpret_cast<Packed<W, kElements>*>(weights + own.of(i)) = weight;
   }
@@ -140,7 +158,7 @@ __global__ void __launch_bounds__(kMaxThreads)
     const float mean = kLayer ? a.mean[row_of(nth)] : 0.0f;
     return make_float2(mean, a.rstd[row_of(nth)]);
   };
-  const auto ask_for_edge = [&](int64_t nth) {  // [6]
+  const auto ask_for_edge = [&](int64_t nth) {  // [7]
     const int64_t at = row_of(nth) * a.cols + edge_col;
     return Edge<T>{load_singly<1>(has_edge, a.x, at), load_singly<1>(has_edge, a.dy, at)};
   };
@@ -238,36 +256,37 @@ __global__ void __launch_bounds__(kMaxThreads)
   }
 
   if (a.dweight == nullptr) return;  // frozen parameters: nobody wants the sums
-  const int64_t part = cluster * a.cols;
+  const int64_t part = cluster * sums.stride;
   store_side_by_side(own, dweight, sums.dweight + part + start);
   if (kLayer) store_side_by_side(own, dbias, sums.dbias + part + start);
+  if (cluster_rank() == 0) set_rest(sums, part, row_cols);
   if (!has_edge) return;
   sums.dweight[part + edge_col] = edge_sums[thread].x;
   if (kLayer) sums.dbias[part + edge_col] = edge_sums[thread].y;
 }
 
 /// A row of so many columns over so many blocks.
+template <typename Fit>
 Plan cut_over(int blocks, int64_t cols, int64_t element_bytes, int64_t weight_bytes) {
   const int64_t elements = 16 / element_bytes;
   Plan plan{};
   plan.blocks = blocks;
   plan.slice = blocks_for(blocks_for(cols, elements), blocks) * elements;
-  const int64_t room = max_shared_bytes() - kStaticBytes - plan.slice * weight_bytes;
-  const int64_t rows = room / (2 * plan.slice * element_bytes);  // of x and dy
+  const int64_t room = max_shared_bytes() / Fit::kBlocks - kStaticBytes;
+  const int64_t of_rows = room - plan.slice * weight_bytes;
+  const int64_t rows = of_rows / (2 * plan.slice * element_bytes);  // of x and dy
   plan.stages = static_cast<int>(std::clamp<int64_t>(rows, 1, kMaxStages));
   const auto warps = static_cast<int>(blocks_for(plan.slice / elements, kWarpSize));
-  plan.threads = std::min(warps, kMaxWarps) * kWarpSize;
+  plan.threads = std::min(warps, Fit::kWarps) * kWarpSize;
   return plan;
 }
 
 /// Whether a block has registers and shared memory for its slice.
+template <typename Fit>
 bool has_room(const Plan& plan) {
   const int least = plan.blocks > kPortable ? kLargeStages : kPortableStages;
-  return plan.slice <= kMaxThreads * kColumns && plan.stages >= least;
+  return plan.slice <= Fit::kSlice && plan.stages >= least;
 }
-
-/// Blocks that share a multiprocessor: two if they are small. More would make more partial sums.
-int blocks_each(const Plan& plan) { return plan.threads <= kMaxThreads / 2 ? 2 : 1; }
 
 template <typename T, typename W>
 std::size_t shared_bytes_of(const Plan& plan) {
@@ -286,55 +305,60 @@ LaunchConfig config_for(const BackwardArgs<T, W>& a, const Plan& plan, int64_t c
 struct Choice {
   Plan plan;
   int64_t clusters;
-  int64_t busy;  ///< multiprocessors; 0: no cluster has room
+  int64_t busy;  ///< places for blocks that have one; 0: no cluster has room
 };
 
-/// [7] The cut that keeps the most multiprocessors busy. A larger cluster must gain a twentieth.
-template <typename T, typename W, typename Kernel>
+/// [8] The cut that gives the most blocks work. A larger cluster must gain a twentieth.
+template <typename Fit, typename T, typename W, typename Kernel>
 Choice best_cut(const BackwardArgs<T, W>& a, Kernel kernel, int least_blocks, int most_blocks) {
   Choice best{};
   for (int blocks = least_blocks; blocks <= most_blocks; ++blocks) {
-    const Plan plan = cut_over(blocks, a.cols, sizeof(T), sizeof(W));
-    if (!has_room(plan)) continue;
-    const int64_t wanted = int64_t{multiprocessors()} * blocks_each(plan) / blocks;
+    const Plan plan = cut_over<Fit>(blocks, a.cols, sizeof(T), sizeof(W));
+    if (!has_room<Fit>(plan)) continue;
+    const int64_t wanted = int64_t{multiprocessors()} * Fit::kBlocks / blocks;
     const int64_t resident = resident_clusters(kernel, config_for(a, plan, 1));
     const int64_t fit = std::min(wanted, resident);
     if (fit == 0) continue;
     const int64_t clusters = blocks_in_step<T>(fit, 1, a.cols);
     const int64_t turns = blocks_for(clusters, fit);
     const int64_t at_once = clusters / turns;
-    const int64_t busy = at_once * blocks / blocks_each(plan);
+    const int64_t busy = at_once * blocks;
     if (busy > best.busy + best.busy / 20) best = {plan, clusters, busy};
   }
   return best;
 }
 
-/// As --blocks-per-cluster says, if that fits; else up to eight blocks; else more.
-template <typename T, typename W, typename Kernel>
-Choice choose_cut(const BackwardArgs<T, W>& a, Kernel kernel) {
-  const int asked = std::clamp(a.group, kLeastCluster, kMaxCluster);
-  Choice choice{};
-  if (a.group > 0) choice = best_cut(a, kernel, asked, asked);
-  if (choice.busy == 0) choice = best_cut(a, kernel, kLeastCluster, kPortable);
-  if (choice.busy == 0) choice = best_cut(a, kernel, kPortable + 1, kMaxCluster);
-  return choice;
-}
-
-template <Kind kKind, typename T, typename W>
-void run_kind(const BackwardArgs<T, W>& a) {
-  const auto kernel = layer_norm_backward<T, W, kKind>;
-  const Choice choice = choose_cut(a, kernel);
-  if (choice.busy == 0) {
-    throw std::runtime_error(
-        "bwd18: this GPU has no room for the cluster of blocks that a row of " +
-        std::to_string(a.cols) + " columns takes");
-  }
+/// Launches clusters of so many blocks, if there is room for one.
+template <Kind kKind, typename Fit, typename T, typename W>
+bool launch_clusters(const BackwardArgs<T, W>& a, int least_blocks, int most_blocks) {
+  const auto kernel = layer_norm_backward<T, W, kKind, Fit>;
+  const Choice choice = best_cut<Fit>(a, kernel, least_blocks, most_blocks);
+  if (choice.busy == 0) return false;
   const int64_t clusters = std::min(choice.clusters, a.rows);
   const int start = start_in_vector(a.dx);
   const bool alike = start_in_vector(a.x) == start && start_in_vector(a.dy) == start;
-  const PartialSums sums = partial_sums(a, clusters);
+  const PartialSums sums = sector_sums(a, clusters);  // [9]
   launch(kernel, config_for(a, choice.plan, clusters), a, choice.plan, alike, sums);
-  add_partial_sums<EarlyStart>(a, sums, clusters);
+  const bool pairs = sizeof(T) < sizeof(float) && a.cols <= kPairCols;
+  if (pairs) {
+    add_partial_sums<EarlyStart, kPairCols>(a, sums, clusters);
+  } else {
+    add_partial_sums<EarlyStart>(a, sums, clusters);
+  }
+  return true;
+}
+
+/// As --blocks-per-cluster says, if that fits; else up to eight blocks; else more.
+template <Kind kKind, typename T, typename W>
+void run_kind(const BackwardArgs<T, W>& a) {
+  const int asked = std::clamp(a.group, kLeastCluster, kMaxCluster);
+  if (a.group > 0 && launch_clusters<kKind, TwoBlocks>(a, asked, asked)) return;
+  if (a.group > 0 && launch_clusters<kKind, OneBlock>(a, asked, asked)) return;
+  if (launch_clusters<kKind, TwoBlocks>(a, kLeastCluster, kPortable)) return;
+  if (launch_clusters<kKind, TwoBlocks>(a, kPortable + 1, kMaxCluster)) return;
+  if (launch_clusters<kKind, OneBlock>(a, kPortable + 1, kMaxCluster)) return;
+  throw std::runtime_error("bwd18: this GPU has no room for the cluster of blocks that a row of " +
+                           std::to_string(a.cols) + " columns takes");
 }
 
 template <typename T, typename W>
@@ -371,7 +395,7 @@ const Registration registration{{
       return 3 * p.tensor_bytes() + parameter_bytes(p);
     },
     .workspace_bytes = [](const Problem& p) -> std::int64_t {
-      return partial_sums_bytes(p, most_partial_sums(p));
+      return sector_sums_bytes(p, most_partial_sums(p));
     },
 }};
 

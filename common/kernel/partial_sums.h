@@ -12,11 +12,12 @@
 
 namespace lnc {
 
-/// dweight and dbias in parts: float sums over some of the rows each, [parts, cols]. dbias is null
-/// for Kind::Rms.
+/// dweight and dbias in parts: float sums over some of the rows each, [parts, stride], of which the
+/// first columns are a part's. dbias is null for Kind::Rms.
 struct PartialSums {
   float* dweight;
   float* dbias;
+  std::int64_t stride;  ///< floats from a part to the next
 };
 
 inline std::int64_t partial_sums_bytes(const Problem& problem, std::int64_t parts) {
@@ -28,7 +29,28 @@ inline std::int64_t partial_sums_bytes(const Problem& problem, std::int64_t part
 template <typename T, typename W>
 PartialSums partial_sums(const BackwardArgs<T, W>& a, std::int64_t parts) {
   auto* workspace = static_cast<float*>(a.workspace);
-  return {workspace, a.kind == Kind::Layer ? workspace + parts * a.cols : nullptr};
+  return {workspace, a.kind == Kind::Layer ? workspace + parts * a.cols : nullptr, a.cols};
+}
+
+/// So many floats has a part that begins and ends at a sector's boundary: explained by bwd18.
+__host__ __device__ inline std::int64_t whole_sectors(std::int64_t cols) {
+  constexpr std::int64_t kFloats = 32 / sizeof(float);
+  return (cols + kFloats - 1) / kFloats * kFloats;
+}
+
+/// partial_sums_bytes for parts of whole sectors.
+inline std::int64_t sector_sums_bytes(const Problem& problem, std::int64_t parts) {
+  if (problem.frozen) return 0;
+  return 2 * parts * whole_sectors(problem.cols) * std::int64_t{sizeof(float)};
+}
+
+/// The partial sums in a workspace of sector_sums_bytes. Behind its columns a part has up to seven
+/// floats, which the kernel sets to 0.
+template <typename T, typename W>
+PartialSums sector_sums(const BackwardArgs<T, W>& a, std::int64_t parts) {
+  auto* workspace = static_cast<float*>(a.workspace);
+  const std::int64_t stride = whole_sectors(a.cols);
+  return {workspace, a.kind == Kind::Layer ? workspace + parts * stride : nullptr, stride};
 }
 
 /// A kernel that is launched when the one before it in the stream has ended.
@@ -84,9 +106,10 @@ __global__ void __launch_bounds__(Cut::kLanes* Cut::kGroups)
   const int group = threadIdx.x / Cut::kLanes;
   const int lane = threadIdx.x % Cut::kLanes;
   const unsigned col = (blockIdx.x * Cut::kLanes + lane) * kElements;
-  // A thread past the last column reads that one, and stores nothing.
+  const auto stride = static_cast<unsigned>(sums.stride);
+  // A thread past the last column reads a part's last floats, and stores nothing.
   const float* const partial = blockIdx.y == 0 ? sums.dweight : sums.dbias;
-  const float* from = partial + std::uint64_t{cols} * group + min(col, cols - kElements);
+  const float* from = partial + std::uint64_t{stride} * group + min(col, stride - kElements);
 
   float sum[kElements] = {};
   Start::wait();
@@ -97,7 +120,7 @@ __global__ void __launch_bounds__(Cut::kLanes* Cut::kGroups)
       // Past the last part that one comes again, and is not added. A condition on the load itself
       // would make nvcc wait for each value before it asks for the next.
       const auto further = static_cast<unsigned>(min(i * kGroups, left - 1));
-      part[i] = *reinterpret_cast<const Part*>(from + std::uint64_t{cols} * further);
+      part[i] = *reinterpret_cast<const Part*>(from + std::uint64_t{stride} * further);
     }
 #pragma unroll
     for (int i = 0; i < Cut::kAtOnce; ++i) {
@@ -106,7 +129,7 @@ __global__ void __launch_bounds__(Cut::kLanes* Cut::kGroups)
         sum[k] += there ? part[i].at[k] : 0.0f;
       }
     }
-    from += std::uint64_t{cols} * (kGroups * Cut::kAtOnce);
+    from += std::uint64_t{stride} * (kGroups * Cut::kAtOnce);
   }
   for (int k = 0; k < kElements; ++k) {
     of_group[group][lane].at[k] = sum[k];
@@ -119,7 +142,10 @@ __global__ void __launch_bounds__(Cut::kLanes* Cut::kGroups)
     }
   }
   W* const to = blockIdx.y == 0 ? dweight : dbias;
-  store(to, col, sum);
+  if (col + kElements <= cols) return store(to, col, sum);
+  for (unsigned k = 0; col + k < cols; ++k) {
+    to[col + k] = from_float<W>(sum[k]);
+  }
 }
 
 /// Adds up the parts, and rounds the sums to W, into dweight and dbias. No parts give 0. Where
@@ -143,7 +169,7 @@ void add_partial_sums(const BackwardArgs<T, W>& a, const PartialSums& sums, std:
     constexpr bool kManyParts = kMaxCols <= 2 * kWide;  // each multiprocessor holds whole rows
     using Cut = std::conditional_t<kManyParts, SumOfManyVectors, SumOfVectors>;
     const bool few_parts = !kManyParts && parts <= Cut::kGroups * Cut::kAtOnce;
-    const bool in_vectors = a.cols % 4 == 0 && at_16_bytes(a.dweight, a.dbias);
+    const bool in_vectors = sums.stride % 4 == 0 && at_16_bytes(a.dweight, a.dbias);
     if (in_vectors && (a.cols > kWide || few_parts)) return launch_sum(Cut{});
   }
   launch_sum(SumOfColumns{});
