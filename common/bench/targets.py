@@ -27,22 +27,19 @@ LARGEST = Problem.of("f32", 512, 262144)  # 512 MiB, of the set "wide"
 
 
 class Standing(NamedTuple):
-    """Ours on one problem, beside the fastest peer and the roof."""
+    """Ours on one problem, in the newest run that has it, beside the roof; and over the fastest peer, in the run that
+    has both."""
 
     direction: str
     problem: Problem
     us: float
     roof_us: float | None  # for the operator's bytes
-    peer_us: float | None
+    of_peer: float | None
 
     @property
     def share(self):
         """Percent of the roof."""
         return self.roof_us and 100 * self.roof_us / self.us
-
-    @property
-    def of_peer(self):
-        return self.peer_us and self.us / self.peer_us
 
     @property
     def times_roof(self):
@@ -65,9 +62,10 @@ def standing(direction, problem, records):
     ours = newest_run([record for record in records if is_ours(record["provider"])])
     if not ours:
         return None
-    own, theirs = nearest(pairs(together, records)) if together else (own_choice(ours), None)
+    own = own_choice(ours)
+    beside, peer = nearest(pairs(together, records)) if together else (None, None)
     roof = own["roof_us"] * own["operator_bytes"] / own["roof_bytes"] if own.get("roof_us") else None
-    return Standing(direction, problem, own["median_us"], roof, theirs and theirs["median_us"])
+    return Standing(direction, problem, own["median_us"], roof, peer and beside["median_us"] / peer["median_us"])
 
 
 def newest_run(records):

@@ -117,6 +117,15 @@ class Judged(unittest.TestCase):
         self.assertAlmostEqual(one.of_peer, 1.10)
         self.assertAlmostEqual(one.share, 100 / 1.10)
 
+    def test_a_later_run_without_peers_gives_the_share_and_no_ratio(self):
+        problem = Problem.of("bf16", 16384, 4096)
+        made = [contender("dispatch", "forward", problem, 1.20), contender("torch", "forward", problem, 1.5),
+                contender("dispatch", "forward", problem, 1.05, run="2026-01-03T00:00:00Z")]
+        self.path.write_text(jsonl(*made), encoding="utf-8")
+        one, = targets.standings(measurements.load(self.path).records).values()
+        self.assertAlmostEqual(one.of_peer, 1.20 / 1.5)
+        self.assertAlmostEqual(one.share, 100 / 1.05)
+
     def test_the_rows_of_a_table_are_the_judgements(self):
         rows = targets.target_rows(self.standings(campaign(forward_1000=1.04, backward_5120=1.2)))
         self.assertEqual([target.words for target, *_ in rows], [target.words for target in targets.targets()])
