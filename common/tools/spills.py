@@ -38,7 +38,7 @@ KNOWN = [
     Known(r"bwd11::layer_norm_backward<__nv_bfloat16, float, 32>$", 8, BWD11),
     Known(r"bwd11::layer_norm_backward<(float|__half), float, 32>$", 16, BWD11),
     Known(r"bwd10::fused_backward<.*, 1, 1>$", 48, BWD10),
-    Known(r"fwd16::layer_norm_forward<(__half|__nv_bfloat16), float, \(lnc::Kind\)0, fwd16::Variant<4, (1|32)> >$", 8, FWD16),
+    Known(r"fwd16::layer_norm_forward<(__half|__nv_bfloat16), float, .*0, fwd16::Variant<4, (1|32)> >$", 8, FWD16),
 ]
 
 
