@@ -3,7 +3,8 @@
 // bwd15 takes rows that start anywhere up to 8184 columns: a block holds one. bwd13 takes wider
 // ones in clusters, but from 16-byte boundaries on. Here is bwd13's cluster, and each of its rows
 // starts alike, as in bwd15. The blocks share a row's whole vectors; the few elements before and
-// behind them are single threads'.
+// behind them are single threads'. Two blocks share a multiprocessor: while one waits, the other
+// works.
 //
 // It takes rows of up to 512 KB, and should run at the speed of a triad: 3·M·N elements, each moved
 // once.
@@ -41,7 +42,7 @@ struct Variant {
 };
 using TwoBlocks = Variant<256, 2>;
 using OneBlock = Variant<512, 1>;                     // for the widest rows
-constexpr int64_t kPairCols = 2 * TwoBlocks::kSlice;  // that two blocks hold, if they are halves
+constexpr int64_t kPairCols = 2 * TwoBlocks::kSlice;  // of halves, that two blocks hold, or nearly
 
 /// How a row is cut: `blocks` blocks of `slice` columns.
 struct Plan {
@@ -348,7 +349,8 @@ bool launch_clusters(const BackwardArgs<T, W>& a, int least_blocks, int most_blo
   return true;
 }
 
-/// As --blocks-per-cluster says, if that fits; else up to eight blocks; else more.
+/// As --blocks-per-cluster says, if that fits; else two blocks a multiprocessor, in clusters of up
+/// to eight, or else of more; else one, likewise.
 template <Kind kKind, typename T, typename W>
 void run_kind(const BackwardArgs<T, W>& a) {
   const int asked = std::clamp(a.group, kLeastCluster, kMaxCluster);
@@ -356,6 +358,7 @@ void run_kind(const BackwardArgs<T, W>& a) {
   if (a.group > 0 && launch_clusters<kKind, OneBlock>(a, asked, asked)) return;
   if (launch_clusters<kKind, TwoBlocks>(a, kLeastCluster, kPortable)) return;
   if (launch_clusters<kKind, TwoBlocks>(a, kPortable + 1, kMaxCluster)) return;
+  if (launch_clusters<kKind, OneBlock>(a, kLeastCluster, kPortable)) return;
   if (launch_clusters<kKind, OneBlock>(a, kPortable + 1, kMaxCluster)) return;
   throw std::runtime_error("bwd18: this GPU has no room for the cluster of blocks that a row of " +
                            std::to_string(a.cols) + " columns takes");
@@ -370,7 +373,7 @@ void run(const BackwardArgs<T, W>& a) {
   }
 }
 
-/// A row for each cluster that a launch may have.
+/// A row for each cluster that a launch may have: of two blocks, two on a multiprocessor.
 int64_t most_partial_sums(const Problem& p) {
   constexpr int64_t kMostPeriod = kVectorElements<__half>;
   return std::min(p.rows, std::max<int64_t>(multiprocessors(), kMostPeriod));

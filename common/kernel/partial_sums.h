@@ -71,7 +71,7 @@ struct SumOfVectors {
   static constexpr int kElements = 4, kLanes = 32, kGroups = 8;
   static constexpr int kAtOnce = 3;
 };
-/// Where there are both many columns and many parts: rows that a block holds.
+/// Where there are both many columns and many parts: rows that a block holds, or two.
 struct SumOfManyVectors {
   static constexpr int kElements = 4, kLanes = 16, kGroups = 32;
   static constexpr int kAtOnce = 5;  // 32 · 5 is more than the 132 parts of a block an SM
