@@ -210,11 +210,6 @@ __global__ void __launch_bounds__(kThreads, Team::kBlocks)
   if (kLayer) store_sum_of_teams<Team>(own, dbias, sums.dbias + part);
 }
 
-/// As many blocks as the GPU has places for, or as --blocks says.
-int64_t most_blocks(int group, int places) {
-  return group > 0 ? group : int64_t{multiprocessors()} * places;
-}
-
 template <typename Team, typename T, typename W>
 void launch_team(const BackwardArgs<T, W>& a) {
   const int64_t most = most_blocks(a.group, Team::kBlocks);

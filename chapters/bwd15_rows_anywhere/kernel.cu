@@ -303,11 +303,6 @@ int slot_elements_for(int rows, int cols) {
   return (most + kElements - 1) / kElements * kElements;
 }
 
-/// As many blocks as the GPU has places for, or as --blocks says.
-int64_t most_blocks(int group, int64_t places) {
-  return group > 0 ? group : multiprocessors() * places;
-}
-
 /// Rows of up to kThreads · kColumns columns, each with as few warps as hold it, and in a block as
 /// many as it has threads for.
 template <Kind kKind, typename Fit, typename Taking, typename T, typename W>

@@ -338,7 +338,7 @@ bool launch_clusters(const BackwardArgs<T, W>& a, int least_blocks, int most_blo
   const int64_t clusters = std::min(choice.clusters, a.rows);
   const int start = start_in_vector(a.dx);
   const bool alike = start_in_vector(a.x) == start && start_in_vector(a.dy) == start;
-  const PartialSums sums = sector_sums(a, clusters);  // [9]
+  const PartialSums sums = partial_sums(a, clusters, whole_sectors(a.cols));  // [9]
   launch(kernel, config_for(a, choice.plan, clusters), a, choice.plan, alike, sums);
   const bool pairs = sizeof(T) < sizeof(float) && a.cols <= kPairCols;
   if (pairs) {
@@ -398,7 +398,7 @@ const Registration registration{{
       return 3 * p.tensor_bytes() + parameter_bytes(p);
     },
     .workspace_bytes = [](const Problem& p) -> std::int64_t {
-      return sector_sums_bytes(p, most_partial_sums(p));
+      return partial_sums_bytes(p, most_partial_sums(p), whole_sectors(p.cols));
     },
 }};
 

@@ -236,11 +236,6 @@ __global__ void __launch_bounds__(kThreads, kSmBlocks)
   }
 }
 
-/// As many blocks as the GPU has places for, or as --blocks says.
-int64_t most_blocks(int asked, int places) {
-  return asked > 0 ? asked : int64_t{multiprocessors()} * places;
-}
-
 template <Kind kKind, typename T, typename W>
 void run_kind(const BackwardArgs<T, W>& a) {
   const auto kernel = layer_norm_backward<T, W, kKind>;

@@ -64,23 +64,6 @@ __device__ Moments piece_moments(Packed<T, kElements> (&x)[kVectors], int there,
   }
 }
 
-/// Makes y of a vector of x.
-template <typename T, typename W, int kElements>
-__device__ Packed<T, kElements> normalise(const Packed<T, kElements>& x, const Normaliser& of_row,
-                                          const Packed<W, kElements>& weight,
-                                          const Packed<W, kElements>& bias) {
-  float values[kElements];
-  float of_weight[kElements];
-  float of_bias[kElements];
-  to_floats(x, values);
-  to_floats(weight, of_weight);
-  to_floats(bias, of_bias);
-  for (int k = 0; k < kElements; ++k) {
-    values[k] = of_row.xhat(values[k]) * of_weight[k] + of_bias[k];
-  }
-  return from_floats<T>(values);
-}
-
 /// A cluster of so many blocks has two neighbouring rows, and each of its warps a piece of both.
 template <typename T, typename W, Kind kKind, int kVectors>
 __global__ void __launch_bounds__(kMostWarps* kWarpSize, kSmBlocks<T, W, kVectors>)
@@ -152,7 +135,10 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize, kSmBlocks<T, W, kVector
     auto* const y = reinterpret_cast<Packed<T, kElements>*>(a.y + row * a.cols + first_col);
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      if (i < there) y[i * kWarpSize] = normalise(x[r][i], of_row, weight[i], bias[i]);
+      if (i >= there) continue;
+      float values[kElements];
+      normalise(x[r][i], of_row, weight[i], bias[i], values);
+      y[i * kWarpSize] = from_floats<T>(values);
     }
   }
 }

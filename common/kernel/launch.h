@@ -26,6 +26,12 @@ constexpr unsigned blocks_for(std::int64_t count, std::int64_t per_block) {
   return static_cast<unsigned>((count + per_block - 1) / per_block);
 }
 
+/// Blocks of a launch, at most: as many as asked for, or as the GPU has `places` for on each
+/// multiprocessor.
+inline std::int64_t most_blocks(std::int64_t asked, std::int64_t places) {
+  return asked > 0 ? asked : multiprocessors() * places;
+}
+
 /// Threads that a multiprocessor has places for, at least.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 constexpr int kSmThreads = 1024;  // Turing

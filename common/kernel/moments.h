@@ -4,6 +4,7 @@
 //   near = sum of x / cols                         a float near the mean: all that rounding leaves
 //   sums = of the deviations x - near, and of their squares
 //   normaliser(near, sums, …)                      what `near` lacks, the variance, rstd
+//   normalise(x, normaliser, …)                    y of elements of x
 //
 // RMS norm has no mean. There `near` is 0, and the sums are of the squares alone.
 #pragma once
@@ -12,6 +13,7 @@
 
 #include "common/kernel/contract.h"
 #include "common/kernel/launch.h"
+#include "common/kernel/vector.h"
 
 namespace lnc {
 
@@ -48,6 +50,21 @@ __device__ inline Normaliser normaliser(float near, float2 sums, float inverse_c
 __device__ inline Normaliser normaliser(float near, float squares, float inverse_cols, float eps) {
   const float rstd = rsqrtf(squares * inverse_cols + eps);
   return {near, 0.0f, near, rstd};
+}
+
+/// Makes y of elements of x.
+template <typename T, typename W, int kElements>
+__device__ inline void normalise(const Packed<T, kElements>& x, const Normaliser& of_row,
+                                 const Packed<W, kElements>& weight,
+                                 const Packed<W, kElements>& bias, float (&values)[kElements]) {
+  float of_weight[kElements];
+  float of_bias[kElements];
+  to_floats(x, values);
+  to_floats(weight, of_weight);
+  to_floats(bias, of_bias);
+  for (int k = 0; k < kElements; ++k) {
+    values[k] = of_row.xhat(values[k]) * of_weight[k] + of_bias[k];
+  }
 }
 
 }  // namespace lnc

@@ -20,37 +20,31 @@ struct PartialSums {
   std::int64_t stride;  ///< floats from a part to the next
 };
 
-inline std::int64_t partial_sums_bytes(const Problem& problem, std::int64_t parts) {
-  if (problem.frozen) return 0;
-  return 2 * parts * problem.cols * std::int64_t{sizeof(float)};
-}
-
-/// The partial sums in a workspace of partial_sums_bytes.
-template <typename T, typename W>
-PartialSums partial_sums(const BackwardArgs<T, W>& a, std::int64_t parts) {
-  auto* workspace = static_cast<float*>(a.workspace);
-  return {workspace, a.kind == Kind::Layer ? workspace + parts * a.cols : nullptr, a.cols};
-}
-
-/// So many floats has a part that begins and ends at a sector's boundary: explained by bwd18.
-__host__ __device__ inline std::int64_t whole_sectors(std::int64_t cols) {
+/// The stride of parts that begin and end at a sector's boundary: explained by bwd18. Behind its
+/// columns a part then has up to seven floats, which the kernel sets to 0.
+inline std::int64_t whole_sectors(std::int64_t cols) {
   constexpr std::int64_t kFloats = 32 / sizeof(float);
   return (cols + kFloats - 1) / kFloats * kFloats;
 }
 
-/// partial_sums_bytes for parts of whole sectors.
-inline std::int64_t sector_sums_bytes(const Problem& problem, std::int64_t parts) {
+inline std::int64_t partial_sums_bytes(const Problem& problem, std::int64_t parts,
+                                       std::int64_t stride) {
   if (problem.frozen) return 0;
-  return 2 * parts * whole_sectors(problem.cols) * std::int64_t{sizeof(float)};
+  return 2 * parts * stride * std::int64_t{sizeof(float)};
+}
+inline std::int64_t partial_sums_bytes(const Problem& problem, std::int64_t parts) {
+  return partial_sums_bytes(problem, parts, problem.cols);
 }
 
-/// The partial sums in a workspace of sector_sums_bytes. Behind its columns a part has up to seven
-/// floats, which the kernel sets to 0.
+/// The partial sums in a workspace of partial_sums_bytes, with the same stride.
 template <typename T, typename W>
-PartialSums sector_sums(const BackwardArgs<T, W>& a, std::int64_t parts) {
+PartialSums partial_sums(const BackwardArgs<T, W>& a, std::int64_t parts, std::int64_t stride) {
   auto* workspace = static_cast<float*>(a.workspace);
-  const std::int64_t stride = whole_sectors(a.cols);
   return {workspace, a.kind == Kind::Layer ? workspace + parts * stride : nullptr, stride};
+}
+template <typename T, typename W>
+PartialSums partial_sums(const BackwardArgs<T, W>& a, std::int64_t parts) {
+  return partial_sums(a, parts, a.cols);
 }
 
 /// A kernel that is launched when the one before it in the stream has ended.

@@ -6,7 +6,6 @@
 //   blocks_in_step                as many blocks as let each step to rows that start alike
 //   OwnColumns                    a thread's columns: the same in all rows that start alike
 //   RowParts                      a row's whole vectors, and the few elements before and behind
-//   normalise                     y of such a vector, or of one such element
 #pragma once
 
 #include <algorithm>
@@ -14,7 +13,6 @@
 #include <numeric>
 
 #include "common/kernel/launch.h"
-#include "common/kernel/moments.h"
 #include "common/kernel/vector.h"
 
 namespace lnc {
@@ -75,21 +73,6 @@ struct RowParts {
   /// The column of edge i: those of the head come first.
   __device__ int edge_col(int i, int cols) const { return i < head ? i : cols - edges() + i; }
 };
-
-/// Makes y of elements of x.
-template <typename T, typename W, int kElements>
-__device__ inline void normalise(const Packed<T, kElements>& x, const Normaliser& of_row,
-                                 const Packed<W, kElements>& weight,
-                                 const Packed<W, kElements>& bias, float (&values)[kElements]) {
-  float of_weight[kElements];
-  float of_bias[kElements];
-  to_floats(x, values);
-  to_floats(weight, of_weight);
-  to_floats(bias, of_bias);
-  for (int k = 0; k < kElements; ++k) {
-    values[k] = of_row.xhat(values[k]) * of_weight[k] + of_bias[k];
-  }
-}
 
 /// Neighbouring elements that need not start at a boundary, one by one. Those that are not there,
 /// or of a tensor that is null, are `otherwise`.
