@@ -54,18 +54,18 @@ struct Plan {
 /// vectors that they lie in, with what is their neighbours' in these.
 template <typename T>
 struct InnerPiece {
-  const void* boundary;  ///< where the first vector begins
+  const T* boundary;  ///< where the first vector begins
   unsigned bytes;
 
   __device__ InnerPiece(const T* first, int elements) {
     const auto begin = reinterpret_cast<std::uintptr_t>(first) / 16 * 16;
     const auto end = (reinterpret_cast<std::uintptr_t>(first + elements) + 15) / 16 * 16;
-    boundary = reinterpret_cast<const void*>(begin);
+    boundary = reinterpret_cast<const T*>(begin);
     bytes = static_cast<unsigned>(end - begin);
   }
   __device__ unsigned copy_bytes() const { return bytes; }
   __device__ void copy(T* slot, Barrier& barrier) const {
-    bulk_load(slot, boundary, bytes, barrier);
+    bulk_load(slot + start_in_line(boundary), boundary, bytes, barrier);
   }
 };
 
@@ -90,17 +90,18 @@ struct EndPiece {
   }
   __device__ unsigned copy_bytes() const { return (copy_end - copy_begin) * sizeof(T); }
   __device__ void copy(T* slot, Barrier& barrier) const {
-    if (copy_end > copy_begin) {
-      bulk_load(slot + copy_begin, boundary + copy_begin, copy_bytes(), barrier);
-    }
+    if (copy_end <= copy_begin) return;
+    T* const to = slot + start_in_line(boundary);
+    bulk_load(to + copy_begin, boundary + copy_begin, copy_bytes(), barrier);
   }
   /// The block's threads bring what the copy leaves out, an element each. A __syncthreads() must
   /// follow.
   __device__ void bring_ends(T* slot) const {
     const int front = begin + static_cast<int>(threadIdx.x);
     const int back = copy_end + static_cast<int>(threadIdx.x);
-    if (front < min(copy_begin, end)) slot[front] = boundary[front];
-    if (back < end) slot[back] = boundary[back];
+    T* const to = slot + start_in_line(boundary);
+    if (front < min(copy_begin, end)) to[front] = boundary[front];
+    if (back < end) to[back] = boundary[back];
     fence_proxy_async();  // a later copy may write where this thread has written
   }
 };
@@ -189,8 +190,6 @@ __global__ void __launch_bounds__(Fit::kThreads, Fit::kBlocks)
   const int64_t first_element = first_row * a.cols;  // [7]
   const int start = start_in_vector(a.dx + first_element + team * cols);
   const OwnColumns own{thread * kElements - start, plan.row_threads * kElements, cols};
-  const int x_at = start_in_vector(a.x + first_element) + team * cols;  // [8]
-  const int dy_at = start_in_vector(a.dy + first_element) + team * cols;
 
   const int stage_vectors = 2 * plan.slot_elements / kElements;
   Ring<T> ring{dynamic_shared<Packed<T, kElements>>(), stage_vectors, plan.stages, full};
@@ -247,8 +246,9 @@ __global__ void __launch_bounds__(Fit::kThreads, Fit::kBlocks)
       end_piece(a.dy, step_row).bring_ends(slot + plan.slot_elements);
       __syncthreads();
     }
-    const T* const x_row = slot + x_at;
-    const T* const dy_row = slot + plan.slot_elements + dy_at;
+    const int64_t step = step_row * a.cols;  // [8]
+    const T* const x_row = slot + start_in_line(a.x + step) + team * cols;
+    const T* const dy_row = slot + plan.slot_elements + start_in_line(a.dy + step) + team * cols;
     GradientTerms<kElements> terms[kVectors];
     float2 c = make_float2(0.0f, 0.0f);
 #pragma unroll
@@ -295,10 +295,10 @@ __global__ void __launch_bounds__(Fit::kThreads, Fit::kBlocks)
   if (kLayer) add_teams(dbias, plan, first_start, cols, sums.dbias + part);
 }
 
-/// Elements of a slot that holds `rows` neighbouring rows, in whole vectors, wherever they start.
+/// Elements of a slot that holds `rows` neighbouring rows, in whole lines, wherever they start.
 template <typename T>
 int slot_elements_for(int rows, int cols) {
-  constexpr int kElements = kVectorElements<T>;
+  constexpr int kElements = kLineBytes / sizeof(T);
   const int most = kElements - 1 + rows * cols;
   return (most + kElements - 1) / kElements * kElements;
 }

@@ -2,9 +2,9 @@
 //
 // bwd15 takes rows that start anywhere up to 8184 columns: a block holds one. bwd13 takes wider
 // ones in clusters, but from 16-byte boundaries on. Here is bwd13's cluster, and each of its rows
-// starts alike, as in bwd15. The blocks share a row's whole vectors; the few elements before and
-// behind them are single threads'. Two blocks share a multiprocessor: while one waits, the other
-// works.
+// starts alike, as in bwd15. The blocks share the vectors that a row lies in. Two of these may be
+// partly a neighbour's, the first and the last: each is some thread's first one, and only a
+// thread's first vector is masked.
 //
 // It takes rows of up to 512 KB, and should run at the speed of a triad: 3·M·N elements, each moved
 // once.
@@ -15,7 +15,6 @@
 #include "common/kernel/reduce.h"
 #include "common/kernel/ring.h"
 #include "common/kernel/rows_anywhere.h"
-#include "common/kernel/thread_columns.h"
 #include "common/kernel/vector.h"
 
 namespace bwd18 {
@@ -24,12 +23,14 @@ using namespace lnc;
 constexpr int kLeastCluster = 2;  // blocks
 constexpr int kPortable = 8;      // that every Hopper has room for
 constexpr int kMaxCluster = 16;
-constexpr int kMaxStages = 4;       // rows of a slice in shared memory
-constexpr int kPortableStages = 3;  // at least, in clusters of up to kPortable blocks
-constexpr int kLargeStages = 2;     // in larger ones
-constexpr int kColumns = 32;        // of a thread
-constexpr int kMostEdges = 2 * (kVectorElements<__half> - 1);
-constexpr int64_t kStaticBytes = 2 << 10;  // of shared memory: what is static, and some to spare
+constexpr int kMaxStages = 4;           // rows of a slice in shared memory
+constexpr int kOverlapStages = 3;       // with which something is always on its way
+constexpr int kLeastStages = 2;         // of the widest rows
+constexpr int kColumns = 32;            // of a thread
+constexpr int kSliceBytes = 24 << 10;   // of x in a block of 512 threads, if it may have less
+constexpr int kWideBytes = 32 << 10;    // rows from here on have such blocks
+constexpr int64_t kOtherBytes = 1536;   // of shared memory, a block: static, or the system's
+constexpr int64_t kManyCols = 1 << 14;  // up to here, rows of halves have many parts
 
 /// [1] What the registers allow: kBlocks blocks of up to kThreads threads on a multiprocessor.
 template <int kThreads_, int kBlocks_>
@@ -40,36 +41,90 @@ struct Variant {
   static constexpr int64_t kSlice = int64_t{kThreads} * kColumns;  // at most
   static_assert(kWarps <= kExchangeWarps && kMaxCluster <= kExchangeBlocks);
 };
+using OneBlock = Variant<512, 1>;
 using TwoBlocks = Variant<256, 2>;
-using OneBlock = Variant<512, 1>;                     // for the widest rows
-constexpr int64_t kPairCols = 2 * TwoBlocks::kSlice;  // of halves, that two blocks hold, or nearly
 
-/// How a row is cut: `blocks` blocks of `slice` columns.
+/// How a row is cut: `blocks` blocks have `slice` elements each of the vectors that it lies in.
 struct Plan {
   int64_t slice;
   int blocks;
   int threads;
   int stages;
+  int end_rows;  ///< at each end of a tensor
 };
 
-/// What a thread has of a row's edges: at most one element.
+/// Elements begin … end - 1 of a slice.
+struct Span {
+  int begin;
+  int end;
+
+  __device__ bool has(int at) const { return at >= begin && at < end; }
+  __device__ int size() const { return end - begin; }
+};
+
+/// Where a slice of a row's x and dy lies in shared memory.
 template <typename T>
-struct Edge {
-  Packed<T, 1> x;
-  Packed<T, 1> dy;
+struct Slices {
+  T* x;
+  T* dy;
 };
 
-/// A thread's sums of its columns, by way of shared memory, to `to`. All threads of the block call
-/// it.
+/// The elements of a slice that a thread has: whole vectors, each `apart` elements behind the one
+/// before, or before it if that is negative.
+struct SliceVectors {
+  int first;  ///< element at which its first vector begins
+  int apart;
+  int size;  ///< of the slice
+
+  __device__ int of(int i) const { return first + i * apart; }
+  __device__ bool has(int i) const {
+    return static_cast<unsigned>(of(i)) < static_cast<unsigned>(size);  // a number below 0 is large
+  }
+};
+
+/// [2] Makes 0 of what is a neighbour row's in a vector.
+template <typename T>
+class Mask {
+ public:
+  static constexpr int kElements = kVectorElements<T>;
+  using Bits = std::conditional_t<sizeof(T) == 2, std::uint16_t, std::uint32_t>;
+
+  /// For the vector at element `at` of a slice.
+  __device__ Mask(const Span& of_row, int at) {
+    Vector<Bits, kElements> bits;
+    for (int k = 0; k < kElements; ++k) {
+      bits.at[k] = of_row.has(at + k) ? static_cast<Bits>(-1) : Bits{0};
+    }
+    words_ = __builtin_bit_cast(uint4, bits);
+  }
+  __device__ Packed<T, kElements> of(const Packed<T, kElements>& vector) const {
+    auto words = __builtin_bit_cast(uint4, vector);
+    words.x &= words_.x;
+    words.y &= words_.y;
+    words.z &= words_.z;
+    words.w &= words_.w;
+    return __builtin_bit_cast(Packed<T, kElements>, words);
+  }
+
+ private:
+  uint4 words_;
+};
+
+/// A thread's sums of the row's columns, by way of shared memory, to `to`, where the slice begins.
+/// All threads of the block call it.
 template <int kElements, int kVectors>
-__device__ void store_side_by_side(const ThreadColumns& own,
+__device__ void store_side_by_side(const SliceVectors& own, const Span& of_row,
                                    const Vector<float, kElements> (&of_thread)[kVectors],
                                    float* to) {
   auto* const of_block = dynamic_shared<float>();
-  store_sums(own, of_thread, of_block);
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    if (!own.has(i)) continue;
+    *reinterpret_cast<Vector<float, kElements>*>(of_block + own.of(i)) = of_thread[i];
+  }
   __syncthreads();
-  for (int col = threadIdx.x; col < own.cols; col += blockDim.x) {
-    to[col] = of_block[col];
+  for (int at = of_row.begin + threadIdx.x; at < of_row.end; at += blockDim.x) {
+    to[at] = of_block[at];
   }
   __syncthreads();
 }
@@ -82,6 +137,14 @@ __device__ inline void set_rest(const PartialSums& sums, int64_t part, int cols)
   if (sums.dbias != nullptr) sums.dbias[part + rest] = 0.0f;
 }
 
+/// Elements of a slot that holds a slice, in whole lines, wherever it starts in one.
+template <typename T>
+__host__ __device__ int slot_elements_for(int slice) {
+  constexpr int kElements = kLineBytes / sizeof(T);
+  const int most = kElements - 1 + slice;
+  return (most + kElements - 1) / kElements * kElements;
+}
+
 template <typename T, typename W, Kind kKind, typename Fit>
 __global__ void __launch_bounds__(Fit::kThreads, Fit::kBlocks)
     layer_norm_backward(BackwardArgs<T, W> a, Plan plan, bool alike, PartialSums sums) {
@@ -91,47 +154,72 @@ __global__ void __launch_bounds__(Fit::kThreads, Fit::kBlocks)
   __shared__ Barrier full[kMaxStages];
   __shared__ Barrier arrived[kExchanges];
   __shared__ Exchange exchange;
-  __shared__ float2 edge_sums[kMostEdges];  // [2] for dweight and dbias
   const int blocks = cluster_size();
   const int threads = blockDim.x;
   const int64_t cluster = blockIdx.x / blocks;
   const int64_t clusters = gridDim.x / blocks;
-  const int64_t rows = (a.rows - cluster + clusters - 1) / clusters;  // of this cluster
+  const auto rows = static_cast<int>((a.rows - cluster + clusters - 1) / clusters);  // this one's
   const auto thread = static_cast<int>(threadIdx.x);
+  const auto rank = static_cast<int>(cluster_rank());
 
   const auto row_cols = static_cast<int>(a.cols);
   const auto slice = static_cast<int>(plan.slice);
-  const RowParts parts(a.dx + cluster * a.cols, row_cols);  // [3]
-  const int before = cluster_rank() * slice;                // columns in whole vectors
-  const int cols = max(min(parts.vectors * kElements - before, slice), 0);
-  const int start = parts.head + before;
-  const ThreadColumns own{thread * kElements, threads * kElements, cols};
-  const bool has_edge = cluster_rank() == 0 && thread < parts.edges();  // [4]
-  const int edge_col = parts.edge_col(thread, row_cols);
-  const auto row_of = [=](int64_t nth) { return cluster + nth * clusters; };  // its nth row
-  const auto slice_start = [=](int64_t nth) { return row_of(nth) * a.cols + start; };
+  const int row_start = start_in_vector(a.dx + cluster * a.cols);  // [3]
+  const int row_end = row_start + row_cols;
+  const int row_size = (row_end + kElements - 1) / kElements * kElements;
+  const int before = rank * slice;
+  const int size = max(min(row_size - before, slice), 0);
+  const int start = before - row_start;  // the slice's first column
+  const Span of_row{max(-start, 0), min(row_cols - start, size)};
+  const bool backwards = before + slice >= row_size;  // [4]
+  const int place = (threads - 1 - thread) * kElements;
+  const int apart = threads * kElements;
+  const SliceVectors own{backwards ? size - kElements - place : place, backwards ? -apart : apart,
+                         size};
+  const Mask<T> mask(of_row, own.of(0));
+  const bool whole = of_row.has(own.of(0)) && of_row.has(own.of(0) + kElements - 1);
+  const auto row_of = [=](int nth) { return cluster + nth * clusters; };  // its nth row
+  const auto slice_start = [=](int nth) { return row_of(nth) * a.cols + start; };
 
   const int stages = plan.stages;
-  const int slice_vectors = slice / kElements;
-  Ring<T> ring{dynamic_shared<Packed<T, kElements>>(), 2 * slice_vectors, stages, full};
-  const auto request = [&](int64_t nth, int stage) {
-    if (nth >= rows || !alike) return;
-    const auto bytes = static_cast<unsigned>(cols * sizeof(T));
+  const int slot_elements = slot_elements_for<T>(slice);
+  const int slot_vectors = slot_elements / kElements;
+  Ring<T> ring{dynamic_shared<Packed<T, kElements>>(), 2 * slot_vectors, stages, full};
+  const auto slices_in = [&](int nth, int stage) {  // [5]
+    T* const slot = reinterpret_cast<T*>(ring.slot(stage));
+    const int x_at = start_in_line(a.x + slice_start(nth)) / kElements * kElements;
+    const int dy_at = start_in_line(a.dy + slice_start(nth)) / kElements * kElements;
+    return Slices<T>{slot + x_at, slot + slot_elements + dy_at};
+  };
+  const auto copied = [&](int nth) {  // [6]
+    const int64_t from = slice_start(nth);
+    const int64_t left = a.rows * a.cols - from;
+    const Span span{from < 0 ? kElements : 0, left < size ? size - kElements : size};
+    return alike && span.begin < span.end ? span : Span{0, 0};
+  };
+  const auto request = [&](int nth, int stage) {
+    if (nth >= rows) return;
+    const Span span = copied(nth);
+    const auto bytes = static_cast<unsigned>(span.size() * sizeof(T));
     full[stage].arrive_and_expect(2 * bytes);
     if (bytes == 0) return;
-    auto* const x_slice = ring.slot(stage);
-    auto* const dy_slice = x_slice + slice_vectors;
-    bulk_load(x_slice, a.x + slice_start(nth), bytes, full[stage]);
-    bulk_load(dy_slice, a.dy + slice_start(nth), bytes, full[stage]);
+    const Slices<T> to = slices_in(nth, stage);
+    const int64_t from = slice_start(nth) + span.begin;
+    bulk_load(to.x + span.begin, a.x + from, bytes, full[stage]);
+    bulk_load(to.dy + span.begin, a.dy + from, bytes, full[stage]);
   };
-  const auto bring_singly = [&](int64_t nth, int stage) {  // [5] all threads
-    T* const x_slice = reinterpret_cast<T*>(ring.slot(stage));
-    T* const dy_slice = x_slice + slice;
+  const auto at_end = [&](int nth) {  // of the tensor, perhaps
+    return nth < plan.end_rows || nth + plan.end_rows >= rows;
+  };
+  const auto bring_rest = [&](int nth, const Slices<T>& to) {  // all threads
+    const Span span = copied(nth);
 #pragma unroll 1
-    for (int col = thread; col < cols; col += threads) {
-      x_slice[col] = a.x[slice_start(nth) + col];
-      dy_slice[col] = a.dy[slice_start(nth) + col];
+    for (int at = of_row.begin + thread; at < of_row.end; at += threads) {
+      if (span.has(at)) continue;
+      to.x[at] = a.x[slice_start(nth) + at];
+      to.dy[at] = a.dy[slice_start(nth) + at];
     }
+    fence_proxy_async();  // a later copy may write where this thread has written
     __syncthreads();
   };
   if (threadIdx.x == 0) {
@@ -143,141 +231,131 @@ __global__ void __launch_bounds__(Fit::kThreads, Fit::kBlocks)
   cluster_arrive_relaxed();
   W* const weights = reinterpret_cast<W*>(ring.slot(stages));
 #pragma unroll 1
-  for (int i = 0; own.has(i); ++i) {  // [6]
-    const auto weight = load_singly<kElements>(true, a.weight, start + own.of(i), 1.0f);
-    *reinterpret_cast<Packed<W, kElements>*>(weights + own.of(i)) = weight;
+  for (int i = 0; own.has(i); ++i) {
+    Vector<W, kElements> weight;
+    for (int k = 0; k < kElements; ++k) {
+      const int at = own.of(i) + k;
+      const bool there = a.weight != nullptr && of_row.has(at);
+      weight.at[k] = there ? a.weight[start + at] : from_float<W>(1.0f);
+    }
+    *reinterpret_cast<Vector<W, kElements>*>(weights + own.of(i)) = weight;
   }
-  const auto edge_weight = load_singly<1>(has_edge, a.weight, edge_col, 1.0f);
-  if (has_edge) edge_sums[thread] = {};
   cluster_wait();
   launch_dependents();
 
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
   const int lane = threadIdx.x % kWarpSize;
-  const auto ask_for_statistics = [&](int64_t nth) {  // mean and rstd, for lane 0
+  const int requester = threads / kWarpSize / 2 * kWarpSize;  // [7] a thread of another warp than 0
+  const auto ask_for_statistics = [&](int nth) {              // mean and rstd, for lane 0
     if (nth >= rows || lane > 0) return float2{};
     const float mean = kLayer ? a.mean[row_of(nth)] : 0.0f;
     return make_float2(mean, a.rstd[row_of(nth)]);
-  };
-  const auto ask_for_edge = [&](int64_t nth) {  // [7]
-    const int64_t at = row_of(nth) * a.cols + edge_col;
-    return Edge<T>{load_singly<1>(has_edge, a.x, at), load_singly<1>(has_edge, a.dy, at)};
-  };
-  const auto terms_of_edge = [&](const Edge<T>& edge, float2 statistics) {
-    return GradientTerms<1>(edge.x, edge.dy, edge_weight, statistics.x, statistics.y);
   };
   const auto from_lane_0 = [](float2 asked) {
     const float mean = kLayer ? __shfl_sync(kFullMask, asked.x, 0) : 0.0f;
     return make_float2(mean, __shfl_sync(kFullMask, asked.y, 0));
   };
-  const auto terms_of = [&](int stage, int i, float2 statistics) {
-    const T* const x_slice = reinterpret_cast<const T*>(ring.slot(stage));
-    const T* const dy_slice = x_slice + slice;
-    const auto x = load_vector<kElements>(x_slice, own.of(i));
-    const auto dy = load_vector<kElements>(dy_slice, own.of(i));
+  const auto terms_of = [&](const Slices<T>& slices, int i, float2 statistics) {
+    auto x = load_vector<kElements>(slices.x, own.of(i));
+    auto dy = load_vector<kElements>(slices.dy, own.of(i));
     const auto weight = load_vector<kElements>(weights, own.of(i));
+    if (i == 0) {
+      x = mask.of(x);
+      dy = mask.of(dy);
+    }
     return GradientTerms<kElements>(x, dy, weight, statistics.x, statistics.y);
   };
   Vector<float, kElements> dweight[kVectors] = {};
   Vector<float, kElements> dbias[kVectors] = {};
-  const auto add_up = [&](int64_t nth, int stage, float2 statistics) {
+  const auto add_up = [&](const Slices<T>& slices, float2 statistics) {
     float2 c = make_float2(0.0f, 0.0f);
-    const Edge<T> edge = ask_for_edge(nth);
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       if (!own.has(i)) continue;
-      const auto terms = terms_of(stage, i, statistics);
+      const auto terms = terms_of(slices, i, statistics);
       terms.add_to(c);
       for (int k = 0; k < kElements; ++k) {
         dweight[i].at[k] += terms.dy[k] * terms.xhat[k];
         if (kLayer) dbias[i].at[k] += terms.dy[k];
       }
     }
-    if (has_edge) {
-      const auto terms = terms_of_edge(edge, statistics);
-      terms.add_to(c);
-      edge_sums[thread].x += terms.dy[0] * terms.xhat[0];
-      edge_sums[thread].y += terms.dy[0];
-    }
     return c;
   };
-  const auto store_dx = [&](int64_t nth, int stage, float2 statistics, float2 c) {
-    const Edge<T> edge = ask_for_edge(nth);
+  const auto store_dx = [&](const Slices<T>& slices, T* dx_slice, float2 statistics, float2 c) {
     const float rstd = statistics.y;
     const float scaled_c1 = c.x * inverse_cols * rstd;
     const float scaled_c2 = kLayer ? c.y * inverse_cols * rstd : 0.0f;
-    T* const dx_slice = a.dx + slice_start(nth);
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       if (!own.has(i)) continue;
-      const auto terms = terms_of(stage, i, statistics);
+      const auto terms = terms_of(slices, i, statistics);
       float dx[kElements];
       for (int k = 0; k < kElements; ++k) {
         dx[k] = rstd * terms.wdy[k] - (terms.xhat[k] * scaled_c1 + scaled_c2);
       }
-      store_vector(dx_slice + static_cast<unsigned>(own.of(i)), dx);
-    }
-    if (has_edge) {
-      const auto terms = terms_of_edge(edge, statistics);
-      const float dx = rstd * terms.wdy[0] - (terms.xhat[0] * scaled_c1 + scaled_c2);
-      a.dx[row_of(nth) * a.cols + edge_col] = from_float<T>(dx);
+      const auto at = static_cast<unsigned>(own.of(i));
+      if (i > 0 || whole) {
+        store_whole(dx_slice + at, from_floats<T>(dx));
+        continue;
+      }
+      for (int k = 0; k < kElements; ++k) {
+        if (of_row.has(at + k)) dx_slice[at + k] = from_float<T>(dx[k]);
+      }
     }
   };
 
   float2 of_done = {};                     // mean and rstd of the row whose dx is next
-  float2 of_row = {};                      // of the row that is added up
+  float2 of_this = {};                     // of the row that is added up
   float2 of_next = ask_for_statistics(0);  // of the row behind that one, in lane 0
   int done_stage = 0;
-  for (int64_t nth = 0; nth <= rows; ++nth) {  // dx is a row behind the sums
-    of_done = of_row;
-    of_row = from_lane_0(of_next);
+  for (int nth = 0; nth <= rows; ++nth) {  // dx is a row behind the sums
+    of_done = of_this;
+    of_this = from_lane_0(of_next);
     of_next = ask_for_statistics(nth + 1);
     if (nth < rows) {
       const int place = nth % kExchanges;
-      if (alike) {
-        ring.wait();
-      } else {
-        bring_singly(nth, ring.stage);
-      }
-      const float2 c = add_up(nth, ring.stage, of_row);
+      ring.wait();
+      const Slices<T> slices = slices_in(nth, ring.stage);
+      if (!alike || at_end(nth)) bring_rest(nth, slices);
+      const float2 c = add_up(slices, of_this);
       ring.advance();
       send_sums(c, exchange, place, arrived[place]);
     }
-    const int64_t done = nth - 1;
+    const int done = nth - 1;
     if (done >= 0) {
       const int place = done % kExchanges;
       const int parity = done / kExchanges % 2;
       const float2 c = receive_sums(exchange, place, arrived[place], parity);
-      store_dx(done, done_stage, of_done, c);
+      store_dx(slices_in(done, done_stage), a.dx + slice_start(done), of_done, c);
     }
     __syncthreads();
     if (done < 0) continue;
-    if (thread == 0) request(done + stages, done_stage);
+    if (thread == requester) request(done + stages, done_stage);
     done_stage = done_stage + 1 < stages ? done_stage + 1 : 0;
   }
 
   if (a.dweight == nullptr) return;  // frozen parameters: nobody wants the sums
   const int64_t part = cluster * sums.stride;
-  store_side_by_side(own, dweight, sums.dweight + part + start);
-  if (kLayer) store_side_by_side(own, dbias, sums.dbias + part + start);
-  if (cluster_rank() == 0) set_rest(sums, part, row_cols);
-  if (!has_edge) return;
-  sums.dweight[part + edge_col] = edge_sums[thread].x;
-  if (kLayer) sums.dbias[part + edge_col] = edge_sums[thread].y;
+  store_side_by_side(own, of_row, dweight, sums.dweight + part + start);
+  if (kLayer) store_side_by_side(own, of_row, dbias, sums.dbias + part + start);
+  if (rank == 0) set_rest(sums, part, row_cols);
 }
 
-/// A row of so many columns over so many blocks.
-template <typename Fit>
-Plan cut_over(int blocks, int64_t cols, int64_t element_bytes, int64_t weight_bytes) {
-  const int64_t elements = 16 / element_bytes;
+/// A row that lies in so many vectors, over so many blocks.
+template <typename Fit, typename T, typename W>
+Plan cut_over(int blocks, int64_t vectors, unsigned end_rows) {
+  const auto slice_vectors = blocks_for(vectors, blocks);
   Plan plan{};
   plan.blocks = blocks;
-  plan.slice = blocks_for(blocks_for(cols, elements), blocks) * elements;
-  const int64_t room = max_shared_bytes() / Fit::kBlocks - kStaticBytes;
-  const int64_t of_rows = room - plan.slice * weight_bytes;
-  const int64_t rows = of_rows / (2 * plan.slice * element_bytes);  // of x and dy
+  plan.end_rows = static_cast<int>(end_rows);
+  plan.slice = int64_t{slice_vectors} * kVectorElements<T>;
+  const int64_t room = max_shared_bytes() / Fit::kBlocks - kOtherBytes;
+  const int64_t of_rows = room - plan.slice * int64_t{sizeof(W)};
+  const int64_t slot_bytes =
+      slot_elements_for<T>(static_cast<int>(plan.slice)) * int64_t{sizeof(T)};
+  const int64_t rows = of_rows / (2 * slot_bytes);  // of x and dy
   plan.stages = static_cast<int>(std::clamp<int64_t>(rows, 1, kMaxStages));
-  const auto warps = static_cast<int>(blocks_for(plan.slice / elements, kWarpSize));
+  const auto warps = static_cast<int>(blocks_for(slice_vectors, kWarpSize));
   plan.threads = std::min(warps, Fit::kWarps) * kWarpSize;
   return plan;
 }
@@ -285,13 +363,14 @@ Plan cut_over(int blocks, int64_t cols, int64_t element_bytes, int64_t weight_by
 /// Whether a block has registers and shared memory for its slice.
 template <typename Fit>
 bool has_room(const Plan& plan) {
-  const int least = plan.blocks > kPortable ? kLargeStages : kPortableStages;
+  const bool widest = Fit::kBlocks == 1 && plan.blocks == kMaxCluster;
+  const int least = widest ? kLeastStages : kOverlapStages;
   return plan.slice <= Fit::kSlice && plan.stages >= least;
 }
 
 template <typename T, typename W>
 std::size_t shared_bytes_of(const Plan& plan) {
-  const std::size_t row_bytes = 2 * plan.slice * sizeof(T);
+  const std::size_t row_bytes = 2 * slot_elements_for<T>(static_cast<int>(plan.slice)) * sizeof(T);
   return plan.stages * row_bytes + plan.slice * sizeof(W);  // and so room for a slice's sums
 }
 
@@ -314,7 +393,8 @@ template <typename Fit, typename T, typename W, typename Kernel>
 Choice best_cut(const BackwardArgs<T, W>& a, Kernel kernel, int least_blocks, int most_blocks) {
   Choice best{};
   for (int blocks = least_blocks; blocks <= most_blocks; ++blocks) {
-    const Plan plan = cut_over<Fit>(blocks, a.cols, sizeof(T), sizeof(W));
+    const Plan plan =
+        cut_over<Fit, T, W>(blocks, row_vectors(a.dx, a.cols), rows_at_end<T>(a.cols));
     if (!has_room<Fit>(plan)) continue;
     const int64_t wanted = int64_t{multiprocessors()} * Fit::kBlocks / blocks;
     const int64_t resident = resident_clusters(kernel, config_for(a, plan, 1));
@@ -329,37 +409,44 @@ Choice best_cut(const BackwardArgs<T, W>& a, Kernel kernel, int least_blocks, in
   return best;
 }
 
-/// Launches clusters of so many blocks, if there is room for one.
+/// Launches clusters of so many blocks, if a cut of them gives that many blocks work.
 template <Kind kKind, typename Fit, typename T, typename W>
-bool launch_clusters(const BackwardArgs<T, W>& a, int least_blocks, int most_blocks) {
+bool launch_clusters(const BackwardArgs<T, W>& a, int least_blocks, int most_blocks,
+                     int64_t least_busy = 1) {
   const auto kernel = layer_norm_backward<T, W, kKind, Fit>;
   const Choice choice = best_cut<Fit>(a, kernel, least_blocks, most_blocks);
-  if (choice.busy == 0) return false;
+  if (choice.busy < least_busy) return false;
   const int64_t clusters = std::min(choice.clusters, a.rows);
   const int start = start_in_vector(a.dx);
   const bool alike = start_in_vector(a.x) == start && start_in_vector(a.dy) == start;
   const PartialSums sums = partial_sums(a, clusters, whole_sectors(a.cols));  // [9]
   launch(kernel, config_for(a, choice.plan, clusters), a, choice.plan, alike, sums);
-  const bool pairs = sizeof(T) < sizeof(float) && a.cols <= kPairCols;
-  if (pairs) {
-    add_partial_sums<EarlyStart, kPairCols>(a, sums, clusters);
+  const bool many_parts = sizeof(T) < sizeof(float) && a.cols <= kManyCols;
+  if (many_parts) {
+    add_partial_sums<EarlyStart, kManyCols>(a, sums, clusters);
   } else {
     add_partial_sums<EarlyStart>(a, sums, clusters);
   }
   return true;
 }
 
-/// As --blocks-per-cluster says, if that fits; else two blocks a multiprocessor, in clusters of up
-/// to eight, or else of more; else one, likewise.
+/// As --blocks-per-cluster says, if that fits. Else wide rows in blocks of 512 threads, as few as
+/// have kSliceBytes, if three quarters of the multiprocessors have one. Else in blocks of 256, and
+/// what these have no room for in clusters of 16.
 template <Kind kKind, typename T, typename W>
 void run_kind(const BackwardArgs<T, W>& a) {
   const int asked = std::clamp(a.group, kLeastCluster, kMaxCluster);
   if (a.group > 0 && launch_clusters<kKind, TwoBlocks>(a, asked, asked)) return;
   if (a.group > 0 && launch_clusters<kKind, OneBlock>(a, asked, asked)) return;
+  const int64_t row_bytes = a.cols * int64_t{sizeof(T)};
+  const auto few = static_cast<int>(blocks_for(row_bytes, kSliceBytes));
+  const bool wide = row_bytes >= kWideBytes;
+  const int64_t most_places = multiprocessors() * 3 / 4;
+  if (wide && launch_clusters<kKind, OneBlock>(a, few, kPortable, most_places)) return;
   if (launch_clusters<kKind, TwoBlocks>(a, kLeastCluster, kPortable)) return;
   if (launch_clusters<kKind, TwoBlocks>(a, kPortable + 1, kMaxCluster)) return;
   if (launch_clusters<kKind, OneBlock>(a, kLeastCluster, kPortable)) return;
-  if (launch_clusters<kKind, OneBlock>(a, kPortable + 1, kMaxCluster)) return;
+  if (launch_clusters<kKind, OneBlock>(a, kMaxCluster, kMaxCluster)) return;
   throw std::runtime_error("bwd18: this GPU has no room for the cluster of blocks that a row of " +
                            std::to_string(a.cols) + " columns takes");
 }
@@ -382,7 +469,8 @@ int64_t most_partial_sums(const Problem& p) {
 const Registration registration{{
     .id = "bwd18",
     .title = "Wide rows that start anywhere, in clusters",
-    .teaches = "a cluster's rows start alike; a row's edges are single threads'",
+    .teaches =
+        "a cluster's rows start alike; a row's first and last vector are each a thread's first",
     .source = "this repository",
     .parent = "bwd15",
     .road = Road::UnalignedRows,
@@ -390,7 +478,7 @@ const Registration registration{{
     .takes_frozen = true,
     .group = "blocks a cluster",
     .min_architecture = 90,
-    .max_row_bytes = 512 << 10,
+    .max_row_bytes = (512 << 10) - 16,
     .max_row_bytes_because = "a cluster holds two rows",
     .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
                              run<__nv_bfloat16, float>},

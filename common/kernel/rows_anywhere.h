@@ -2,6 +2,7 @@
 // fwd11, and RowParts by fwd14.
 //
 //   start_in_vector, row_period   where rows start, and how that repeats
+//   start_in_line                 likewise in lines of 128 bytes: where a bulk copy should begin
 //   row_vectors, rows_at_end      how many vectors a row lies in; which rows lie at a tensor's ends
 //   blocks_in_step                as many blocks as let each step to rows that start alike
 //   OwnColumns                    a thread's columns: the same in all rows that start alike
@@ -21,6 +22,15 @@ namespace lnc {
 template <typename T>
 __host__ __device__ inline int start_in_vector(const T* place) {
   return static_cast<int>(reinterpret_cast<std::uintptr_t>(place) % 16 / sizeof(T));
+}
+
+inline constexpr int kLineBytes = 128;
+
+/// How many elements past the start of a line a place is. A bulk copy is fastest where its source
+/// and its destination lie alike in lines: explained by bwd15.
+template <typename T>
+__device__ inline int start_in_line(const T* place) {
+  return static_cast<int>(reinterpret_cast<std::uintptr_t>(place) % kLineBytes / sizeof(T));
 }
 
 /// Rows r and r + row_period start alike: so many elements past a 16-byte boundary. A power of two,
