@@ -189,9 +189,8 @@ Plan cut_over(int blocks, int64_t cols, int64_t element_bytes, int64_t weight_by
   plan.slice = blocks_for(blocks_for(cols, elements), blocks) * elements;
   const int rows = rows_with_room(plan.slice, element_bytes, weight_bytes);
   plan.stages = std::clamp(rows, 1, kMaxStages);
-  const int64_t vectors = plan.slice / elements;
-  const int64_t of_thread = blocks_for(vectors, kMaxThreads);
-  plan.threads = static_cast<int>(blocks_for(vectors, of_thread * kWarpSize)) * kWarpSize;
+  const auto warps = static_cast<int>(blocks_for(plan.slice / elements, kWarpSize));
+  plan.threads = std::min(warps, kMaxWarps) * kWarpSize;
   return plan;
 }
 

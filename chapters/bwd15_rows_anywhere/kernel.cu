@@ -225,7 +225,7 @@ __global__ void __launch_bounds__(Fit::kThreads, Fit::kBlocks)
     return make_float2(mean, a.rstd[row]);
   };
   float2 next = statistics_of(first_row + team);
-  Packed<W, kElements> weight[kVectors];  // [9]
+  Packed<W, kElements> weight[kVectors];  // [8]
   Vector<float, kElements> dweight[kVectors] = {};
   Vector<float, kElements> dbias[kVectors] = {};
 #pragma unroll
@@ -241,12 +241,12 @@ __global__ void __launch_bounds__(Fit::kThreads, Fit::kBlocks)
     const float rstd = next.y;
     next = statistics_of(row + stride);
     T* const slot = reinterpret_cast<T*>(ring.wait());
-    if (at_end(step_row)) {  // [10]
+    if (at_end(step_row)) {  // [9]
       end_piece(a.x, step_row).bring_ends(slot);
       end_piece(a.dy, step_row).bring_ends(slot + plan.slot_elements);
       __syncthreads();
     }
-    const int64_t step = step_row * a.cols;  // [8]
+    const int64_t step = step_row * a.cols;  // [10]
     const T* const x_row = slot + start_in_line(a.x + step) + team * cols;
     const T* const dy_row = slot + plan.slot_elements + start_in_line(a.dy + step) + team * cols;
     GradientTerms<kElements> terms[kVectors];
