@@ -6,8 +6,8 @@
 // partly a neighbour's, the first and the last: each is some thread's first one, and only a
 // thread's first vector is masked.
 //
-// It takes rows of up to 512 KB, and should run at the speed of a triad: 3·M·N elements, each moved
-// once.
+// It takes rows of nearly 512 KB, and should run at the speed of a triad: 3·M·N elements, each
+// moved once.
 #include "common/kernel/chapter.h"
 #include "common/kernel/cluster_sums.h"
 #include "common/kernel/gradient_terms.h"
@@ -172,10 +172,10 @@ __global__ void __launch_bounds__(Fit::kThreads, Fit::kBlocks)
   const int start = before - row_start;  // the slice's first column
   const Span of_row{max(-start, 0), min(row_cols - start, size)};
   const bool backwards = before + slice >= row_size;  // [4]
-  const int place = (threads - 1 - thread) * kElements;
+  const int counted = (threads - 1 - thread) * kElements;
   const int apart = threads * kElements;
-  const SliceVectors own{backwards ? size - kElements - place : place, backwards ? -apart : apart,
-                         size};
+  const SliceVectors own{backwards ? size - kElements - counted : counted,
+                         backwards ? -apart : apart, size};
   const Mask<T> mask(of_row, own.of(0));
   const bool whole = of_row.has(own.of(0)) && of_row.has(own.of(0) + kElements - 1);
   const auto row_of = [=](int nth) { return cluster + nth * clusters; };  // its nth row
@@ -441,8 +441,8 @@ void run_kind(const BackwardArgs<T, W>& a) {
   const int64_t row_bytes = a.cols * int64_t{sizeof(T)};
   const auto few = static_cast<int>(blocks_for(row_bytes, kSliceBytes));
   const bool wide = row_bytes >= kWideBytes;
-  const int64_t most_places = multiprocessors() * 3 / 4;
-  if (wide && launch_clusters<kKind, OneBlock>(a, few, kPortable, most_places)) return;
+  const int64_t least_busy = std::max(multiprocessors() * 3 / 4, 1);
+  if (wide && launch_clusters<kKind, OneBlock>(a, few, kPortable, least_busy)) return;
   if (launch_clusters<kKind, TwoBlocks>(a, kLeastCluster, kPortable)) return;
   if (launch_clusters<kKind, TwoBlocks>(a, kPortable + 1, kMaxCluster)) return;
   if (launch_clusters<kKind, OneBlock>(a, kLeastCluster, kPortable)) return;
