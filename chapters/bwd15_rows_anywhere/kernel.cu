@@ -295,14 +295,6 @@ __global__ void __launch_bounds__(Fit::kThreads, Fit::kBlocks)
   if (kLayer) add_teams(dbias, plan, first_start, cols, sums.dbias + part);
 }
 
-/// Elements of a slot that holds `rows` neighbouring rows, in whole lines, wherever they start.
-template <typename T>
-int slot_elements_for(int rows, int cols) {
-  constexpr int kElements = kLineBytes / sizeof(T);
-  const int most = kElements - 1 + rows * cols;
-  return (most + kElements - 1) / kElements * kElements;
-}
-
 /// Rows of up to kThreads · kColumns columns, each with as few warps as hold it, and in a block as
 /// many as it has threads for.
 template <Kind kKind, typename Fit, typename Taking, typename T, typename W>
@@ -314,7 +306,7 @@ void launch_rows(const BackwardArgs<T, W>& a) {
       static_cast<int>(blocks_for(row_vectors(a.dx, a.cols), kVectors * kWarpSize) * kWarpSize);
   const unsigned teams = Fit::kThreads / row_threads;
   const unsigned threads = teams * row_threads;
-  const int slot_elements = slot_elements_for<T>(teams, cols);
+  const int slot_elements = slot_elements_for<T>(teams * cols);
   const auto stage_bytes = static_cast<int>(2 * slot_elements * sizeof(T));
   const int room = (max_shared_bytes() - kSpareBytes) / Fit::kBlocks / stage_bytes;
   const int stages = std::clamp(room, 2, kMostStages);  // two at least: [11]

@@ -15,6 +15,7 @@
 #include "common/kernel/reduce.h"
 #include "common/kernel/ring.h"
 #include "common/kernel/rows_anywhere.h"
+#include "common/kernel/thread_columns.h"
 #include "common/kernel/vector.h"
 
 namespace bwd18 {
@@ -117,11 +118,7 @@ __device__ void store_side_by_side(const SliceVectors& own, const Span& of_row,
                                    const Vector<float, kElements> (&of_thread)[kVectors],
                                    float* to) {
   auto* const of_block = dynamic_shared<float>();
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    if (!own.has(i)) continue;
-    *reinterpret_cast<Vector<float, kElements>*>(of_block + own.of(i)) = of_thread[i];
-  }
+  store_sums(own, of_thread, of_block);
   __syncthreads();
   for (int at = of_row.begin + threadIdx.x; at < of_row.end; at += blockDim.x) {
     to[at] = of_block[at];
@@ -135,14 +132,6 @@ __device__ inline void set_rest(const PartialSums& sums, int64_t part, int cols)
   if (rest >= sums.stride) return;
   sums.dweight[part + rest] = 0.0f;
   if (sums.dbias != nullptr) sums.dbias[part + rest] = 0.0f;
-}
-
-/// Elements of a slot that holds a slice, in whole lines, wherever it starts in one.
-template <typename T>
-__host__ __device__ int slot_elements_for(int slice) {
-  constexpr int kElements = kLineBytes / sizeof(T);
-  const int most = kElements - 1 + slice;
-  return (most + kElements - 1) / kElements * kElements;
 }
 
 template <typename T, typename W, Kind kKind, typename Fit>

@@ -3,6 +3,7 @@
 //
 //   start_in_vector, row_period   where rows start, and how that repeats
 //   start_in_line                 likewise in lines of 128 bytes: where a bulk copy should begin
+//   slot_elements_for             room for such a copy
 //   row_vectors, rows_at_end      how many vectors a row lies in; which rows lie at a tensor's ends
 //   blocks_in_step                as many blocks as let each step to rows that start alike
 //   OwnColumns                    a thread's columns: the same in all rows that start alike
@@ -31,6 +32,15 @@ inline constexpr int kLineBytes = 128;
 template <typename T>
 __device__ inline int start_in_line(const T* place) {
   return static_cast<int>(reinterpret_cast<std::uintptr_t>(place) % kLineBytes / sizeof(T));
+}
+
+/// Elements of a slot in shared memory that holds `count` neighbouring ones, in whole lines,
+/// wherever they start in one.
+template <typename T>
+__host__ __device__ int slot_elements_for(int count) {
+  constexpr int kElements = kLineBytes / sizeof(T);
+  const int most = kElements - 1 + count;
+  return (most + kElements - 1) / kElements * kElements;
 }
 
 /// Rows r and r + row_period start alike: so many elements past a 16-byte boundary. A power of two,

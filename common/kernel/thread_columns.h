@@ -18,9 +18,10 @@ struct ThreadColumns {
 };
 
 /// Stores a thread's sums to their columns of a row of floats.
-template <int kVectors, int kElements>
-__device__ void store_sums(const ThreadColumns& columns,
-                           const Vector<float, kElements> (&sums)[kVectors], float* row) {
+/// @tparam Columns ThreadColumns, or what says likewise which vectors the thread has
+template <typename Columns, int kVectors, int kElements>
+__device__ void store_sums(const Columns& columns, const Vector<float, kElements> (&sums)[kVectors],
+                           float* row) {
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     if (columns.has(i)) *reinterpret_cast<Vector<float, kElements>*>(row + columns.of(i)) = sums[i];
