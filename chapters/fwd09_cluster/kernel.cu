@@ -54,34 +54,22 @@ __device__ void request_piece(const T* from, int vectors, Packed<T, kElements>* 
 template <Kind kKind, typename T, int kElements>
 __device__ Moments piece_moments(const Packed<T, kElements>* slot, int vectors) {
   const int lane = threadIdx.x % kWarpSize;
-  const auto columns = static_cast<float>(vectors * kElements);
-  float x[kElements];
+  const int columns = vectors * kElements;
   float near = 0.0f;
-  if constexpr (kKind == Kind::Layer) {
-    float sum = 0.0f;
-#pragma unroll 4
-    for (int i = lane; i < vectors; i += kWarpSize) {
-      to_floats(slot[i], x);
-      for (int k = 0; k < kElements; ++k) {
-        sum += x[k];
-      }
-    }
-    near = warp_sum(sum) / max(columns, 1.0f);
+  if (kKind == Kind::Layer) {
+    const auto first = lane < vectors ? slot[lane] : Packed<T, kElements>{};
+    near = mean_of_first(first, 0.0f, min(columns, kWarpSize * kElements));
   }
   Deviations<kKind> sums{};
 #pragma unroll 4
   for (int i = lane; i < vectors; i += kWarpSize) {
+    float x[kElements];
     to_floats(slot[i], x);
     for (int k = 0; k < kElements; ++k) {
       add_deviation(sums, x[k] - near);
     }
   }
-  sums = warp_sum(sums);
-  if constexpr (kKind == Kind::Layer) {
-    return {columns, near, sums.x, sums.y};
-  } else {
-    return {columns, 0.0f, 0.0f, sums};
-  }
+  return moments_of(columns, near, warp_sum(sums));
 }
 
 /// Sends a piece's moments to `place` of every block of the cluster, where `met` counts them.
@@ -226,7 +214,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize)
     met[set].wait_at_cluster_scope(k / kSets % 2);  // [11]
     const Moments* const of_pieces = moments + set * cut.pieces;
     const Normaliser of_row =
-        merge_moments<kMostPieces>(of_pieces, cut.pieces, inverse_cols, a.eps);
+        merge_moments<kKind, kMostPieces>(of_pieces, cut.pieces, inverse_cols, a.eps);
     if (piece == 0 && lane == 0) {
       if (kKind == Kind::Layer) a.mean[row] = of_row.mean;
       a.rstd[row] = of_row.rstd;

@@ -32,36 +32,22 @@ constexpr int kSmBlocks = kVectors == 4            ? 4
 /// are outside of the row; they hold 0.
 template <Kind kKind, typename T, int kElements, int kVectors>
 __device__ Moments piece_moments(Packed<T, kElements> (&x)[kVectors], int there, int columns) {
-  const auto of_columns = static_cast<float>(columns);
-  float values[kElements];
-  float near = 0.0f;
-  if constexpr (kKind == Kind::Layer) {
-    float sum = 0.0f;
-#pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      to_floats(x[i], values);
-      for (int k = 0; k < kElements; ++k) {
-        sum += values[k];
-      }
-    }
-    near = warp_sum(sum) / max(of_columns, 1.0f);
+  float near = 0.0f;  // [4]
+  if (kKind == Kind::Layer) {
+    near = mean_of_first(x[0], 0.0f, min(columns, kWarpSize * kElements));
   }
   Deviations<kKind> sums{};
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
-    stay_packed(x[i]);  // [4]
+    stay_packed(x[i]);  // [5]
     if (i >= there) continue;
+    float values[kElements];
     to_floats(x[i], values);
     for (int k = 0; k < kElements; ++k) {
       add_deviation(sums, values[k] - near);
     }
   }
-  sums = warp_sum(sums);
-  if constexpr (kKind == Kind::Layer) {
-    return {of_columns, near, sums.x, sums.y};
-  } else {
-    return {of_columns, 0.0f, 0.0f, sums};
-  }
+  return moments_of(columns, near, warp_sum(sums));
 }
 
 /// A cluster of so many blocks has two neighbouring rows, and each of its warps a piece of both.
@@ -100,14 +86,14 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize, kSmBlocks<T, W, kVector
   Packed<W, kElements> weight[kVectors];
   Packed<W, kElements> bias[kVectors];
 #pragma unroll
-  for (int i = 0; i < kVectors; ++i) {  // [5]
+  for (int i = 0; i < kVectors; ++i) {  // [6]
     const int64_t col = first_col + i * kStep;
     const bool has_bias = kKind == Kind::Layer && a.bias != nullptr;
     weight[i] = load_if<kElements>(a.weight != nullptr && i < there, a.weight, col, 1.0f);
     bias[i] = load_if<kElements>(has_bias && i < there, a.bias, col, 0.0f);
   }
 
-  cluster_arrive_relaxed();  // [6]
+  cluster_arrive_relaxed();  // [7]
 
   Moments of_piece[kRows];
 #pragma unroll
@@ -115,19 +101,20 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize, kSmBlocks<T, W, kVector
     of_piece[r] = piece_moments<kKind>(x[r], there, vectors * kElements);
   }
   cluster_wait();
-  if (threadIdx.x == 0) met.arrive_and_expect(kRows * pieces * sizeof(Moments));  // [7]
+  if (threadIdx.x == 0) met.arrive_and_expect(kRows * pieces * sizeof(Moments));  // [8]
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     if (lane < blocks) remote_store_async(&moments[r][piece], lane, of_piece[r], met);
   }
-  met.wait_at_cluster_scope(0);  // [8]
+  met.wait_at_cluster_scope(0);  // [9]
 
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     const int64_t row = first_row + r;
     if (row >= a.rows) break;
-    const Normaliser of_row = merge_moments<kMostPieces>(moments[r], pieces, inverse_cols, a.eps);
+    const Normaliser of_row =
+        merge_moments<kKind, kMostPieces>(moments[r], pieces, inverse_cols, a.eps);
     if (piece == 0 && lane == 0) {
       if (kKind == Kind::Layer) a.mean[row] = of_row.mean;
       a.rstd[row] = of_row.rstd;
@@ -159,7 +146,7 @@ template <Kind kKind, typename T, typename W>
 void run_kind(const ForwardArgs<T, W>& a) {
   const int64_t vectors = a.cols / kVectorElements<T>;
   for (int most_blocks = kMostBlocks; most_blocks >= 2; --most_blocks) {  // 16 may not fit
-    const Cut cut = cut_row(vectors, {4, 6, kMostVectors}, most_blocks, kMostWarps);  // [9]
+    const Cut cut = cut_row(vectors, {4, 6, kMostVectors}, most_blocks, kMostWarps);  // [10]
     if (cut.blocks == 0) break;
     const bool launched = cut.vectors == 4   ? run_clusters<kKind, 4>(a, cut)
                           : cut.vectors == 6 ? run_clusters<kKind, 6>(a, cut)

@@ -75,7 +75,6 @@ REASONS = (
     (4, r"(fwd09|fwd11|bwd11) .*: (shared-memory passes|bank conflicts)"),
     (5, r"bwd08 .*: atomic (requests|sectors)"),
     (6, r"bwd08 .* 1024 .*: L2 sectors written"),
-    (7, r"fwd14 .*: load requests"),
     (7, r"bwd17 .*: (load requests|shared-memory passes|bank conflicts)"),
     (8, r".*: L2 sectors written"),
 )

@@ -8,6 +8,7 @@
 #include "common/kernel/launch.h"
 #include "common/kernel/moments.h"
 #include "common/kernel/reduce.h"
+#include "common/kernel/vector.h"
 
 namespace lnc {
 
@@ -19,9 +20,32 @@ struct alignas(16) Moments {
   float squares;     ///< of the deviations, likewise
 };
 
+/// Of so many columns, and of their deviations from `near`, added up over the piece.
+__device__ inline Moments moments_of(int columns, float near, float2 sums) {
+  return {static_cast<float>(columns), near, sums.x, sums.y};
+}
+__device__ inline Moments moments_of(int columns, float near, float squares) {
+  return {static_cast<float>(columns), near, 0.0f, squares};
+}
+
+/// A float near the mean of a warp's piece: the mean of what its lanes have first, a vector and
+/// perhaps one element beside it, `columns` in all. What a lane does not have is 0. If that is one
+/// column of v, it lies less than sqrt(v) standard deviations of the piece from the piece's mean.
+template <typename T, int kElements>
+__device__ inline float mean_of_first(const Packed<T, kElements>& vector, float beside,
+                                      int columns) {
+  float x[kElements];
+  to_floats(vector, x);
+  float sum = beside;
+  for (int k = 0; k < kElements; ++k) {
+    sum += x[k];
+  }
+  return warp_sum(sum) / static_cast<float>(columns > 0 ? columns : 1);
+}
+
 /// What a row is normalised by, of the moments of its pieces, kMostPieces or fewer. A warp calls
 /// this, and each lane has the result.
-template <int kMostPieces>
+template <Kind kKind, int kMostPieces>
 __device__ inline Normaliser merge_moments(const Moments* moments, int pieces, float inverse_cols,
                                            float eps) {
   static_assert(kMostPieces % kWarpSize == 0);
@@ -33,17 +57,24 @@ __device__ inline Normaliser merge_moments(const Moments* moments, int pieces, f
     const int number = lane + i * kWarpSize;
     of_piece[i] = number < pieces ? moments[number] : Moments{};
   }
-  float sum = 0.0f;
-  for (const Moments& piece : of_piece) {
-    sum += piece.columns * piece.near;
-  }
-  const float near = warp_sum(sum) * inverse_cols;
-  float2 sums = make_float2(0.0f, 0.0f);
-  for (const Moments& piece : of_piece) {
-    const float distance = piece.near - near;
-    const float of_distance = piece.columns * distance;
-    sums.x += piece.deviations + of_distance;
-    sums.y += piece.squares + (2.0f * piece.deviations + of_distance) * distance;
+  float near = 0.0f;
+  Deviations<kKind> sums{};
+  if constexpr (kKind == Kind::Rms) {
+    for (const Moments& piece : of_piece) {
+      sums += piece.squares;
+    }
+  } else {
+    float sum = 0.0f;
+    for (const Moments& piece : of_piece) {
+      sum += piece.columns * piece.near;
+    }
+    near = warp_sum(sum) * inverse_cols;
+    for (const Moments& piece : of_piece) {
+      const float distance = piece.near - near;
+      const float of_distance = piece.columns * distance;
+      sums.x += piece.deviations + of_distance;
+      sums.y += piece.squares + (2.0f * piece.deviations + of_distance) * distance;
+    }
   }
   return normaliser(near, warp_sum(sums), inverse_cols, eps);
 }

@@ -1,5 +1,5 @@
 // Rows that start anywhere in memory, in vectors that start at 16-byte boundaries: explained by
-// fwd11, and RowParts by fwd14.
+// fwd11.
 //
 //   start_in_vector, row_period   where rows start, and how that repeats
 //   start_in_line                 likewise in lines of 128 bytes: where a bulk copy should begin
@@ -7,7 +7,6 @@
 //   row_vectors, rows_at_end      how many vectors a row lies in; which rows lie at a tensor's ends
 //   blocks_in_step                as many blocks as let each step to rows that start alike
 //   OwnColumns                    a thread's columns: the same in all rows that start alike
-//   RowParts                      a row's whole vectors, and the few elements before and behind
 #pragma once
 
 #include <algorithm>
@@ -74,25 +73,6 @@ std::int64_t blocks_in_step(std::int64_t most, std::int64_t rows, std::int64_t c
   const std::int64_t multiple = period / std::gcd(period, rows);
   return std::max<std::int64_t>(most / multiple, 1) * multiple;
 }
-
-/// A row as its whole vectors, and the *edges*: the elements before and behind them, at each end
-/// fewer than a vector has. The same in all rows that start alike.
-struct RowParts {
-  int head;     ///< elements before the first whole vector
-  int vectors;  ///< whole ones
-  int tail;     ///< elements behind the last
-
-  template <typename T>
-  __device__ RowParts(const T* row, int cols) {
-    constexpr int kElements = kVectorElements<T>;
-    head = min((kElements - start_in_vector(row)) % kElements, cols);
-    vectors = (cols - head) / kElements;
-    tail = cols - head - vectors * kElements;
-  }
-  __device__ int edges() const { return head + tail; }
-  /// The column of edge i: those of the head come first.
-  __device__ int edge_col(int i, int cols) const { return i < head ? i : cols - edges() + i; }
-};
 
 /// Neighbouring elements that need not start at a boundary, one by one. Those that are not there,
 /// or of a tensor that is null, are `otherwise`.

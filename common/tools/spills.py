@@ -32,13 +32,10 @@ BWD11 = ("64 of a thread's 128 registers hold dweight and dbias; in a row of mor
          "go to memory and back")
 BWD10 = ("fused rows that start at no 16-byte boundary, element by element, which no other chapter takes: its "
          "laboratory has the bytes")
-FWD16 = ("layer norm of 16-bit x beside float weight and bias: of a row in registers, and two times twelve words that "
-         "are shifted, one or two words go to memory and back once")
 KNOWN = [
     Known(r"bwd11::layer_norm_backward<__nv_bfloat16, float, 32>$", 8, BWD11),
     Known(r"bwd11::layer_norm_backward<(float|__half), float, 32>$", 16, BWD11),
     Known(r"bwd10::fused_backward<.*, 1, 1>$", 48, BWD10),
-    Known(r"fwd16::layer_norm_forward<(__half|__nv_bfloat16), float, .*0, fwd16::Variant<4, (1|32)> >$", 8, FWD16),
 ]
 
 
