@@ -178,6 +178,7 @@ const Registration registration{{
     .keeps_digits_at_large_means = true,
     .max_row_bytes = int64_t{kMostPieces} * kMostVectors * kWarpSize * 16,
     .max_row_bytes_because = "the registers of a cluster hold two rows",
+    .max_rows = kMaxGridX / kMostBlocks * kRows,
     .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
                             run<__nv_bfloat16, float>},
     .predicted_bytes =

@@ -116,6 +116,7 @@ const Registration registration{{
     .keeps_digits_at_large_means = true,
     .max_row_bytes = int64_t{kMostPieces} * kMostVectors * kWarpSize * 16,
     .max_row_bytes_because = "the registers of a cluster hold a row",
+    .max_rows = kMaxGridX / kMostBlocks,
     .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
                             run<__nv_bfloat16, float>},
     .predicted_bytes = [](const Problem& p, const Gpu&) -> std::int64_t {

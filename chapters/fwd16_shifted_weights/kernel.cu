@@ -22,7 +22,8 @@ struct Variant {
   static constexpr bool kOneWarp = kMostWarps == 1;
   static constexpr int kBlockRows = kOneWarp ? 4 : 1;
   static constexpr int kThreads = kMostWarps * kBlockRows * kWarpSize;
-  static constexpr int kMinBlocks = kOneWarp ? 7 : 2;  // so nvcc takes 72 or 56 registers at most
+  // So nvcc takes 72 or 56 registers at most; a Turing GPU has threads for one such block.
+  static constexpr int kMinBlocks = kOneWarp ? 7 : std::min(2, kSmThreads / kThreads);
   static constexpr int kRowVectors = kVectors * kMostWarps * kWarpSize;
 };
 using ManyWarps = Variant<4, 18>;
