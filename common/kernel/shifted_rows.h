@@ -12,7 +12,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <type_traits>
 
 #include "common/kernel/contract.h"
 #include "common/kernel/moments.h"
@@ -119,6 +118,7 @@ struct RowValues {
   Packed<T, 1> edge;
 };
 
+/// Loads x of a thread's share.
 /// @param whole whether x starts as y does. Else its elements come one by one.
 template <typename T, int kVectors>
 __device__ RowValues<T, kVectors> load_row(const T* x_row, const RowShare<kVectors>& own,
@@ -165,7 +165,7 @@ __device__ Moments piece_moments(RowValues<T, kVectors>& row, const RowShare<kVe
   if (own.has_edge) add_deviation(sums, of_edge[0] - near);
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
-    stay_packed(row.x[i]);
+    stay_packed(row.x[i]);  // else nvcc would keep the first vector as floats, too
     if (!own.has(i)) continue;
     float values[kElements];
     to_floats(row.x[i], values);

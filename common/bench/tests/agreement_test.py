@@ -8,9 +8,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "common/watch/agreement.md"
-PROFILED = "f32 1024 × 2048"
 UNALIGNED = "1001"  # columns of float
 NARROW = {"fwd15", "bwd19"}  # take none of these widths
+NOT_COUNTED = {"fwd14", "fwd16"}  # rewritten since a GPU counted them: to be counted anew
 
 
 @pytest.fixture(scope="module")
@@ -36,15 +36,15 @@ def test_every_reason_is_told_on_the_page():
 
 def test_all_chapters_that_are_profiled_are_compared_on_three_problems(cells):
     profiles = (ROOT / "notebooks/data/h100_profile.jsonl").read_text(encoding="utf-8").splitlines()
-    chapters = {record["chapter"] for record in map(json.loads, profiles)
-                if agreement.words(record["problem"]) == PROFILED}
+    chapters = {json.loads(line)["chapter"] for line in profiles}
     catalogue = json.loads((ROOT / "notebooks/data/chapters.json").read_text(encoding="utf-8"))
     aligned_only = {chapter["id"] for chapter in catalogue["chapters"] if chapter["needs_aligned"]}
     problems = {cell.problem for cell in cells}
     assert len(problems) == len(agreement.PROBLEMS) == 3
     for problem in problems:
         compared = {cell.chapter for cell in cells if cell.problem == problem}
-        assert compared >= chapters - NARROW - (aligned_only if UNALIGNED in problem else set())
+        assert not compared & NOT_COUNTED, "counted again: take it out of NOT_COUNTED"
+        assert compared >= chapters - NARROW - NOT_COUNTED - (aligned_only if UNALIGNED in problem else set())
 
 
 def test_a_wrong_count_is_a_cell_that_differs(tmp_path):
