@@ -20,11 +20,12 @@ constexpr int kRows = 2;         // [1] of a cluster
 constexpr int kMostBlocks = 16;  // likewise
 constexpr int kMostWarps = 4;    // [2] of a block
 constexpr int kMostPieces = kMostBlocks * kMostWarps;
-constexpr int kMostVectors = 8;  // of a thread, in each row
+constexpr int kFewVectors = 4;  // of a thread, in each row
+constexpr int kMostVectors = 8;
 
 /// [3] Blocks for which a multiprocessor has registers.
 template <typename T, typename W, int kVectors>
-constexpr int kSmBlocks = kVectors == 4            ? 4
+constexpr int kSmBlocks = kVectors == kFewVectors  ? 4
                           : sizeof(W) == sizeof(T) ? 3
                                                    : 2;
 
@@ -142,15 +143,27 @@ bool run_clusters(const ForwardArgs<T, W>& a, const Cut& cut) {
   return true;
 }
 
+/// [10] What costs least; but few vectors a thread, in blocks of all warps, where that leaves no
+/// more places empty. With a bias beside the weight, more than eight blocks lose again.
+template <Kind kKind>
+Cut cut_of(int64_t vectors, int most_blocks) {
+  const Cut any = cut_row(vectors, {kFewVectors, 6, kMostVectors}, most_blocks, kMostWarps);
+  constexpr int kOfBlock = kMostWarps * kWarpSize * kFewVectors;
+  const Cut few{static_cast<int>(blocks_for(vectors, kOfBlock)), kMostWarps, kFewVectors};
+  const int most_of_few = kKind == Kind::Layer ? 8 : kMostBlocks;
+  const bool fits = few.blocks >= 2 && few.blocks <= std::min(most_blocks, most_of_few);
+  return fits && few.places() <= any.places() ? few : any;
+}
+
 template <Kind kKind, typename T, typename W>
 void run_kind(const ForwardArgs<T, W>& a) {
   const int64_t vectors = a.cols / kVectorElements<T>;
   for (int most_blocks = kMostBlocks; most_blocks >= 2; --most_blocks) {  // 16 may not fit
-    const Cut cut = cut_row(vectors, {4, 6, kMostVectors}, most_blocks, kMostWarps);  // [10]
+    const Cut cut = cut_of<kKind>(vectors, most_blocks);
     if (cut.blocks == 0) break;
-    const bool launched = cut.vectors == 4   ? run_clusters<kKind, 4>(a, cut)
-                          : cut.vectors == 6 ? run_clusters<kKind, 6>(a, cut)
-                                             : run_clusters<kKind, kMostVectors>(a, cut);
+    const bool launched = cut.vectors == kFewVectors ? run_clusters<kKind, kFewVectors>(a, cut)
+                          : cut.vectors == 6         ? run_clusters<kKind, 6>(a, cut)
+                                                     : run_clusters<kKind, kMostVectors>(a, cut);
     if (launched) return;
   }
   throw std::runtime_error("fwd13: no cluster of this GPU holds rows of " + std::to_string(a.cols) +

@@ -651,7 +651,9 @@ def targets_table(book):
         if not total:
             cells = [MISSING, "not measured"]
         elif missed is None:
-            cells = ["met" if worst <= target.limit else "missed", f"{worst:.3f}"]
+            mean, of_roof = worst
+            cells = ["met" if mean <= target.limit else "missed",
+                     f"{mean:.3f}" + (f"; the triad itself {of_roof:.3f}" if of_roof else "")]
         else:
             cells = [f"{missed} of {total}" if missed else f"met at {total}", worst or MISSING]
         rows.append([f"{target.direction}, {target.words}", f"at {targets.bound(target)}", *cells])

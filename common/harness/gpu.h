@@ -9,8 +9,9 @@ namespace lnc {
 /// "cuda" or "cpu".
 const char* backend_name();
 
-/// The facts about the GPU that is current in the calling thread, which it remembers; an H100's on
-/// the CPU. Starts no other program.
+/// The facts about the GPU that is current in the calling thread, which it remembers. The CPU
+/// stands for an H100, or for an H200 where LNC_GPU is h200. Starts no other program.
+/// @throws std::invalid_argument for another LNC_GPU
 Gpu current_gpu();
 
 }  // namespace lnc

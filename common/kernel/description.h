@@ -24,6 +24,7 @@ struct Gpu {
 };
 /// Stands in where predictions are made without a GPU.
 inline constexpr Gpu kH100{132, 2048, 50 << 20, 90, 3352};
+inline constexpr Gpu kH200{132, 2048, 50 << 20, 90, 4917};
 
 inline constexpr std::int64_t kMaxGridX = std::numeric_limits<std::int32_t>::max();
 inline constexpr std::int64_t kMaxStridedRows = std::numeric_limits<std::int32_t>::max();

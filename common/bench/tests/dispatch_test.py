@@ -4,10 +4,9 @@ peers, the dispatch's choice is within 3 % of the fastest chapter.
     .venv/bin/python -m pytest -s common/bench/tests/dispatch_test.py
 
 shows every shape. A line of the table in common/library/dispatch.cpp starts from there: where another chapter than
-the choice is the fastest, and by how much. LNC_DATA names another file than h100.jsonl, of any Hopper GPU.
+the choice is the fastest, and by how much.
 """
 
-import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +21,7 @@ from peers import DTYPES as DTYPE_NAMES
 
 ROOT = Path(__file__).resolve().parents[3]
 TOLERANCE = 0.03
+SETS_OF = {"h200": {"progression", "sweep"}}  # of its chapters' own runs these are of today's kernels
 OPTIONS = {"affine", "mixed"}  # without a fusion, and with the groups that a chapter chooses itself
 ALIGNED, OUTPUT = 1 << 20, 1 << 21  # addresses for a plan, which reads and writes nothing there
 
@@ -142,15 +142,18 @@ def test_the_widths_beside_peers_are_held_against_their_chapters_of_both_kinds()
     assert judge(layer, "bwd14") == "bwd14 is chosen, and needs 4.00 us; bwd13 needs 3.00"
 
 
-def test_the_dispatch_chooses_the_fastest_chapter_at_every_measured_shape(library):
+@pytest.mark.parametrize("gpu", ["h100", "h200"])
+def test_the_dispatch_chooses_the_fastest_chapter_at_every_measured_shape(library, gpu, monkeypatch):
     library = Library(library)
     if library.backend != "cpu":
-        pytest.skip("the table is for an H100, which the CPU backend stands for; a GPU's library asks the GPU that is here")
+        pytest.skip("a GPU's library chooses for the GPU that is here; the CPU backend stands for the GPU that is asked for")
+    monkeypatch.setenv("LNC_GPU", gpu)
     catalogue = load_catalogue()
     from_y = {chapter["id"] for chapter in catalogue["chapters"] if chapter["from_y"]}
     named = dispatched(catalogue)
-    records = load(ROOT / os.environ.get("LNC_DATA", "notebooks/data/h100.jsonl")).only().records
-    measured, devices = passes(records, from_y), {record.get("device") for record in records}
+    records = load(ROOT / f"notebooks/data/{gpu}.jsonl").only().records
+    devices = {record.get("device") for record in records}
+    measured = passes([record for record in records if record["set"] in SETS_OF.get(gpu, SETS)], from_y)
     assert measured
     beside_peers = [record for path in sorted(ROOT.glob(PEERS)) for record in load(path, backend="cuda").only().records
                     if record.get("device") in devices]  # another GPU has a choice of its own

@@ -24,7 +24,7 @@ void for_each_request(const std::vector<std::int64_t>& rows, const std::vector<s
         for (const bool mixed : {false, true})
           for (const bool aligned : {false, true})
             for (const int architecture : architectures)
-              for (const int memory_gb_s : {kH100.memory_gb_s, 4917})  // and an H200's
+              for (const int memory_gb_s : {kH100.memory_gb_s, kH200.memory_gb_s})
                 for (const std::int64_t m : rows)
                   for (const std::int64_t n : cols) {
                     Request request{.direction = direction, .from_y = from_y};
