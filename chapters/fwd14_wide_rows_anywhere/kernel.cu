@@ -72,7 +72,7 @@ bool run_clusters(const ForwardArgs<T, W>& a, const Cut& cut, int vectors) {
   return true;
 }
 
-/// [6] Eight vectors a lane where that costs a sixteenth less.
+/// [6] Eight vectors a lane where that costs more than a sixteenth less.
 Cut cut_for(int64_t vectors, int most_blocks) {
   const Cut few = cut_row(vectors, {kFewVectors}, most_blocks, kMostWarps);
   const Cut many = cut_row(vectors, {kMostVectors}, most_blocks, kMostWarps);

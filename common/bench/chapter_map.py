@@ -49,9 +49,10 @@ class ChapterMap:
         return chapter
 
     def roads(self):
-        """{side road: its chapters}, in the order of the chapters."""
+        """{side road: its chapters}, each behind its parent."""
         roads = {}
         for chapter in self.chapters.values():
-            if chapter.road != MAIN:
-                roads.setdefault(chapter.road, []).append(chapter)
+            parent = self.parent(chapter)
+            if chapter.road != MAIN and not (parent and parent.road == chapter.road):
+                roads.setdefault(chapter.road, []).extend(self.along(chapter))
         return roads

@@ -39,23 +39,23 @@ __device__ void move_down(std::uint32_t (&words)[kWords], int places) {
   if constexpr (kStep > 1) move_down<kStep / 2>(words, places);
 }
 
-/// kElements elements, from the element `past` on, fewer than kElements, behind `from`: of as
-/// many whole vectors as they may lie in.
+/// kElements elements of `from`, beginning at its element `past`, below kElements: taken out of the
+/// whole vectors that they lie in.
 template <int kElements, typename W>
 __device__ Packed<W, kElements> load_past(const W* from, int past) {
   constexpr int kVector = kVectorElements<W>;
   constexpr int kVectorWords = 4;
   constexpr int kWords = kElements * sizeof(W) / 4;
-  const int whole = kElements > kVector ? past / kVector * kVector : 0;  // not needed at all
+  const int skipped = kElements > kVector ? past / kVector * kVector : 0;  // by whole vectors
   std::uint32_t words[kWords + kVectorWords];
 #pragma unroll
   for (int i = 0; i < kWords + kVectorWords; i += kVectorWords) {
-    const auto vector = load_vector<kVector>(from + whole, i / kVectorWords * kVector);
+    const auto vector = load_vector<kVector>(from + skipped, i / kVectorWords * kVector);
     for (int k = 0; k < kVectorWords; ++k) {
       words[i + k] = vector.at[k];
     }
   }
-  const int past_bytes = (past - whole) * static_cast<int>(sizeof(W));
+  const int past_bytes = (past - skipped) * static_cast<int>(sizeof(W));
   move_down<kVectorWords / 2>(words, past_bytes / 4);
   Packed<W, kElements> packed;
 #pragma unroll
@@ -119,15 +119,15 @@ struct RowValues {
 };
 
 /// Loads x of a thread's share.
-/// @param whole whether x starts as y does. Else its elements come one by one.
+/// @param alike whether x starts as y does. Else its elements come one by one.
 template <typename T, int kVectors>
 __device__ RowValues<T, kVectors> load_row(const T* x_row, const RowShare<kVectors>& own,
-                                           bool whole) {
+                                           bool alike) {
   constexpr int kElements = kVectorElements<T>;
   constexpr int kStep = kWarpSize * kElements;  // columns from one vector of a lane to the next
   const T* const first = x_row + own.head + own.first_col;
   RowValues<T, kVectors> values;
-  if (whole) {
+  if (alike) {
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       values.x[i] = load_if<kElements>(own.has(i), first, i * kStep);
