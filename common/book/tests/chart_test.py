@@ -107,7 +107,7 @@ def test_the_script_is_small_and_written_only_when_it_changes(tmp_path):
     assert chart.write(ROOT, out)
     written = out.stat().st_mtime_ns
     assert not chart.write(ROOT, out) and out.stat().st_mtime_ns == written
-    assert out.stat().st_size < 300_000
+    assert out.stat().st_size < 400_000
     text = out.read_text(encoding="utf-8")
     assert "</" not in text and text.count("\n") > 1000
 
@@ -202,8 +202,10 @@ def test_the_first_view(view):
 
 
 def raw_forward(provider):
-    return next(record for record in lines("peers_h100") if record["provider"] == provider
-                and record["direction"] == "forward" and PROBLEM.items() <= record["problem"].items())
+    """Of the newest run."""
+    found = [record for record in lines("peers_h100") if record["provider"] == provider
+             and record["direction"] == "forward" and PROBLEM.items() <= record["problem"].items()]
+    return max(found, key=lambda record: record["run"])
 
 
 # Goes through every path of the controls in their order; returns the views that draw nothing and do not say why.
