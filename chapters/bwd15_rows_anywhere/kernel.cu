@@ -187,8 +187,8 @@ __global__ void __launch_bounds__(Fit::kThreads, Fit::kBlocks)
   const unsigned first_row = blockIdx.x * plan.teams;  // of the block's first step
   const unsigned stride = gridDim.x * plan.teams;
 
-  const int64_t first_element = first_row * a.cols;  // [7]
-  const int start = start_in_vector(a.dx + first_element + team * cols);
+  const int64_t first_element = first_row * a.cols;
+  const int start = start_in_vector(a.dx + first_element + team * cols);  // [7]
   const OwnColumns own{thread * kElements - start, plan.row_threads * kElements, cols};
 
   const int stage_vectors = 2 * plan.slot_elements / kElements;

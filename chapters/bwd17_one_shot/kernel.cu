@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kThreads)
       arrived[i].init(1);
     }
     fence_barrier_init();
-    __syncwarp();  // other lanes use a barrier than the one that has made it
+    __syncwarp();  // a lane may use a barrier that another has made
     request(first_row, rows_from(first_row));
   }
   cluster_arrive_relaxed();  // [5]

@@ -28,7 +28,7 @@ constexpr int kMaxStages = 4;           // rows of a slice in shared memory
 constexpr int kOverlapStages = 3;       // with which something is always on its way
 constexpr int kLeastStages = 2;         // of the widest rows
 constexpr int kColumns = 32;            // of a thread
-constexpr int kSliceBytes = 24 << 10;   // of x in a block of 512 threads, if it may have less
+constexpr int kSliceBytes = 24 << 10;   // of x in a block of 512 threads, where eight hold a row
 constexpr int kWideBytes = 32 << 10;    // rows from here on have such blocks
 constexpr int64_t kOtherBytes = 1536;   // of shared memory, a block: static, or the system's
 constexpr int64_t kManyCols = 1 << 14;  // up to here, rows of halves have many parts
@@ -234,7 +234,7 @@ __global__ void __launch_bounds__(Fit::kThreads, Fit::kBlocks)
 
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
   const int lane = threadIdx.x % kWarpSize;
-  const int requester = threads / kWarpSize / 2 * kWarpSize;  // [7] a thread of another warp than 0
+  const int requester = threads / kWarpSize / 2 * kWarpSize;  // [7] of a middle warp
   const auto ask_for_statistics = [&](int nth) {              // mean and rstd, for lane 0
     if (nth >= rows || lane > 0) return float2{};
     const float mean = kLayer ? a.mean[row_of(nth)] : 0.0f;
@@ -420,8 +420,9 @@ bool launch_clusters(const BackwardArgs<T, W>& a, int least_blocks, int most_blo
 }
 
 /// As --blocks-per-cluster says, if that fits. Else wide rows in blocks of 512 threads, as few as
-/// have kSliceBytes, if three quarters of the multiprocessors have one. Else in blocks of 256, and
-/// what these have no room for in clusters of 16.
+/// have kSliceBytes, if three quarters of the multiprocessors have one. Else in blocks of 256, up
+/// to 8 of them or else up to 16. What these have no room for has blocks of 512 with larger slices,
+/// up to 8 or else 16.
 template <Kind kKind, typename T, typename W>
 void run_kind(const BackwardArgs<T, W>& a) {
   const int asked = std::clamp(a.group, kLeastCluster, kMaxCluster);

@@ -23,7 +23,7 @@ constexpr int kMostBlocks = 2048 / kThreads;
 constexpr int kMostRowBytes = 512;
 constexpr int kMaxCols = kMostRowBytes / 2;
 constexpr int kMostGroups = 16;                              // of a tile's rows
-constexpr int kThreadWords = kMostRowBytes / 4 / kTileRows;  // of a row, at most
+constexpr int kThreadWords = kMostRowBytes / 4 / kTileRows;  // of a row and thread, at most
 
 /// [1] By rows: the half of a row that a thread has.
 struct HalfRow {
@@ -60,8 +60,7 @@ __device__ float2 sum_columns(const T* x, const T* dy, const float* weights, int
   return c;
 }
 
-/// [2] By columns: the words that a thread has in every `groups`-th row of a tile, and what these
-/// are worth.
+/// [2] By columns: the words that a thread has in every `groups`-th row of a tile.
 template <typename T>
 struct OwnWords {
   static constexpr int kElements = 4 / static_cast<int>(sizeof(T));

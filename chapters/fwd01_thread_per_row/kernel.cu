@@ -51,7 +51,7 @@ void run(const ForwardArgs<T>& a) {
 const Registration registration{{
     .id = "fwd01",
     .title = "One thread per row",
-    .teaches = "the definition, in two passes for the statistics and one for y",
+    .teaches = "the definition, in two walks for the statistics and one for y",
     .source = "llm.c",
     .parent = "copy00",
     .road = Road::Main,

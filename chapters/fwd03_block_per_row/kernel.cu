@@ -5,8 +5,8 @@
 // multiprocessor full of loads in flight. The price: sums now cross warps, through shared memory
 // and two block-wide barriers each.
 //
-// Its bytes are fwd02's while the rows in flight fit in L2, and there are an eighth as many of
-// them.
+// Its bytes are fwd02's while the rows in flight fit in L2, and an eighth as many rows are in
+// flight.
 #include "common/kernel/chapter.h"
 #include "common/kernel/reduce.h"
 

@@ -6,7 +6,7 @@ LayerNorm, chapter by chapter
   make run                     set up what is missing, build, run and check every chapter
   make run CH=bwd02            one chapter; add ARGS="--rows 4096 --cols 1000" to choose the problem
   make run CH=bwd02 ARGS=-h    everything that a chapter's program takes
-  make new CH=my01 FROM=fwd02  a chapter of your own with the idea of fwd02, for you to write its kernel; git ignores it
+  make new CH=my02 FROM=fwd02  a chapter of your own with the idea of fwd02, for you to write its kernel; git ignores it
   make count CH=fwd02          the kernel's source, and under each line its requests, sectors and bank conflicts; no GPU
   make race CH=bwd08           pairs of accesses that nothing orders, with their lines, threads and elements; no GPU
   make trace CH=fwd03          the turns of one block, as JSON; ARGS="--block 0"; no GPU
