@@ -6,7 +6,7 @@
 // two rows a multiprocessor are under way, so their second walk finds x and dy in cache.
 //
 // It should be faster on few rows, which it fills the GPU with, and on many, where bwd02 reads x
-// and dy twice. The 2·M·N atomics stay, and so do two barriers a sum: bwd05 attacks the first.
+// and dy twice. The 2·M·N atomics stay, and two barriers a sum are new: bwd05 attacks the first.
 #include "common/kernel/chapter.h"
 #include "common/kernel/gradient_sums.h"
 #include "common/kernel/reduce.h"

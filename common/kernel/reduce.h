@@ -2,7 +2,7 @@
 //
 //   warp_sum     five shuffles                   explained by fwd02
 //   block_sum    shared memory between warps     explained by fwd03
-//   row_sums     two sums behind one barrier     explained by bwd09
+//   row_sums     one barrier a sum, not two      explained by fwd08
 //   team_sums    likewise, of any team of warps  explained by fwd11
 #pragma once
 
