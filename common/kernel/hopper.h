@@ -10,9 +10,10 @@
 //   bulk_store, commit_bulk_stores,
 //   wait_bulk_stores_read                   shared to global, likewise              fwd15
 //   fence_proxy_async                       between own stores and the engine       fwd15
-//   cluster_rank, cluster_size              which block of a cluster                fwd09
-//   cluster_sync                            waits for all threads of the cluster    fwd09
-//   remote_load, remote_store               another block's shared memory           fwd09
+//   cluster_rank, cluster_size              which block of a cluster                fwd09, bwd13
+//   cluster_arrive_relaxed, cluster_wait    until the others' Barriers are there    fwd09
+//   cluster_sync                            waits for all threads of the cluster    bwd17
+//   remote_load, remote_store               another block's shared memory
 //   remote_store_async                      likewise, with a Barrier over there     fwd09
 //   launch_dependents, grid_dependency_wait the next kernel starts early            bwd12
 //
