@@ -31,6 +31,7 @@ struct Choice {
   bool needs_aligned = false;  ///< takes what is Problem::aligned only
   bool needs_alike = false;    ///< takes what Problem::starts_alike only
   bool needs_odd = false;      ///< takes rows of no whole number of 16 bytes only
+  bool needs_16_bit = false;   ///< takes types of 16 bits only
   std::optional<Kind> kind = {};
   std::optional<DType> dtype = {};
   std::int64_t min_cols = 1, max_cols = std::numeric_limits<std::int64_t>::max();

@@ -53,6 +53,7 @@ Json of(const Choice& choice) {
   if (choice.needs_aligned) line["needs_aligned"] = true;
   if (choice.needs_alike) line["needs_alike"] = true;
   if (choice.needs_odd) line["needs_odd"] = true;
+  if (choice.needs_16_bit) line["needs_16_bit"] = true;
   if (choice.kind) line["kind"] = name(*choice.kind);
   if (choice.dtype) line["dtype"] = name(*choice.dtype);
   const auto add = [&](const char* key, auto value, auto open) {
