@@ -144,15 +144,16 @@ bool run_clusters(const ForwardArgs<T, W>& a, const Cut& cut) {
 }
 
 /// [10] What costs least; but few vectors a thread, in blocks of all warps, where that leaves no
-/// more places empty. With a bias beside the weight, more than eight blocks lose again.
+/// more places empty. With a bias beside the weight, that pays for rows of up to eight blocks, and
+/// in place of most vectors only.
 template <Kind kKind>
 Cut cut_of(int64_t vectors, int most_blocks) {
   const Cut any = cut_row(vectors, {kFewVectors, 6, kMostVectors}, most_blocks, kMostWarps);
   constexpr int kOfBlock = kMostWarps * kWarpSize * kFewVectors;
   const Cut few{static_cast<int>(blocks_for(vectors, kOfBlock)), kMostWarps, kFewVectors};
-  const int most_of_few = kKind == Kind::Layer ? 8 : kMostBlocks;
-  const bool fits = few.blocks >= 2 && few.blocks <= std::min(most_blocks, most_of_few);
-  return fits && few.places() <= any.places() ? few : any;
+  const bool fits = few.blocks >= 2 && few.blocks <= most_blocks;
+  const bool pays = kKind == Kind::Rms || (few.blocks <= 8 && any.vectors == kMostVectors);
+  return fits && pays && few.places() <= any.places() ? few : any;
 }
 
 template <Kind kKind, typename T, typename W>
