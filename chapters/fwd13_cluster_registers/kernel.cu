@@ -145,7 +145,7 @@ bool run_clusters(const ForwardArgs<T, W>& a, const Cut& cut) {
 
 /// [10] What costs least; but few vectors a thread, in blocks of all warps, where that leaves no
 /// more places empty. With a bias beside the weight, that pays for rows of up to eight blocks, and
-/// in place of most vectors only.
+/// in place of eight vectors only.
 template <Kind kKind>
 Cut cut_of(int64_t vectors, int most_blocks) {
   const Cut any = cut_row(vectors, {kFewVectors, 6, kMostVectors}, most_blocks, kMostWarps);
