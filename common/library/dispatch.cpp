@@ -111,7 +111,7 @@ constexpr Choice kChoices[] = {
      .max_tensor_bytes = 12 << 20,
      .max_architecture = kLastWith227KB},
     {.chapter = "fwd13",
-     .because = "9.8 us for fwd06's 10.2 at f32 390 x 5376, 10.9 for 11.0 at 292 x 7168; at 409 x "
+     .because = "9.8 us for fwd06's 10.2 at f32 390 x 5376, 10.7 for 11.1 at 292 x 7168; at 409 x "
                 "5120 and 256 x 8192 fwd06 leads",
      .direction = Direction::Forward,
      .needs_aligned = true,
