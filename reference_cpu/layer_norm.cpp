@@ -243,6 +243,7 @@ double clamp_by_magnitude(double w, double least) {
 // In exact arithmetic that is backward, for every w_j but 0. A w_j of 0 leaves y_j = b_j, which
 // says nothing about xhat_j; a small one leaves little, once y is rounded. So xhat is divided by
 // w_j clamped away from zero, in dx and in dw. wdy and c1 hold the true w_j: no division, no clamp.
+// Where eps is 0, too, xhat_j is taken as 0: its mean, and no NaN.
 Backward backward_from_y(Norm norm, std::int64_t rows, std::int64_t cols,
                          std::span<const double> dy, std::span<const double> y,
                          std::span<const double> weight, std::span<const double> bias,
@@ -253,7 +254,9 @@ Backward backward_from_y(Norm norm, std::int64_t rows, std::int64_t cols,
   require_size_or_empty("weight", weight, cols, "cols");
   require_size_or_empty("bias", bias, cols, "cols");
   require_size("rstd", rstd, rows, "rows");
-  require_eps(eps);
+  if (!(eps >= 0) || !std::isfinite(eps)) {  // 0: nothing is clamped
+    fail("eps is ", eps, ", but it must be a finite number, 0 or more.");
+  }
 
   const std::vector<double> bias_or_zeros = values_or(bias, cols, 0.0);
   std::vector<double> divisor = values_or(weight, cols, 1.0);
@@ -263,7 +266,9 @@ Backward backward_from_y(Norm norm, std::int64_t rows, std::int64_t cols,
   const auto centred = [&](std::int64_t row, std::int64_t j) {
     return y[row * cols + j] - bias_or_zeros[j];
   };
-  const auto xhat = [&](std::int64_t row, std::int64_t j) { return centred(row, j) / divisor[j]; };
+  const auto xhat = [&](std::int64_t row, std::int64_t j) {
+    return divisor[j] == 0.0 ? 0.0 : centred(row, j) / divisor[j];
+  };
   const auto wdy_xhat = [&](std::int64_t row, std::int64_t j) {
     return dy[row * cols + j] * centred(row, j);
   };

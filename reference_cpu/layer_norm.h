@@ -77,12 +77,12 @@ double clamp_by_magnitude(double w, double least);
 
 // The same gradient from y in place of x and mean, as NVIDIA Apex's memory_efficient has it:
 //
-//   xhat = (y - bias) / clamp_by_magnitude(weight, eps)
+//   xhat = (y - bias) / clamp_by_magnitude(weight, eps), or 0 where eps and the weight are 0
 //
 //   y       [rows, cols], as forward returned it, rounded or not
 //   weight  [cols], or empty: as if all ones, and then nothing is clamped
 //   bias    [cols], or empty: as if all zeros
-//   eps     as given to forward
+//   eps     as given to forward; 0 clamps nothing
 //
 // The other arguments are those of backward. With an exact y and |weight| >= eps the result is that
 // of backward, up to the rounding of double. A rounded y has errors that the division by a small

@@ -22,6 +22,13 @@ __device__ inline float clamp_by_magnitude(float weight, float least) {
   return copysignf(fmaxf(fabsf(weight), least), weight);  // [1]
 }
 
+/// 1 / divisor, or 0 where that is no float: with an eps of 0, y says nothing about the xhat of a
+/// weight of 0.
+__device__ inline float inverse_or_zero(float divisor) {
+  constexpr float kLeast = 0x1p-126f;  // the least normal float: that of less is infinite
+  return fabsf(divisor) < kLeast ? 0.0f : 1.0f / divisor;
+}
+
 /// In place of xhat_from_x, which is (x - mean) * rstd.
 __device__ inline float xhat_from_y(float y, float bias, float inverse_weight) {
   return (y - bias) * inverse_weight;
@@ -98,7 +105,7 @@ __global__ void __launch_bounds__(Team::kThreads, Team::kBlocks)
     to_floats(weight[i], divisor);
     for (int k = 0; k < kElements; ++k) {
       if (a.weight != nullptr) divisor[k] = clamp_by_magnitude(divisor[k], a.eps);
-      inverse_weight[i][k][threadIdx.x] = 1.0f / divisor[k];
+      inverse_weight[i][k][threadIdx.x] = inverse_or_zero(divisor[k]);
     }
   }
   ColumnSums<Team> dweight = {};

@@ -377,6 +377,7 @@ const Registration registration{{
     .parent = "bwd12",
     .road = Road::UnalignedRows,
     .usual_cols = 2049,
+    .shares_by_address = true,
     .takes_frozen = true,
     .group = "blocks",
     .min_architecture = 90,

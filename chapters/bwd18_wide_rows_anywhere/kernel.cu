@@ -465,6 +465,7 @@ const Registration registration{{
     .parent = "bwd15",
     .road = Road::UnalignedRows,
     .usual_cols = 2049,
+    .shares_by_address = true,
     .takes_frozen = true,
     .group = "blocks a cluster",
     .min_architecture = 90,

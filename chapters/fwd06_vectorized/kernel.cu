@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(V::kMostThreads, kAligned ? V::kBlocks : 0)
   const int first = (V::kOneWarp ? 0 : warp) * kVectors * kWarpSize + lane;
   const T* x_row = a.x + x_rows.start(row, a.cols);
   const auto columns = [&](int i) {  // [1]
-    return Columns<T, kAligned>(x_row, first + i * kWarpSize, a.cols);
+    return Columns<T, kAligned>(x_row, first + i * kWarpSize, a.cols, a.batch_invariant);
   };
 
   Packed<T, kElements> x[kVectors];  // [2]
@@ -158,7 +158,9 @@ __global__ void __launch_bounds__(kWideThreads)
   auto* const waiting = dynamic_shared<Packed<T, kElements>>();
   const int64_t row = blockIdx.x;
   const T* x_row = a.x + x_rows.start(row, a.cols);
-  const auto columns = [&](int64_t i) { return Columns<T, kAligned>(x_row, i, a.cols); };
+  const auto columns = [&](int64_t i) {
+    return Columns<T, kAligned>(x_row, i, a.cols, a.batch_invariant);
+  };
   const auto vector = [&](int64_t i) {
     return i < kept ? waiting[i] : columns(i).load(x_row);  // [7]
   };
@@ -312,6 +314,7 @@ const Registration registration{{
     .parent = "fwd05",
     .road = Road::Main,
     .takes_strides = true,
+    .strided_like_dense_bytes = 2 * kWarpSize * 16,  // two vectors a lane: [8]
     .keeps_digits_at_large_means = true,
     .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
                             run<__nv_bfloat16, float>},

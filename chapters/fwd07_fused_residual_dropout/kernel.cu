@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(kThreads) fused_forward(ForwardArgs<T, W> a) {
   const Branch branch(f.rowscale, f.seeds, f.dropout, row);
   const Branch branch1(f.rowscale1, f.seeds1, f.dropout, row);
   const auto columns = [&](int i) {
-    return Columns<T, kAligned>(a.x + start, i * kThreads + threadIdx.x, a.cols);
+    return Columns<T, kAligned>(a.x + start, i * kThreads + threadIdx.x, a.cols, a.batch_invariant);
   };
 
   float z[kVectors][kElements];
@@ -181,7 +181,7 @@ __global__ void __launch_bounds__(kWideThreads)
   const auto walk = [&](const auto& body) {
 #pragma unroll 1
     for (int64_t vector = threadIdx.x; vector < vectors; vector += kWideThreads) {
-      const Columns<T, kAligned> columns(a.x + start, vector, a.cols);
+      const Columns<T, kAligned> columns(a.x + start, vector, a.cols, a.batch_invariant);
       float z[kElements];
       make_z(a, branch, branch1, columns, start, z);  // [7]
       body(columns, z);

@@ -207,6 +207,7 @@ const Registration registration{{
     .parent = "fwd06",
     .road = Road::UnalignedRows,
     .usual_cols = 2049,
+    .shares_by_address = true,
     .group = "blocks",
     .keeps_digits_at_large_means = true,
     .max_row_bytes = (ManyVectors::kRowVectors - 1) * 16,

@@ -112,6 +112,7 @@ const Registration registration{{
     .parent = "fwd16",
     .road = Road::UnalignedRows,
     .usual_cols = 2049,
+    .shares_by_address = true,
     .min_architecture = 90,
     .keeps_digits_at_large_means = true,
     .max_row_bytes = int64_t{kMostPieces} * kMostVectors * kWarpSize * 16,

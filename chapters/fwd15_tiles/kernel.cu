@@ -138,6 +138,7 @@ const Registration registration{{
     .parent = "fwd10",
     .road = Road::NarrowRows,
     .usual_cols = 127,
+    .shares_by_address = true,
     .min_architecture = 90,
     .keeps_digits_at_large_means = true,
     .max_row_bytes = kMostRowBytes,

@@ -105,6 +105,7 @@ const Registration registration{{
     .parent = "fwd11",
     .road = Road::UnalignedRows,
     .usual_cols = 2049,
+    .shares_by_address = true,
     .keeps_digits_at_large_means = true,
     .max_row_bytes = ManyWarps::kRowVectors * 16,
     .max_row_bytes_because = "a multiprocessor has registers for two such rows",

@@ -10,7 +10,7 @@ namespace lnc {
 const char* backend_name();
 
 /// The facts about the GPU that is current in the calling thread, which it remembers. The CPU
-/// stands for an H100, or for an H200 where LNC_GPU is h200. Starts no other program.
+/// stands for an H100, or where LNC_GPU is h200 or b200 for one of these. Starts no other program.
 /// @throws std::invalid_argument for another LNC_GPU
 Gpu current_gpu();
 

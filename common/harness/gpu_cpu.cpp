@@ -13,8 +13,9 @@ Gpu current_gpu() {
   const std::string name = asked == nullptr ? "h100" : asked;
   if (name == "h100") return kH100;
   if (name == "h200") return kH200;
-  throw std::invalid_argument(
-      "LNC_GPU, the GPU that the CPU backend stands for, is h100 or h200, not " + name);
+  if (name == "b200") return {148, 2048, 126 << 20, 100, 8000};
+  throw std::invalid_argument("LNC_GPU, the GPU that the CPU backend stands for, is '" + name +
+                              "'; it must be h100, h200 or b200");
 }
 
 }  // namespace lnc

@@ -83,6 +83,8 @@ std::vector<Option> options(Problem& p) {
        "a backward pass that can writes y again, for recomputation"},
       {"frozen", &p.frozen, "",
        "weight and bias are frozen: a backward pass that can leaves out their gradients"},
+      {"batch_invariant", &p.batch_invariant, "",
+       "a row's bits depend on that row alone, wherever it starts and however many there are"},
       {"rowscale", &f.rowscale, "", "x (and x1) times a number for each row", {}, true},
       {"dropout",
        &f.dropout,

@@ -225,6 +225,7 @@ Arguments<T, W> arguments(const Tensors& tensors, void* workspace, int copy) {
   of_a_norm(args.forward);
   of_a_norm(args.backward);
   args.forward.x_rows = problem.row_strides();
+  args.forward.batch_invariant = problem.batch_invariant;
   args.backward.x_rows = problem.row_strides();
   args.backward.dy_rows = problem.row_strides();
   for (const auto& tensor : describe_tensors<T, W>(problem, tensors.from_y(), args))

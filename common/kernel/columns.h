@@ -14,10 +14,13 @@ struct Columns {
   std::int64_t first;  // before the row's start, or past its end, for a vector that straddles
   std::int64_t cols;
 
-  __device__ Columns(const T* row, std::int64_t vector, std::int64_t cols) : cols(cols) {
-    // Vectors start at 16-byte boundaries of memory, wherever the row starts.
+  /// @param batch_invariant vectors start at the row's start. Otherwise they start at 16-byte
+  ///     boundaries of memory, wherever the row does.
+  __device__ Columns(const T* row, std::int64_t vector, std::int64_t cols, bool batch_invariant)
+      : cols(cols) {
+    const bool at_start = kAligned || batch_invariant;
     const std::int64_t start =
-        kAligned ? 0 : reinterpret_cast<std::uintptr_t>(row) % 16 / sizeof(T);
+        at_start ? 0 : reinterpret_cast<std::uintptr_t>(row) % 16 / sizeof(T);
     first = vector * kElements - start;
   }
   __device__ bool any() const { return first < cols; }

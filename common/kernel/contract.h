@@ -68,7 +68,10 @@ struct Problem {
   int group = 0;  ///< rows a block, buffers, …: what Chapter::group says; 0 for its own choice
   bool recompute_output = false;  ///< a backward pass writes y again
   bool frozen = false;            ///< nobody wants the parameters' gradients: they are null
-  std::uint64_t seed = 1;         ///< of the random x, weight, bias, dy
+  /// A row's y, mean, rstd and dx depend on that row alone, bit for bit: not on how many rows there
+  /// are, nor on which of them it is, nor on where tensors start.
+  bool batch_invariant = false;
+  std::uint64_t seed = 1;  ///< of the random x, weight, bias, dy
   Fusion fusion = {};
 
   DType parameter_dtype() const { return mixed ? DType::F32 : dtype; }
@@ -79,6 +82,8 @@ struct Problem {
   std::int64_t parameter_element_bytes() const { return element_type(parameter_dtype()).bytes; }
   std::int64_t residual_element_bytes() const { return element_type(residual_dtype()).bytes; }
   std::int64_t tensor_bytes() const { return rows * cols * element_bytes(); }
+  /// Whether a row is a whole number of 16-byte vectors.
+  bool has_whole_vectors() const { return cols * element_bytes() % 16 == 0; }
   /// Whether every row of every tensor starts and ends at a 16-byte boundary.
   bool aligned() const {
     const auto whole = [&](std::int64_t count) { return count * element_bytes() % 16 == 0; };
@@ -154,7 +159,8 @@ struct ForwardArgs {
   void* workspace;  ///< Chapter::workspace_bytes of it, uninitialised
   cudaStream_t stream;
   FusedForward<T, W> fused;
-  RowStrides x_rows;  ///< of x; apart for Chapter::takes_strides only
+  RowStrides x_rows;     ///< of x; apart for Chapter::takes_strides only
+  bool batch_invariant;  ///< Problem::batch_invariant
 };
 
 /// The further arguments of a fused backward launch; all null where a part is absent, and in a

@@ -1,24 +1,25 @@
 #include "common/library/dispatch.h"
 
+#include <algorithm>
+#include <cstdlib>
+
 #include "common/harness/registry.h"
 
 namespace lnc {
 namespace {
 
-// common/bench/tests/dispatch_test.py compares this table with what was measured on an H100: at
-// each shape its choice must be within 3 % of the fastest chapter. These shapes are the problem
-// sets progression, sweep, large, wide, narrow, odd and small (h100.jsonl), and the widths that
-// models have and some that none has, both kinds, bfloat16 and float, in tensors of 128 MiB, and
-// eight of them in 64 and 8 MiB (peers_h100.jsonl). Mixed types, null parameters and most other
-// GPUs are not measured and get the same chapters. An H200's memory is faster, so that a warp
-// without work, or one instruction more, shows there and not here: lines with min_memory_gb_s are
-// for it, and are held to peers_h200.jsonl and the sets progression and sweep of h200.jsonl. Each
-// chapter finds its launch shape itself; those that need Hopper refuse older GPUs, and the next
-// line is asked.
+// The first line that takes a request wins. common/bench/tests/dispatch_test.py compares the table
+// with what was measured on an H100 and on an H200: at each shape its choice must be within 3 % of
+// the fastest chapter. These shapes are the problem sets progression, sweep, large, wide, narrow,
+// odd and small (h100.jsonl), and the widths that models have and some that none has, both kinds,
+// bfloat16 and float, in tensors of 128 MiB, and eight of them in 64 and 8 MiB (peers_h100.jsonl);
+// of an H200 peers_h200.jsonl and the sets progression and sweep of h200.jsonl. Mixed types and
+// null parameters are not measured and get the same chapters. Other GPUs get the lines For::Any
+// alone. Each chapter finds its launch shape itself; those that need Hopper refuse older GPUs, and
+// the next line is asked.
 constexpr std::int64_t kBlockColumns = 16384;  // of the widest row that a block holds
 constexpr int kFirstWith227KB = 90;            // of shared memory a block
 constexpr int kLastWith227KB = 119;            // from 12.0 on it has 99
-constexpr int kFasterThanH100 = 4000;          // GB/s: an H200 has 4917
 constexpr Choice kChoices[] = {
     {.chapter = "fwd08",
      .because =
@@ -30,7 +31,7 @@ constexpr Choice kChoices[] = {
      .min_cols = 8192,
      .max_cols = kBlockColumns,
      .max_tensor_bytes = 2 << 20,
-     .max_architecture = kLastWith227KB},
+     .gpus = For::Measured},
     {.chapter = "fwd06",
      .because =
          "RMS norm 11.0 us for fwd13's 11.4 at bf16 256 x 16384, layer norm 11.9 for 11.8; at "
@@ -40,14 +41,16 @@ constexpr Choice kChoices[] = {
      .needs_16_bit = true,
      .min_cols = 12801,
      .max_cols = kBlockColumns,
-     .max_tensor_bytes = 12 << 20},
+     .max_tensor_bytes = 12 << 20,
+     .gpus = For::Measured},
     {.chapter = "fwd06",
      .because = "65 us for fwd13's 74 at f16 4096 x 14336 on an H200; on an H100 they are level",
      .direction = Direction::Forward,
      .needs_aligned = true,
      .needs_16_bit = true,
      .min_cols = 14336,
-     .max_cols = 14336},
+     .max_cols = 14336,
+     .gpus = For::Measured},
     {.chapter = "fwd13",
      .because = "71 us for fwd06's 74 at bf16 5461 x 12288; 53 us for fwd06's 54 at f16 4096 x "
                 "11264, 56 for 58 at 12288; at 12800 it takes 64 for 60 (H200)",
@@ -57,8 +60,7 @@ constexpr Choice kChoices[] = {
      .kind = Kind::Layer,
      .min_cols = 11264,
      .max_cols = 12288,
-     .max_architecture = kLastWith227KB,
-     .min_memory_gb_s = kFasterThanH100},
+     .gpus = For::H200},
     {.chapter = "fwd08",
      .because = "70 us for fwd13's 74 and fwd06's 76 at f16 4096 x 14848, 72 for fwd13's 75 at "
                 "15360 (H200)",
@@ -68,8 +70,7 @@ constexpr Choice kChoices[] = {
      .dtype = DType::F16,
      .min_cols = 14848,
      .max_cols = 15360,
-     .max_architecture = kLastWith227KB,
-     .min_memory_gb_s = kFasterThanH100},
+     .gpus = For::H200},
     {.chapter = "fwd08",
      .because = "15.0 us for fwd06's 15.6 at f16 4096 x 2048, 12.7 for 13.1 at 4096 x 1536 (H200)",
      .direction = Direction::Forward,
@@ -80,8 +81,7 @@ constexpr Choice kChoices[] = {
      .max_cols = 2048,
      .min_rows = 4096,
      .max_tensor_bytes = 16 << 20,
-     .max_architecture = kLastWith227KB,
-     .min_memory_gb_s = kFasterThanH100},
+     .gpus = For::H200},
     {.chapter = "fwd13",
      .because = "80 us for fwd06's 83 at f16 4096 x 13312, 96 for 98 at bf16 3276 x 20480, 96 for "
                 "107 and fwd09's 104 at 2048 x 32768, 99 for fwd09's 108 at 1024 x 65536; at 12800 "
@@ -90,7 +90,7 @@ constexpr Choice kChoices[] = {
      .needs_aligned = true,
      .needs_16_bit = true,
      .min_cols = 12801,
-     .max_architecture = kLastWith227KB},
+     .gpus = For::Measured},
     {.chapter = "fwd13",
      .because = "95 us for fwd06's 97 at f32 2730 x 12288, 95 for 101 at 2048 x 16384, 96 for "
                 "fwd09's 104 at 512 x 65536",
@@ -98,7 +98,7 @@ constexpr Choice kChoices[] = {
      .needs_aligned = true,
      .dtype = DType::F32,
      .min_cols = 12288,
-     .max_architecture = kLastWith227KB},
+     .gpus = For::Measured},
     {.chapter = "fwd13",
      .because = "11.2 us for fwd06's 11.7 at f32 292 x 7168, 11.1 for 11.4 at 256 x 8192; at 409 x "
                 "5120 and 2340 x 7168 fwd06 leads",
@@ -109,7 +109,7 @@ constexpr Choice kChoices[] = {
      .min_cols = 6656,
      .max_cols = 8192,
      .max_tensor_bytes = 12 << 20,
-     .max_architecture = kLastWith227KB},
+     .gpus = For::Measured},
     {.chapter = "fwd13",
      .because = "9.8 us for fwd06's 10.2 at f32 390 x 5376, 10.7 for 11.1 at 292 x 7168; at 409 x "
                 "5120 and 256 x 8192 fwd06 leads",
@@ -120,7 +120,7 @@ constexpr Choice kChoices[] = {
      .min_cols = 5376,
      .max_cols = 7168,
      .max_tensor_bytes = 12 << 20,
-     .max_architecture = kLastWith227KB},
+     .gpus = For::Measured},
     {.chapter = "fwd09",
      .because = "wider than fwd13 takes: 374 us for fwd06's 761 at bf16 1024 x "
                 "262144, 390 for 718 at f32 512 x 262144",
@@ -133,7 +133,7 @@ constexpr Choice kChoices[] = {
      .needs_alike = true,
      .needs_odd = true,
      .needs_16_bit = true,
-     .max_architecture = kLastWith227KB},
+     .gpus = For::Measured},
     {.chapter = "fwd15",
      .because = "98 us for fwd10's 105 at f32 516222 x 65, 100 for 102 at 264208 x 127; at 16513 x "
                 "127 fwd10 takes 12.4 for 13.5",
@@ -142,7 +142,7 @@ constexpr Choice kChoices[] = {
      .needs_odd = true,
      .dtype = DType::F32,
      .min_rows = 65536,
-     .max_architecture = kLastWith227KB},
+     .gpus = For::Measured},
     {.chapter = "fwd10",
      .because = "98 us for fwd06's 281 at bf16 1048576 x 64: a row of fwd06 has a warp, most of it "
                 "idle",
@@ -155,7 +155,8 @@ constexpr Choice kChoices[] = {
      .dtype = DType::BF16,
      .min_cols = 256,
      .max_cols = 256,
-     .min_rows = 65536},
+     .min_rows = 65536,
+     .gpus = For::Measured},
     {.chapter = "fwd06",
      .because =
          "the fastest, or within 3 % of it, at each other shape of rows that start at 16-byte "
@@ -186,7 +187,7 @@ constexpr Choice kChoices[] = {
      .direction = Direction::Backward,
      .needs_alike = true,
      .needs_odd = true,
-     .max_architecture = kLastWith227KB},
+     .gpus = For::Measured},
     {.chapter = "bwd14",
      .because = "150 us for bwd12's 439 at bf16 1048576 x 64",
      .direction = Direction::Backward,
@@ -197,7 +198,8 @@ constexpr Choice kChoices[] = {
          "last sum does not start early",
      .direction = Direction::Backward,
      .max_cols = 256,
-     .min_rows = 65536},
+     .min_rows = 65536,
+     .gpus = For::Measured},
     {.chapter = "bwd17",
      .because = "35 us for bwd13's 36 at bf16 341 x 24576; RMS norm takes 34 for 32, and at 512 x "
                 "32768 bwd13 leads in both",
@@ -206,7 +208,7 @@ constexpr Choice kChoices[] = {
      .kind = Kind::Layer,
      .min_cols = kBlockColumns + 1,
      .max_tensor_bytes = 16 << 20,
-     .max_architecture = kLastWith227KB},
+     .gpus = For::Measured},
     {.chapter = "bwd17",
      .because =
          "22 us for bwd13's 28 at bf16 256 x 16384 and at 128 x 32768, 19 for 23 at f32 128 x "
@@ -215,7 +217,7 @@ constexpr Choice kChoices[] = {
      .needs_aligned = true,
      .min_cols = 8193,
      .max_tensor_bytes = 12 << 20,
-     .max_architecture = kLastWith227KB},
+     .gpus = For::Measured},
     {.chapter = "bwd17",
      .because = "22 us for bwd12's 25 at bf16 512 x 8192, 27 for 29 at 768 x 8192; RMS norm is 2 "
                 "to 4 % faster with bwd12",
@@ -226,7 +228,7 @@ constexpr Choice kChoices[] = {
      .min_cols = 5633,
      .max_cols = 8192,
      .max_tensor_bytes = 12 << 20,
-     .max_architecture = kLastWith227KB},
+     .gpus = For::Measured},
     {.chapter = "bwd17",
      .because = "19.1 us for bwd12's 20.6 at f32 256 x 8192, 24.4 for 25.0 at 384 x 8192; at 6144 "
                 "columns they are equal",
@@ -237,7 +239,7 @@ constexpr Choice kChoices[] = {
      .min_cols = 7169,
      .max_cols = 8192,
      .max_tensor_bytes = 12 << 20,
-     .max_architecture = kLastWith227KB},
+     .gpus = For::Measured},
     {.chapter = "bwd17",
      .because = "17.1 us for bwd12's 18.3 at f32 292 x 7168 (H200)",
      .direction = Direction::Backward,
@@ -247,8 +249,7 @@ constexpr Choice kChoices[] = {
      .min_cols = 7168,
      .max_cols = 7168,
      .max_tensor_bytes = 12 << 20,
-     .max_architecture = kLastWith227KB,
-     .min_memory_gb_s = kFasterThanH100},
+     .gpus = For::H200},
     {.chapter = "bwd17",
      .because = "20.5 us for bwd12's 21.2 and bwd15's 21.6 at bf16 819 x 5120 (H200)",
      .direction = Direction::Backward,
@@ -258,8 +259,7 @@ constexpr Choice kChoices[] = {
      .min_cols = 5120,
      .max_cols = 5632,
      .max_tensor_bytes = 12 << 20,
-     .max_architecture = kLastWith227KB,
-     .min_memory_gb_s = kFasterThanH100},
+     .gpus = For::H200},
     {.chapter = "bwd17",
      .because = "14 us for bwd12's 19 and bwd13's 17 at bf16 128 x 8192, 13 for 15 at 204 x 5120",
      .direction = Direction::Backward,
@@ -267,7 +267,7 @@ constexpr Choice kChoices[] = {
      .min_cols = 4097,
      .max_cols = 8192,
      .max_tensor_bytes = 4 << 20,
-     .max_architecture = kLastWith227KB},
+     .gpus = For::Measured},
     {.chapter = "bwd15",
      .because =
          "its teams have as many warps as a row needs: 116 us for bwd12's 152 at bf16 29127 x "
@@ -276,8 +276,7 @@ constexpr Choice kChoices[] = {
      .dtype = DType::BF16,
      .min_cols = 2049,
      .max_cols = 2944,
-     .max_architecture = kLastWith227KB,
-     .min_memory_gb_s = kFasterThanH100},
+     .gpus = For::H200},
     {.chapter = "bwd15",
      .because = "148 us for bwd12's 159 at bf16 29127 x 2304; RMS norm, or 2560 columns, is as "
                 "fast with bwd12",
@@ -286,7 +285,7 @@ constexpr Choice kChoices[] = {
      .dtype = DType::BF16,
      .min_cols = 2049,
      .max_cols = 2432,
-     .max_architecture = kLastWith227KB},
+     .gpus = For::Measured},
     {.chapter = "bwd15",
      .because = "157 us for bwd12's 160 at bf16 14563 x 4608, and 156 in another run; at 13107 x "
                 "5120 they are within 2 %",
@@ -295,7 +294,7 @@ constexpr Choice kChoices[] = {
      .dtype = DType::BF16,
      .min_cols = 4097,
      .max_cols = 4864,
-     .max_architecture = kLastWith227KB},
+     .gpus = For::Measured},
     {.chapter = "bwd15",
      .because =
          "153 us for bwd12's 158 at bf16 16384 x 4104 in RMS norm; at 14563 x 4608 153 for 150",
@@ -303,7 +302,7 @@ constexpr Choice kChoices[] = {
      .dtype = DType::BF16,
      .min_cols = 4097,
      .max_cols = 4224,
-     .max_architecture = kLastWith227KB},
+     .gpus = For::Measured},
     {.chapter = "bwd15",
      .because = "118 us for bwd12's 152 at bf16 14563 x 4608, 122 for 140 at 13107 x 5120, 128 "
                 "for 135 at 12483 x 5376; 43 us for bwd12's 51 at f16 4096 x 4608, 50 for 52 at "
@@ -312,8 +311,7 @@ constexpr Choice kChoices[] = {
      .needs_16_bit = true,
      .min_cols = 4097,
      .max_cols = 5632,
-     .max_architecture = kLastWith227KB,
-     .min_memory_gb_s = kFasterThanH100},
+     .gpus = For::H200},
     {.chapter = "bwd12",
      .because = "752 us for bwd11's 860 at bf16 131072 x 4096, 393 for 449 at 131072 x 2048 (H200)",
      .direction = Direction::Backward,
@@ -323,8 +321,7 @@ constexpr Choice kChoices[] = {
      .min_cols = 2048,
      .max_cols = 8192,
      .min_rows = 65536,
-     .max_architecture = kLastWith227KB,
-     .min_memory_gb_s = kFasterThanH100},
+     .gpus = For::H200},
     {.chapter = "bwd11",
      .because = "546 us for bwd12's 552 at bf16 65536 x 4096, 2146 for 2245 at 131072 x 8192",
      .direction = Direction::Backward,
@@ -334,8 +331,7 @@ constexpr Choice kChoices[] = {
      .min_cols = 2048,
      .max_cols = 8192,
      .min_rows = 65536,
-     .min_architecture = kFirstWith227KB,
-     .max_architecture = kLastWith227KB},
+     .gpus = For::Measured},
     {.chapter = "bwd12",
      .because = "the fastest, or within 3 % of it, at each other shape up to 8192 columns",
      .direction = Direction::Backward,
@@ -350,9 +346,7 @@ constexpr Choice kChoices[] = {
      .needs_aligned = true,
      .min_cols = 8193,
      .max_cols = kBlockColumns,
-     .min_architecture = kFirstWith227KB,
-     .max_architecture = kLastWith227KB,
-     .min_memory_gb_s = kFasterThanH100},
+     .gpus = For::H200},
     {.chapter = "bwd18",
      .because =
          "114 us for bwd13's 127 at f32 512 x 65536, 114 for 119 at 1820 x 18432; RMS norm at "
@@ -362,8 +356,7 @@ constexpr Choice kChoices[] = {
      .dtype = DType::F32,
      .min_cols = kBlockColumns + 1,
      .max_cols = 131068,
-     .max_architecture = kLastWith227KB,
-     .min_memory_gb_s = kFasterThanH100},
+     .gpus = For::H200},
     {.chapter = "bwd18",
      .because = "127 us for bwd13's 145 at bf16 512 x 131072; at 65536 columns 157 for 137 (H200)",
      .direction = Direction::Backward,
@@ -371,8 +364,7 @@ constexpr Choice kChoices[] = {
      .dtype = DType::BF16,
      .min_cols = 131072,
      .max_cols = 131072,
-     .max_architecture = kLastWith227KB,
-     .min_memory_gb_s = kFasterThanH100},
+     .gpus = For::H200},
     {.chapter = "bwd13",
      .because = "538 us for bwd11's 582 at f32 8192 x 16384, 147 for 152 at 2730 x 12288",
      .direction = Direction::Backward,
@@ -380,7 +372,7 @@ constexpr Choice kChoices[] = {
      .dtype = DType::F32,
      .min_cols = 8193,
      .max_cols = 262144,
-     .max_architecture = kLastWith227KB},
+     .gpus = For::Measured},
     {.chapter = "bwd13",
      .because = "150 us for bwd11's 160 at bf16 4096 x 16384, 152 for 157 at 4681 x 14336, 544 for "
                 "bwd09's 912 at 4096 x 65536; at 12288 columns bwd11 is as fast or faster",
@@ -444,6 +436,38 @@ constexpr Choice kChoices[] = {
 
 std::span<const Choice> choices() { return kChoices; }
 
+MeasuredGpu measured_gpu(const Gpu& gpu) {
+  const auto is = [&](const Gpu& known) {
+    const int difference = std::abs(gpu.memory_gb_s - known.memory_gb_s);
+    return gpu.architecture == known.architecture && gpu.multiprocessors == known.multiprocessors &&
+           difference <= known.memory_gb_s / 20;
+  };
+  if (is(kH100)) return MeasuredGpu::H100;
+  if (is(kH200)) return MeasuredGpu::H200;
+  return MeasuredGpu::None;
+}
+
+namespace {
+
+bool is_for(const Choice& choice, const Gpu& gpu) {
+  const MeasuredGpu measured = measured_gpu(gpu);
+  if (choice.gpus == For::H200) return measured == MeasuredGpu::H200;
+  return choice.gpus == For::Any || measured != MeasuredGpu::None;
+}
+
+/// What stands for all problems of these columns and types where none of them may be told from
+/// another.
+Problem batch_invariant_problem(Problem problem) {
+  constexpr std::int64_t kTensorBytes = 128 << 20;
+  const std::int64_t row_bytes = problem.cols * problem.element_bytes();
+  problem.rows = std::max<std::int64_t>(kTensorBytes / row_bytes, 1);
+  problem.misalign = problem.stagger = 0;
+  problem.row_gap = problem.heads = problem.heads_gap = 0;
+  return problem;
+}
+
+}  // namespace
+
 bool takes(const Choice& choice, const Request& request) {
   const auto within = [](auto least, auto value, auto most) {
     return least <= value && value <= most;
@@ -461,17 +485,19 @@ bool takes(const Choice& choice, const Request& request) {
          within(choice.min_rows, problem.rows, choice.max_rows) &&
          problem.tensor_bytes() <= choice.max_tensor_bytes &&
          within(choice.min_architecture, request.gpu.architecture, choice.max_architecture) &&
-         choice.min_memory_gb_s <= request.gpu.memory_gb_s;
+         is_for(choice, request.gpu);
 }
 
-const Chapter* choose(const Request& request, std::span<const Choice> table) {
+Chosen choose(const Request& asked, std::span<const Choice> table) {
+  Request request = asked;
+  if (request.problem.batch_invariant) request.problem = batch_invariant_problem(request.problem);
   for (const Choice& choice : table) {
     const Chapter* chapter = takes(choice, request) ? find_chapter(choice.chapter) : nullptr;
     if (chapter == nullptr) continue;
     if (request.in_place && request.problem.cols > chapter->in_place_cols) continue;
-    if (refusal(*chapter, request.problem, request.gpu).empty()) return chapter;
+    if (refusal(*chapter, request.problem, request.gpu).empty()) return {&choice, chapter};
   }
-  return nullptr;
+  return {};
 }
 
 }  // namespace lnc

@@ -11,6 +11,18 @@
 
 namespace lnc {
 
+/// The GPUs that the table was measured on. An H100 or H200 with fewer multiprocessors or another
+/// memory is another GPU.
+enum class MeasuredGpu { H100, H200, None };
+MeasuredGpu measured_gpu(const Gpu& gpu);
+
+/// Which GPUs a line of the table is for.
+enum class For {
+  Any,       ///< right on every GPU, by how a row fits and not by a time; other GPUs get only these
+  Measured,  ///< tuned on an H100, and held to an H200's measurements
+  H200,      ///< tuned on an H200
+};
+
 /// What the choice depends on.
 struct Request {
   Direction direction;
@@ -37,8 +49,13 @@ struct Choice {
   std::int64_t min_cols = 1, max_cols = std::numeric_limits<std::int64_t>::max();
   std::int64_t min_rows = 0, max_rows = std::numeric_limits<std::int64_t>::max();
   std::int64_t max_tensor_bytes = std::numeric_limits<std::int64_t>::max();  ///< of x
-  int min_architecture = 0, max_architecture = std::numeric_limits<int>::max();
-  int min_memory_gb_s = 0;  ///< Gpu::memory_gb_s
+  For gpus = For::Any;
+  int min_architecture = 0, max_architecture = std::numeric_limits<int>::max();  ///< of For::Any
+
+  /// The GPU whose times `because` tells, as CUDA names it.
+  const char* measured_on() const {
+    return gpus == For::H200 ? "NVIDIA H200" : "NVIDIA H100 80GB HBM3";
+  }
 };
 
 /// The table. Its first line that takes a request, and whose chapter does not refuse it, wins.
@@ -47,7 +64,14 @@ std::span<const Choice> choices();
 /// Whether `choice` takes `request`, whatever its chapter says.
 bool takes(const Choice& choice, const Request& request);
 
-/// The chapter for `request` by `table`; null where it has none.
-const Chapter* choose(const Request& request, std::span<const Choice> table = choices());
+/// A line of the table and its chapter; both null where there is none.
+struct Chosen {
+  const Choice* line = nullptr;
+  const Chapter* chapter = nullptr;
+};
+
+/// The line for `request`. Problem::batch_invariant has it depend on columns, types and GPU alone:
+/// it is that of a large tensor, densely packed, that starts at a 16-byte boundary.
+Chosen choose(const Request& request, std::span<const Choice> table = choices());
 
 }  // namespace lnc

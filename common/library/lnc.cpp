@@ -16,6 +16,7 @@
 #include "common/harness/gpu.h"
 #include "common/harness/registry.h"
 #include "common/library/dispatch.h"
+#include "common/library/staging.h"
 
 namespace {
 
@@ -59,22 +60,36 @@ lnc_status guarded(const Body& body) noexcept {
   }
 }
 
+std::string words(float number) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g", static_cast<double>(number));
+  return text;
+}
+
 Problem problem_of(const lnc_problem& given, bool affine) {
   const auto is_dtype = [](std::int32_t dtype) { return dtype >= LNC_F32 && dtype <= LNC_BF16; };
-  require(given.kind == LNC_LAYER || given.kind == LNC_RMS,
-          "kind is neither LNC_LAYER nor LNC_RMS");
-  require(is_dtype(given.dtype), "dtype is none of LNC_F32, LNC_F16 and LNC_BF16");
-  require(given.parameter_dtype == given.dtype || given.parameter_dtype == LNC_F32,
-          "parameter_dtype is neither dtype nor LNC_F32");
-  require(given.rows >= 0,
-          [&] { return "rows is " + std::to_string(given.rows) + "; it must be 0 or more"; });
-  require(given.cols >= 1,
-          [&] { return "cols is " + std::to_string(given.cols) + "; it must be 1 or more"; });
+  const auto require_field = [](bool holds, const char* field, std::int64_t number,
+                                const char* what) {
+    require(holds,
+            [&] { return field + (" is " + std::to_string(number)) + "; it must be " + what; });
+  };
+  require_field(given.kind == LNC_LAYER || given.kind == LNC_RMS, "kind", given.kind,
+                "LNC_LAYER, 0, or LNC_RMS, 1");
+  require_field(is_dtype(given.dtype), "dtype", given.dtype,
+                "LNC_F32, 0, LNC_F16, 1, or LNC_BF16, 2");
+  require_field(given.parameter_dtype == given.dtype || given.parameter_dtype == LNC_F32,
+                "parameter_dtype", given.parameter_dtype, "dtype or LNC_F32, 0");
+  require_field(given.rows >= 0, "rows", given.rows, "0 or more");
+  require_field(given.cols >= 1, "cols", given.cols, "1 or more");
+  require_field(given.batch_invariant == 0 || given.batch_invariant == 1, "batch_invariant",
+                given.batch_invariant, "0 or 1");
   constexpr auto kMostBytes = std::numeric_limits<std::int64_t>::max();
   require(given.rows <= kMostBytes / 16 / given.cols, [&] {
-    return std::to_string(given.rows) + " x " + std::to_string(given.cols) + " is no tensor's size";
+    return "rows x cols is " + std::to_string(given.rows) + " x " + std::to_string(given.cols) +
+           "; it must be below 2^59 elements";
   });
-  require(given.eps >= 0.0f && std::isfinite(given.eps), "eps must be finite, and 0 or more");
+  require(given.eps >= 0.0f && std::isfinite(given.eps),
+          [&] { return "eps is " + words(given.eps) + "; it must be finite, and 0 or more"; });
   constexpr DType kDTypes[] = {DType::F32, DType::F16, DType::BF16};
   Problem problem;
   problem.kind = given.kind == LNC_LAYER ? Kind::Layer : Kind::Rms;
@@ -84,6 +99,7 @@ Problem problem_of(const lnc_problem& given, bool affine) {
   problem.cols = given.cols;
   problem.eps = given.eps;
   problem.affine = affine;
+  problem.batch_invariant = given.batch_invariant != 0;
   return problem;
 }
 
@@ -138,7 +154,9 @@ void check_rows(const char* name, const lnc_rows* given, Problem& problem) {
 }
 
 void check_dropout(float dropout) {
-  require(dropout >= 0.0f && dropout < 1.0f, "dropout must be a probability, 0 <= dropout < 1");
+  require(dropout >= 0.0f && dropout < 1.0f, [&] {
+    return "dropout is " + words(dropout) + "; it must be a probability, 0 <= dropout < 1";
+  });
 }
 
 /// Adds what a fused pass asks to the problem, and checks its pointers.
@@ -302,18 +320,43 @@ Problem check(const lnc_backward_args& a) {
 
 /// What a call will run. The problem is frozen only if the chapter can leave out what is.
 struct Plan {
-  Problem problem;
+  Problem problem;  ///< as the chapter gets it: behind Staging
   const Chapter* chapter;
+  const Choice* line;            ///< of the dispatch's table; null where the chapter was asked for
   std::int64_t workspace_bytes;  ///< the chapter's own
 };
+
+/// Whether the rows of x and dy are staged where they lie apart.
+bool stages_rows(const Problem& problem, const Chapter& chapter) {
+  constexpr std::int64_t kBoundary = 16;
+  const auto whole = [&](std::int64_t elements) {
+    return elements * problem.element_bytes() % kBoundary == 0;
+  };
+  const bool of_vectors = whole(problem.row_gap) && whole(problem.heads_gap);
+  const std::int64_t row_bytes = problem.cols * problem.element_bytes();
+  const bool like_dense = of_vectors && row_bytes <= chapter.strided_like_dense_bytes;
+  return !chapter.takes_strides || (problem.has_whole_vectors() && !like_dense);
+}
+
+/// A batch-invariant problem as its chapter gets it, with aligned copies in place of tensors that
+/// start elsewhere. Where rows are no whole vectors, the chapter takes them wherever they start.
+Problem staged(Problem problem, const Chapter& chapter) {
+  if (!problem.batch_invariant) return problem;
+  if (problem.has_whole_vectors()) problem.misalign = problem.stagger = 0;
+  if (stages_rows(problem, chapter)) problem.row_gap = problem.heads = problem.heads_gap = 0;
+  return problem;
+}
 
 Plan new_plan(const char* asked, Request request) {
   Problem& problem = request.problem;
   const bool frozen = problem.frozen;
   problem.frozen = false;  // no reason to refuse
   const Chapter* chapter = nullptr;
+  const Choice* line = nullptr;
   if (asked == nullptr) {
-    chapter = choose(request);
+    const Chosen chosen = choose(request);
+    chapter = chosen.chapter;
+    line = chosen.line;
     if (chapter == nullptr)
       throw Failure(LNC_REFUSED, request.in_place ? "no chapter takes this problem in place"
                                                   : "no chapter takes this problem");
@@ -323,8 +366,6 @@ Plan new_plan(const char* asked, Request request) {
     if (chapter == nullptr || chapter->direction() != request.direction)
       throw Failure(LNC_UNKNOWN_CHAPTER, "'" + std::string(asked).substr(0, 40) + "' is no " +
                                              direction + " chapter of this library");
-    const Refusal why = refusal(*chapter, problem, request.gpu);
-    if (!why.empty()) throw Failure(LNC_REFUSED, why.sentence);
     if (request.in_place && problem.cols > chapter->in_place_cols)
       throw Failure(LNC_REFUSED, std::string(asked) + " does not write where it reads in rows of " +
                                      std::to_string(problem.cols) +
@@ -335,13 +376,22 @@ Plan new_plan(const char* asked, Request request) {
                         (chapter->from_y ? " starts from y (memory-efficient), and x is given"
                                          : " starts from x, and y (memory-efficient) is given"));
   }
+  if (problem.strided() && problem.rows > kMaxStridedRows)
+    throw Failure(LNC_REFUSED, "rows is " + std::to_string(problem.rows) +
+                                   "; of rows that lie apart " + "there may be " +
+                                   std::to_string(kMaxStridedRows));
+  problem = staged(problem, *chapter);
+  if (asked != nullptr || problem.batch_invariant) {
+    const Refusal why = refusal(*chapter, problem, request.gpu);
+    if (!why.empty()) throw Failure(LNC_REFUSED, why.sentence);
+  }
   problem.frozen = frozen && chapter->takes_frozen;
   if (frozen && !problem.frozen && problem.fusion.second_affine)
     throw Failure(LNC_REFUSED,
                   std::string(chapter->id) + " writes dweight1 and dbias1: they may not be null");
   const std::int64_t bytes =
       chapter->workspace_bytes == nullptr ? 0 : chapter->workspace_bytes(problem);
-  return {problem, chapter, bytes};
+  return {problem, chapter, line, bytes};
 }
 
 /// All that a plan depends on. No chapter is the dispatch's choice.
@@ -439,26 +489,113 @@ FusedBackward<T, W> fused_of(const lnc_fused_backward* f) {
           .residual_is_float = f->has_residual != 0 && f->float_residual != 0};
 }
 
-/// Where the workspace's parts start: the chapter's own, then gradients that nobody wants but the
-/// chapter writes.
+/// Calls `visit(tensor, shape)` for each tensor of a pass that may start anywhere; an output is a
+/// pointer to what is not const. `rows` goes to null where rows that lay apart no longer do.
+template <typename Visit>
+void for_each_tensor(const Problem& p, lnc_forward_args& a, lnc_fused_forward* f,
+                     const Visit& visit) {
+  const StagedShape matrix{p.rows, p.cols, p.element_bytes()};
+  const StagedShape sum{p.rows, p.cols, p.residual_element_bytes()};
+  const StagedShape vector{1, p.cols, p.parameter_element_bytes()};
+  visit(a.x, matrix, &a.x_rows);
+  visit(a.weight, vector);
+  visit(a.bias, vector);
+  if (f != nullptr) {
+    visit(f->x1, matrix);
+    visit(f->residual, sum);
+    visit(f->weight1, vector);
+    visit(f->bias1, vector);
+    visit(f->sum, sum);
+    visit(f->y1, matrix);
+  }
+  visit(a.y, matrix);
+}
+template <typename Visit>
+void for_each_tensor(const Problem& p, lnc_backward_args& a, lnc_fused_backward* f,
+                     const Visit& visit) {
+  const StagedShape matrix{p.rows, p.cols, p.element_bytes()};
+  const StagedShape sum{p.rows, p.cols, p.residual_element_bytes()};
+  const StagedShape vector{1, p.cols, p.parameter_element_bytes()};
+  visit(a.dy, matrix, &a.dy_rows);
+  visit(a.x, matrix, &a.x_rows);
+  visit(a.y, matrix);
+  visit(a.weight, vector);
+  visit(a.bias, vector);
+  if (f != nullptr) {
+    visit(f->sum, sum);
+    visit(f->dsum, sum);
+    visit(f->dy1, matrix);
+    visit(f->weight1, vector);
+    visit(f->dx1, matrix);
+    visit(f->dresidual, sum);
+  }
+  visit(a.dx, matrix);
+}
+
+template <typename Args>
+using FusedOf = std::conditional_t<std::is_same_v<Args, lnc_forward_args>, lnc_fused_forward,
+                                   lnc_fused_backward>;
+
+/// Puts copies in place of the tensors of a batch-invariant pass whose whole vectors start at no
+/// 16-byte boundary, and of rows that lie apart where the chapter takes no such rows.
+/// @param fused *a.fused, where that is there
+template <typename Args>
+void stage(const Plan& plan, Args& a, FusedOf<Args>* fused, Staging& staging) {
+  const Problem& p = plan.problem;
+  const bool vectors = p.has_whole_vectors();
+  for_each_tensor(
+      p, a, fused, [&]<typename U>(U*& tensor, StagedShape shape, const lnc_rows** rows = nullptr) {
+        if (tensor == nullptr) return;
+        if (rows != nullptr) shape.strides = strides_of(*rows, p);
+        const bool apart = shape.strides.apart && !p.strided();  // the plan has them staged
+        if (!apart && (!vectors || aligned(tensor))) return;
+        if constexpr (std::is_const_v<U>) {
+          tensor = staging.in(tensor, shape);
+          if (rows != nullptr) *rows = nullptr;
+        } else {
+          tensor = staging.out(tensor, shape);
+        }
+      });
+}
+
+/// Where the workspace's parts start: the chapter's own, then gradients that the caller does not
+/// want and the chapter writes, then the copies of a batch-invariant pass.
 struct Layout {
-  static constexpr std::int64_t kAlignment = 256;
-  std::int64_t dweight, dbias, end;
+  std::int64_t dweight, dbias, staging, end;
 
   static std::int64_t aligned(std::int64_t bytes) {
+    constexpr std::int64_t kAlignment = Staging::kAlignment;
     return (bytes + kAlignment - 1) / kAlignment * kAlignment;
   }
-  Layout(const Plan& plan, const lnc_forward_args&)
-      : dweight(plan.workspace_bytes), dbias(dweight), end(dweight) {}
-  Layout(const Plan& plan, const lnc_backward_args& a) : Layout(plan, lnc_forward_args{}) {
-    if (plan.problem.frozen) return;
+  Layout(const Plan& plan, const lnc_forward_args& a)
+      : dweight(plan.workspace_bytes), dbias(dweight), staging(dweight), end(dweight) {
+    add_staging(plan, a);
+  }
+  Layout(const Plan& plan, const lnc_backward_args& a)
+      : dweight(plan.workspace_bytes), dbias(dweight), staging(dweight), end(dweight) {
     const std::int64_t gradient =
         aligned(plan.problem.cols * plan.problem.parameter_element_bytes());
-    const bool wants_scratch_dbias = a.dbias == nullptr && plan.problem.kind == Kind::Layer;
-    if (a.dweight != nullptr && !wants_scratch_dbias) return;
-    dweight = aligned(plan.workspace_bytes);
-    dbias = dweight + (a.dweight == nullptr ? gradient : 0);
-    end = dbias + (wants_scratch_dbias ? gradient : 0);
+    const bool lacks_dweight = a.dweight == nullptr && !plan.problem.frozen;
+    const bool lacks_dbias =
+        a.dbias == nullptr && plan.problem.kind == Kind::Layer && !plan.problem.frozen;
+    if (lacks_dweight || lacks_dbias) {
+      dweight = aligned(plan.workspace_bytes);
+      dbias = dweight + (lacks_dweight ? gradient : 0);
+      staging = end = dbias + (lacks_dbias ? gradient : 0);
+    }
+    add_staging(plan, a);
+  }
+
+ private:
+  template <typename Args>
+  void add_staging(const Plan& plan, Args a) {
+    if (!plan.problem.batch_invariant) return;
+    Staging measured;
+    auto fused = a.fused != nullptr ? *a.fused : FusedOf<Args>{};
+    stage(plan, a, a.fused != nullptr ? &fused : nullptr, measured);
+    if (measured.bytes() == 0) return;
+    staging = aligned(end);
+    end = staging + measured.bytes();
   }
 };
 
@@ -482,7 +619,12 @@ lnc_status write_plan(const Args* args, lnc_plan* to) {
     require(args != nullptr && to != nullptr, "args or plan is null");
     const Plan plan = plan_for(*args);
     const char* const id = plan.chapter->id.data();  // a literal: ends with a 0
-    *to = {id, static_cast<size_t>(Layout(plan, *args).end)};
+    const bool asked = plan.line == nullptr;
+    *to = {.chapter = id,
+           .workspace_bytes = static_cast<size_t>(Layout(plan, *args).end),
+           .because = asked ? "" : plan.line->because.data(),
+           .measured_on = asked ? "" : plan.line->measured_on(),
+           .measured_here = measured_gpu(current_gpu()) != MeasuredGpu::None};
   });
 }
 
@@ -496,74 +638,102 @@ lnc_status lnc_backward_plan(const lnc_backward_args* args, lnc_plan* plan) {
   return write_plan(args, plan);
 }
 
-lnc_status lnc_forward(const lnc_forward_args* args) {
-  return guarded([&] {
-    require(args != nullptr, "args is null");
-    const lnc_forward_args& a = *args;
-    const Plan plan = plan_for(a);
-    check_workspace(plan, Layout(plan, a).end, a.workspace, a.workspace_bytes);
-    with_types(plan.problem, [&]<typename T, typename W>() {
-      std::get<ForwardLaunchers>(plan.chapter->run)
-          .get<T, W>()({.x = static_cast<const T*>(a.x),
-                        .weight = static_cast<const W*>(a.weight),
-                        .bias = static_cast<const W*>(a.bias),
-                        .y = static_cast<T*>(a.y),
-                        .mean = plan.problem.kind == Kind::Layer ? a.mean : nullptr,
-                        .rstd = a.rstd,
-                        .rows = plan.problem.rows,
-                        .cols = plan.problem.cols,
-                        .eps = plan.problem.eps,
-                        .group = 0,
-                        .kind = plan.problem.kind,
-                        .workspace = a.workspace,
-                        .stream = static_cast<cudaStream_t>(a.stream),
-                        .fused = fused_of<T, W>(a.fused),
-                        .x_rows = strides_of(a.x_rows, plan.problem)});
-    });
+namespace {
+
+/// Launches a forward pass.
+void run(const Plan& plan, const lnc_forward_args& a, const Layout&) {
+  with_types(plan.problem, [&]<typename T, typename W>() {
+    std::get<ForwardLaunchers>(plan.chapter->run)
+        .get<T, W>()({.x = static_cast<const T*>(a.x),
+                      .weight = static_cast<const W*>(a.weight),
+                      .bias = static_cast<const W*>(a.bias),
+                      .y = static_cast<T*>(a.y),
+                      .mean = plan.problem.kind == Kind::Layer ? a.mean : nullptr,
+                      .rstd = a.rstd,
+                      .rows = plan.problem.rows,
+                      .cols = plan.problem.cols,
+                      .eps = plan.problem.eps,
+                      .group = 0,
+                      .kind = plan.problem.kind,
+                      .workspace = a.workspace,
+                      .stream = static_cast<cudaStream_t>(a.stream),
+                      .fused = fused_of<T, W>(a.fused),
+                      .x_rows = strides_of(a.x_rows, plan.problem),
+                      .batch_invariant = plan.problem.batch_invariant});
   });
 }
 
-lnc_status lnc_backward(const lnc_backward_args* args) {
-  return guarded([&] {
-    require(args != nullptr, "args is null");
-    const lnc_backward_args& a = *args;
-    const Plan plan = plan_for(a);
-    const Layout layout(plan, a);
-    check_workspace(plan, layout.end, a.workspace, a.workspace_bytes);
-    const bool layer = plan.problem.kind == Kind::Layer;
-    auto* const scratch = static_cast<std::byte*>(a.workspace);
-    const auto gradient = [&](void* wanted, std::int64_t place) -> void* {
-      if (wanted != nullptr || plan.problem.frozen) return wanted;
-      return scratch + place;
-    };
-    void* const dweight = gradient(a.dweight, layout.dweight);
-    void* const dbias = layer ? gradient(a.dbias, layout.dbias) : nullptr;
-    with_types(plan.problem, [&]<typename T, typename W>() {
-      std::get<BackwardLaunchers>(plan.chapter->run)
-          .get<T, W>()({.dy = static_cast<const T*>(a.dy),
-                        .x = static_cast<const T*>(a.x),
-                        .y = static_cast<const T*>(a.y),
-                        .weight = static_cast<const W*>(a.weight),
-                        .mean = layer && !plan.chapter->from_y ? a.mean : nullptr,
-                        .rstd = a.rstd,
-                        .bias = static_cast<const W*>(a.bias),
-                        .dx = static_cast<T*>(a.dx),
-                        .dweight = static_cast<W*>(dweight),
-                        .dbias = static_cast<W*>(dbias),
-                        .y_again = nullptr,
-                        .rows = plan.problem.rows,
-                        .cols = plan.problem.cols,
-                        .eps = plan.problem.eps,
-                        .group = 0,
-                        .kind = plan.problem.kind,
-                        .workspace = a.workspace,
-                        .stream = static_cast<cudaStream_t>(a.stream),
-                        .fused = fused_of<T, W>(a.fused),
-                        .x_rows = strides_of(a.x_rows, plan.problem),
-                        .dy_rows = strides_of(a.dy_rows, plan.problem)});
-    });
+/// Likewise a backward pass.
+void run(const Plan& plan, const lnc_backward_args& a, const Layout& layout) {
+  const bool layer = plan.problem.kind == Kind::Layer;
+  auto* const scratch = static_cast<std::byte*>(a.workspace);
+  const auto gradient = [&](void* wanted, std::int64_t place) -> void* {
+    if (wanted != nullptr || plan.problem.frozen) return wanted;
+    return scratch + place;
+  };
+  void* const dweight = gradient(a.dweight, layout.dweight);
+  void* const dbias = layer ? gradient(a.dbias, layout.dbias) : nullptr;
+  with_types(plan.problem, [&]<typename T, typename W>() {
+    std::get<BackwardLaunchers>(plan.chapter->run)
+        .get<T, W>()({.dy = static_cast<const T*>(a.dy),
+                      .x = static_cast<const T*>(a.x),
+                      .y = static_cast<const T*>(a.y),
+                      .weight = static_cast<const W*>(a.weight),
+                      .mean = layer && !plan.chapter->from_y ? a.mean : nullptr,
+                      .rstd = a.rstd,
+                      .bias = static_cast<const W*>(a.bias),
+                      .dx = static_cast<T*>(a.dx),
+                      .dweight = static_cast<W*>(dweight),
+                      .dbias = static_cast<W*>(dbias),
+                      .y_again = nullptr,
+                      .rows = plan.problem.rows,
+                      .cols = plan.problem.cols,
+                      .eps = plan.problem.eps,
+                      .group = 0,
+                      .kind = plan.problem.kind,
+                      .workspace = a.workspace,
+                      .stream = static_cast<cudaStream_t>(a.stream),
+                      .fused = fused_of<T, W>(a.fused),
+                      .x_rows = strides_of(a.x_rows, plan.problem),
+                      .dy_rows = strides_of(a.dy_rows, plan.problem)});
   });
 }
+
+/// Runs a batch-invariant pass, on copies of the tensors that need them.
+template <typename Args>
+void run_staged(const Plan& plan, Args a, const Layout& layout) {
+  auto* const memory = static_cast<std::byte*>(a.workspace) + layout.staging;
+  Staging staging(layout.staging < layout.end ? memory : nullptr,
+                  static_cast<cudaStream_t>(a.stream));
+  auto fused = a.fused != nullptr ? *a.fused : FusedOf<Args>{};
+  if (layout.staging < layout.end) {
+    stage(plan, a, a.fused != nullptr ? &fused : nullptr, staging);
+    if (a.fused != nullptr) a.fused = &fused;
+  }
+  run(plan, a, layout);
+  staging.copy_back();
+}
+
+template <typename Args>
+lnc_status run(const Args* args) {
+  return guarded([&] {
+    require(args != nullptr, "args is null");
+    const Plan plan = plan_for(*args);
+    const Layout layout(plan, *args);
+    check_workspace(plan, layout.end, args->workspace, args->workspace_bytes);
+    if (plan.problem.batch_invariant) {
+      run_staged(plan, *args, layout);
+    } else {
+      run(plan, *args, layout);
+    }
+  });
+}
+
+}  // namespace
+
+lnc_status lnc_forward(const lnc_forward_args* args) { return run(args); }
+
+lnc_status lnc_backward(const lnc_backward_args* args) { return run(args); }
 
 size_t lnc_list(lnc_chapter* list, size_t capacity) {
   if (list == nullptr) capacity = 0;

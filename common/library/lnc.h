@@ -16,7 +16,16 @@
  *
  * The choice of a chapter and its checks are remembered: a call like one before it makes neither.
  *
- * All arithmetic is in float.
+ * All arithmetic is in float. The same call gives the same bits in every run, but for chapters that
+ * lnc_list says are not deterministic, which run only where they are asked for by name.
+ *
+ * Batch invariance. Which chapter runs, and how it shares out a row, may depend on how many rows
+ * there are and on where tensors start, and so may the last bits of a row. With
+ * lnc_problem.batch_invariant they do not: a row's y, mean, rstd and dx then depend on the contents
+ * of that row, on cols, on the types, on the chapter if one is asked for, and on the GPU.
+ * Tensors whose rows are whole 16-byte vectors but start elsewhere are copied into the workspace.
+ * dweight and dbias are sums over all rows. The order in which these are added depends on rows,
+ * cols, the types and the GPU's multiprocessors; with batch_invariant, on nothing else.
  */
 #ifndef LNC_H
 #define LNC_H
@@ -29,7 +38,7 @@ extern "C" {
 #endif
 
 /* Changes whenever a struct or a function below does. */
-#define LNC_ABI 3
+#define LNC_ABI 4
 
 typedef enum lnc_status {
   LNC_OK = 0,
@@ -50,6 +59,7 @@ typedef struct lnc_problem {
   float eps;               /* >= 0 */
   int64_t rows;            /* >= 0; without rows, dweight and dbias are 0 */
   int64_t cols;            /* >= 1; normalised over */
+  int32_t batch_invariant; /* 1: a row's bits depend on that row alone, see above; else 0 */
 } lnc_problem;
 
 /* Where the rows of x or dy start that are a part of a wider tensor: row r at element
@@ -142,17 +152,22 @@ typedef struct lnc_backward_args {
 } lnc_backward_args;
 
 typedef struct lnc_plan {
-  const char* chapter;    /* the one that would run */
-  size_t workspace_bytes; /* that it needs; may be 0 */
+  const char* chapter;     /* the one that would run */
+  size_t workspace_bytes;  /* that it needs; may be 0 */
+  const char* because;     /* the measurement or reason behind the dispatch's rule; empty where the
+                              chapter was asked for */
+  const char* measured_on; /* the GPU of that measurement, as CUDA names it; likewise */
+  int32_t measured_here;   /* 1: this GPU is one that the dispatch was tuned on, an H100 or H200. 0:
+                              it is another, and gets only rules that are right on every GPU */
 } lnc_plan;
 
 /* Puts a pass on args->stream. */
 lnc_status lnc_forward(const lnc_forward_args* args);
 lnc_status lnc_backward(const lnc_backward_args* args);
 
-/* Says which chapter would run with these arguments and what workspace it needs, and launches
- * nothing. The choice depends on which pointers are null and on their alignment; `workspace` and
- * `workspace_bytes` are not looked at. */
+/* Says which chapter would run with these arguments, by which rule, and what workspace it needs,
+ * and launches nothing. It depends on which pointers are null and on their alignment; `workspace`
+ * and `workspace_bytes` are not looked at. The strings live as long as the library. */
 lnc_status lnc_forward_plan(const lnc_forward_args* args, lnc_plan* plan);
 lnc_status lnc_backward_plan(const lnc_backward_args* args, lnc_plan* plan);
 
@@ -176,7 +191,7 @@ const char* lnc_last_error(void);
 /* "cuda" or "cpu". */
 const char* lnc_backend(void);
 
-/* The project's version, "0.1.0". */
+/* The project's version, "1.0.0". */
 const char* lnc_version(void);
 
 /* LNC_ABI as the library was built. */

@@ -67,7 +67,7 @@ Json of(const Choice& choice) {
   add("max_tensor_bytes", choice.max_tensor_bytes, kMost);
   add("min_architecture", choice.min_architecture, 0);
   add("max_architecture", choice.max_architecture, std::numeric_limits<int>::max());
-  add("min_memory_gb_s", choice.min_memory_gb_s, 0);
+  if (choice.gpus != For::Any) line["gpus"] = choice.gpus == For::H200 ? "h200" : "measured";
   return line;
 }
 

@@ -199,6 +199,13 @@ TEST_CASE("a gradient from y divides by weights clamped away from zero, and only
   CHECK(out.dx == Values{-5.25, 5.25});
   CHECK(out.dweight == Values{2, -4});
   CHECK(out.dbias == Values{1, 2});
+
+  // eps = 0, w = [0 1], b = [1 1], y = [1 3]: xhat = [0 2]
+  // wdy = [0 2]  c2 = 1, c1 = (1·0 + 2·2)/2 = 2  dx = 2 [0 - 1 - 0, 2 - 1 - 4] = [-2 -6]
+  const auto without_clamp = backward_from_y(Norm::Layer, 1, 2, Values{1, 2}, Values{1, 3},
+                                             Values{0, 1}, Values{1, 1}, Values{2}, 0);
+  CHECK(without_clamp.dx == Values{-2, -6});
+  CHECK(without_clamp.dweight == Values{0, 4});
 }
 
 TEST_CASE("one column leaves layer with its bias and no gradient for x") {
@@ -625,6 +632,6 @@ TEST_CASE("backward_from_y names the argument that it cannot take, what it got a
           2, 3, six, six, three, six, two, 1);
   refuses("rstd has 3 values, but it must have rows = 2.",  //
           2, 3, six, six, none, none, three, 1);
-  refuses("eps is 0, but it must be a finite number above 0.",  //
-          2, 3, six, six, none, none, two, 0);
+  refuses("eps is -1, but it must be a finite number, 0 or more.",  //
+          2, 3, six, six, none, none, two, -1);
 }

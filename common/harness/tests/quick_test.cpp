@@ -305,6 +305,58 @@ TEST_CASE("a chapter that takes rows apart is right wherever they lie; the other
   }
 }
 
+namespace {
+
+/// The first `rows` rows of an output of `all` rows.
+std::vector<std::byte> first_rows(const std::vector<std::byte>& bytes, std::int64_t rows,
+                                  std::int64_t all) {
+  const auto count = static_cast<std::ptrdiff_t>(bytes.size()) * rows / all;
+  return {bytes.begin(), bytes.begin() + count};
+}
+
+Outputs outputs_of(const Chapter& chapter, const Problem& problem) {
+  const Tensors tensors(problem, chapter);
+  const Run run(chapter, tensors);
+  run.launch();
+  return tensors.outputs();
+}
+
+}  // namespace
+
+TEST_CASE("where that is asked for a row's bits depend on the row alone, or a chapter refuses") {
+  for (const Chapter& chapter : chapters()) {
+    if (chapter.direction() == Direction::Copy) continue;
+    for (const DType dtype : {DType::F32, DType::BF16})
+      for (const std::int64_t cols : {64, 65, 1000, 1001, 2304, 4097})
+        for (const Kind kind : {Kind::Layer, Kind::Rms}) {
+          Problem problem;
+          problem.kind = kind;
+          problem.dtype = dtype;
+          problem.rows = 7;
+          problem.cols = cols;
+          if (!refusal(chapter, problem).empty()) continue;
+          problem.batch_invariant = true;
+          INFO(chapter.id << ": " << describe(problem));
+          const bool vectors = problem.has_whole_vectors();
+          CHECK(refusal(chapter, problem).empty() == (vectors || !chapter.shares_by_address));
+          if (!refusal(chapter, problem).empty()) {
+            CHECK(refusal(chapter, problem).option == "batch_invariant");
+            continue;
+          }
+          const Outputs whole = outputs_of(chapter, problem);
+          Problem part = problem;
+          part.rows = 3;
+          if (!vectors) part.misalign = part.stagger = 1;  // of vectors the library aligns a copy
+          const Outputs few = outputs_of(chapter, part);
+          for (const char* name : {"y", "mean", "rstd", "dx"}) {
+            CAPTURE(name);
+            for (const auto& [key, bytes] : few)
+              if (key == name) CHECK(bytes == first_rows(output(whole, name), 3, 7));
+          }
+        }
+  }
+}
+
 TEST_CASE("nothing is written around an output, wherever it starts") {
   constexpr std::size_t kGuard = 64;  // bytes before an output, and behind it
   for (const Chapter& chapter : chapters()) {

@@ -34,7 +34,8 @@ def test_the_example_of_the_readme_is_c_and_runs(compiler, library, tmp_path):
 
 def test_pythons_structs_are_those_of_lnc_h(compiler, tmp_path):
     structs = {"lnc_problem": interface.Problem, "lnc_rows": interface.Rows, "lnc_forward_args": interface.ForwardArgs,
-               "lnc_backward_args": interface.BackwardArgs, "lnc_plan": interface.Plan, "lnc_chapter": interface._Chapter}
+               "lnc_backward_args": interface.BackwardArgs, "lnc_plan": interface.Plan, "lnc_fused_forward": interface.FusedForward,
+               "lnc_fused_backward": interface.FusedBackward, "lnc_chapter": interface._Chapter}
     lines = [f'printf("{name} %zu\\n", sizeof({name}));' for name in structs] + [
         f'printf("{name}.{field} %zu\\n", offsetof({name}, {field}));'
         for name, struct in structs.items() for field, _ in struct._fields_]

@@ -2,6 +2,8 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <iterator>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -12,10 +14,20 @@ using namespace lnc;
 
 namespace {
 
+/// GPUs that the table was not measured on.
+constexpr Gpu kT4{40, 1024, 4 << 20, 75, 320};
+constexpr Gpu kA100{108, 2048, 40 << 20, 80, 2039};
+constexpr Gpu kRtx4090{128, 1536, 72 << 20, 89, 1008};
+constexpr Gpu kH100Pcie{114, 2048, 50 << 20, 90, 2039};
+constexpr Gpu kH20{78, 2048, 60 << 20, 90, 4000};
+constexpr Gpu kB200{148, 2048, 126 << 20, 100, 8000};
+constexpr Gpu kRtx5090{170, 1536, 96 << 20, 120, 1792};
+constexpr Gpu kOthers[] = {kT4, kA100, kRtx4090, kH100Pcie, kH20, kB200, kRtx5090};
+
 /// Calls `body(request)` for every combination of what the dispatch looks at, with these sizes.
 template <typename Body>
 void for_each_request(const std::vector<std::int64_t>& rows, const std::vector<std::int64_t>& cols,
-                      const std::vector<int>& architectures, const Body& body) {
+                      const std::vector<Gpu>& gpus, const Body& body) {
   for (const auto& [direction, from_y] :
        {std::pair{Direction::Forward, false}, std::pair{Direction::Backward, false},
         std::pair{Direction::Backward, true}})
@@ -23,36 +35,33 @@ void for_each_request(const std::vector<std::int64_t>& rows, const std::vector<s
       for (const Kind kind : {Kind::Layer, Kind::Rms})
         for (const bool mixed : {false, true})
           for (const bool aligned : {false, true})
-            for (const int architecture : architectures)
-              for (const int memory_gb_s : {kH100.memory_gb_s, kH200.memory_gb_s})
-                for (const std::int64_t m : rows)
-                  for (const std::int64_t n : cols) {
-                    Request request{.direction = direction, .from_y = from_y};
-                    request.gpu.memory_gb_s = memory_gb_s;
-                    request.problem.kind = kind;
-                    request.problem.dtype = dtype;
-                    request.problem.mixed = mixed && dtype != DType::F32;
-                    request.problem.rows = m;
-                    request.problem.cols = n;
-                    request.problem.misalign = aligned ? 0 : 1;
-                    request.gpu.architecture = architecture;
-                    body(request);
-                    if (from_y) continue;
-                    request.problem.fusion = {.residual = Residual::Same, .prenorm = true};
-                    body(request);
-                    request.problem.fusion.rowscale = true;
-                    body(request);
-                  }
+            for (const Gpu& gpu : gpus)
+              for (const std::int64_t m : rows)
+                for (const std::int64_t n : cols) {
+                  Request request{.direction = direction, .from_y = from_y, .gpu = gpu};
+                  request.problem.kind = kind;
+                  request.problem.dtype = dtype;
+                  request.problem.mixed = mixed && dtype != DType::F32;
+                  request.problem.rows = m;
+                  request.problem.cols = n;
+                  request.problem.misalign = aligned ? 0 : 1;
+                  body(request);
+                  if (from_y) continue;
+                  request.problem.fusion = {.residual = Residual::Same, .prenorm = true};
+                  body(request);
+                  request.problem.fusion.rowscale = true;
+                  body(request);
+                }
 }
 
 }  // namespace
 
 TEST_CASE("the dispatch has a chapter for every problem on every GPU, with or without parameters") {
   for_each_request({0, 1, 65536, 1 << 24}, {1, 33, 1024, 50257, 50264, 1 << 22},
-                   {75, 80, 86, 89, 90, 120}, [](Request request) {
+                   {kT4, kA100, kRtx4090, kH100, kH200, kRtx5090}, [](Request request) {
                      for (const bool affine : {true, false}) {
                        request.problem.affine = affine;
-                       const Chapter* chapter = choose(request);
+                       const Chapter* chapter = choose(request).chapter;
                        CAPTURE(request.problem.rows);
                        CAPTURE(request.problem.cols);
                        REQUIRE(chapter != nullptr);
@@ -63,7 +72,7 @@ TEST_CASE("the dispatch has a chapter for every problem on every GPU, with or wi
                        if (request.from_y || request.problem.fusion != Fusion{}) continue;
                        Request apart = request;
                        apart.problem.row_gap = request.problem.aligned() ? 8 : 1;
-                       const Chapter* of_rows_apart = choose(apart);
+                       const Chapter* of_rows_apart = choose(apart).chapter;
                        REQUIRE(of_rows_apart != nullptr);
                        CHECK(of_rows_apart->takes_strides);
                      }
@@ -100,8 +109,9 @@ TEST_CASE("each line of the dispatch's table names a chapter, says why, and is n
     std::vector<Choice> others(choices().begin(), choices().end());
     others.erase(others.begin() + static_cast<std::ptrdiff_t>(i));
     bool matters = false;
-    for_each_request(rows, cols, {80, 90, 100}, [&](const Request& request) {
-      matters = matters || (takes(line, request) && choose(request) != choose(request, others));
+    for_each_request(rows, cols, {kA100, kH100, kH200, kB200}, [&](const Request& request) {
+      matters = matters || (takes(line, request) &&
+                            choose(request).chapter != choose(request, others).chapter);
     });
     CHECK(matters);
   }
@@ -122,7 +132,7 @@ TEST_CASE("the first line that takes a request wins, unless its chapter refuses"
   };
   Request request{.direction = Direction::Forward};
   const auto chosen = [&] {
-    const Chapter* chapter = choose(request, table);
+    const Chapter* chapter = choose(request, table).chapter;
     return chapter == nullptr ? std::string_view("none") : chapter->id;
   };
   request.problem.cols = 100;
@@ -179,4 +189,71 @@ TEST_CASE("a line for tensors that start alike takes rows of any width, and no t
   CHECK(takes(line, request));
   request.problem.stagger = 1;
   CHECK_FALSE(takes(line, request));
+}
+
+TEST_CASE("only an H100 and an H200 are GPUs that the table was measured on") {
+  CHECK(measured_gpu(kH100) == MeasuredGpu::H100);
+  CHECK(measured_gpu(kH200) == MeasuredGpu::H200);
+  for (const Gpu& gpu : kOthers) {
+    CAPTURE(gpu.architecture);
+    CAPTURE(gpu.memory_gb_s);
+    CHECK(measured_gpu(gpu) == MeasuredGpu::None);
+  }
+  Gpu clocked = kH100;
+  clocked.memory_gb_s += 100;  // as CUDA may round a clock
+  CHECK(measured_gpu(clocked) == MeasuredGpu::H100);
+  clocked.memory_gb_s += 200;
+  CHECK(measured_gpu(clocked) == MeasuredGpu::None);
+}
+
+TEST_CASE("another GPU gets no line that was tuned on one, and an H100 none of an H200") {
+  const std::vector<Gpu> others(std::begin(kOthers), std::end(kOthers));
+  const std::vector<std::int64_t> rows = {1, 128, 4096, 1 << 20};
+  const std::vector<std::int64_t> cols = {65,   127,  256,   2304,  4608,
+                                          7168, 8192, 12288, 16384, 131072};
+  for_each_request(rows, cols, others, [](const Request& request) {
+    const Chosen chosen = choose(request);
+    REQUIRE(chosen.chapter != nullptr);
+    CHECK(chosen.line->gpus == For::Any);
+  });
+  bool tuned = false;
+  for_each_request(rows, cols, {kH100}, [&](const Request& request) {
+    const For gpus = choose(request).line->gpus;
+    CHECK(gpus != For::H200);
+    tuned = tuned || gpus == For::Measured;
+  });
+  CHECK(tuned);
+  const Choice of_h200{
+      .chapter = "fwd06", .because = "", .direction = Direction::Forward, .gpus = For::H200};
+  const Choice measured{
+      .chapter = "fwd06", .because = "", .direction = Direction::Forward, .gpus = For::Measured};
+  for (const Gpu& gpu : kOthers) {
+    CHECK_FALSE(takes(of_h200, {.direction = Direction::Forward, .gpu = gpu}));
+    CHECK_FALSE(takes(measured, {.direction = Direction::Forward, .gpu = gpu}));
+  }
+  CHECK(takes(of_h200, {.direction = Direction::Forward, .gpu = kH200}));
+  CHECK(takes(measured, {.direction = Direction::Forward, .gpu = kH200}));
+  CHECK(std::string(of_h200.measured_on()) == "NVIDIA H200");
+  CHECK(std::string(measured.measured_on()) == "NVIDIA H100 80GB HBM3");
+}
+
+TEST_CASE("a batch-invariant choice knows columns, types and GPU alone, and keeps its promise") {
+  const std::vector<std::int64_t> rows = {0, 1, 300, 70000, 1 << 22};
+  for_each_request(
+      rows, {1, 65, 127, 192, 256, 1000, 1001, 2304, 4097, 8192, 12289, 16384, 50257, 262144},
+      {kA100, kH100, kH200, kB200, kRtx5090}, [](Request request) {
+        request.problem.batch_invariant = true;
+        const Chosen chosen = choose(request);
+        REQUIRE(chosen.chapter != nullptr);
+        Request other = request;
+        other.problem.rows = 7;
+        other.problem.misalign = request.problem.misalign == 0 ? 1 : 0;
+        other.problem.stagger = 1;
+        CHECK(choose(other).line == chosen.line);
+        if (request.problem.fusion == Fusion{} && !request.from_y) {
+          other.problem.row_gap = 1;
+          CHECK(choose(other).line == chosen.line);
+        }
+        CHECK((request.problem.has_whole_vectors() || !chosen.chapter->shares_by_address));
+      });
 }

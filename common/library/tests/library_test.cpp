@@ -82,7 +82,7 @@ struct Case {
 
   Case(lnc_kind kind, std::int64_t rows, std::int64_t cols, bool has_weight = true,
        bool has_bias = true, unsigned seed = 1)
-      : problem{kind, kDType<T>, kDType<W>, 1e-5f, rows, cols},
+      : problem{kind, kDType<T>, kDType<W>, 1e-5f, rows, cols, 0},
         x(random_values<T>(rows * cols, 0.5, seed)),
         dy(random_values<T>(rows * cols, 0.0, seed + 1)),
         y(rows * cols, nan_of<T>()),
@@ -401,6 +401,135 @@ TEST_CASE("rows that lie one behind another have the same plan whoever says so")
   }
 }
 
+namespace {
+
+/// The same values, `elements` past a 16-byte boundary, with `gap` elements between rows of `cols`.
+template <typename T>
+struct Placed {
+  std::vector<std::max_align_t> memory;
+  T* at;
+
+  Placed(const std::vector<T>& values, std::int64_t elements, std::int64_t cols, std::int64_t gap)
+      : memory((values.size() / cols * (cols + gap) + 64) * sizeof(T) / sizeof(std::max_align_t) +
+               2) {
+    at = reinterpret_cast<T*>(memory.data()) + elements;
+    for (std::size_t i = 0; i < values.size(); ++i)
+      at[i / cols * (cols + gap) + i % cols] = values[i];
+  }
+};
+
+/// Compares batch-invariant passes over tensors that start elsewhere, and over fewer rows, with
+/// those over all of them, aligned.
+template <typename T, typename W>
+void check_batch_invariance(lnc_kind kind, std::int64_t cols, std::int64_t gap) {
+  constexpr std::int64_t kRows = 9, kFew = 2, kFirst = 4;
+  CAPTURE(kind);
+  CAPTURE(cols);
+  CAPTURE(gap);
+  Case<T, W> all(kind, kRows, cols);
+  all.problem.batch_invariant = 1;
+  REQUIRE(all.run(all.forward_args()) == LNC_OK);
+  all.check_forward();
+  REQUIRE(all.run(all.backward_args()) == LNC_OK);
+  all.check_backward();
+
+  const auto of_rows = [&](const std::vector<T>& values) {
+    return std::vector<T>(values.begin() + kFirst * cols, values.begin() + (kFirst + kFew) * cols);
+  };
+  const auto statistics_of = [&](const std::vector<float>& values) {
+    return std::vector<float>(values.begin() + kFirst, values.begin() + kFirst + kFew);
+  };
+  Case<T, W> few(kind, kFew, cols);
+  few.problem.batch_invariant = 1;
+  const Placed<T> x(of_rows(all.x), 1, cols, gap), dy(of_rows(all.dy), 2, cols, gap);
+  Placed<T> y(few.y, 3, cols, 0), dx(few.dx, 1, cols, 0);
+  const Placed<W> weight(all.weight, 1, cols, 0);
+  const Placed<W> bias(all.bias.empty() ? all.weight : all.bias, 1, cols, 0);
+  const lnc_rows rows{cols + gap, 0, 0};
+  auto forward = few.forward_args();
+  forward.x = x.at;
+  forward.x_rows = gap > 0 ? &rows : nullptr;
+  forward.y = y.at;
+  forward.weight = weight.at;
+  if (kind == LNC_LAYER) forward.bias = bias.at;
+  CHECK(few.run(forward) == LNC_OK);
+  auto backward = few.backward_args();
+  backward.x = x.at;
+  backward.dy = dy.at;
+  backward.x_rows = backward.dy_rows = forward.x_rows;
+  backward.weight = weight.at;
+  backward.dx = dx.at;
+  CHECK(few.run(backward) == LNC_OK);
+  CHECK(same_bits(std::vector<T>(y.at, y.at + kFew * cols), of_rows(all.y)));
+  CHECK(same_bits(std::vector<T>(dx.at, dx.at + kFew * cols), of_rows(all.dx)));
+  CHECK(same_bits(few.rstd, statistics_of(all.rstd)));
+  if (kind == LNC_LAYER) CHECK(same_bits(few.mean, statistics_of(all.mean)));
+}
+
+}  // namespace
+
+TEST_CASE("a batch-invariant row has the same bits wherever it starts and however many there are") {
+  for (const lnc_kind kind : {LNC_LAYER, LNC_RMS})
+    for (const std::int64_t cols : {3, 64, 65, 384, 1000, 1001, 4096})
+      for (const std::int64_t gap : {0, 1, 8}) {
+        check_batch_invariance<float, float>(kind, cols, gap);
+        check_batch_invariance<__nv_bfloat16, float>(kind, cols, gap);
+        check_batch_invariance<__half, __half>(kind, cols, gap);
+      }
+}
+
+TEST_CASE("a batch-invariant pass asks for room for copies where it makes some, and only there") {
+  Case<float> c(LNC_LAYER, 50, 256);
+  const auto workspace_of = [&](int batch_invariant, int past) {
+    auto args = c.forward_args();
+    args.problem.batch_invariant = batch_invariant;
+    args.problem.rows = 49;
+    args.x = c.x.data() + past;
+    lnc_plan plan;
+    REQUIRE(lnc_forward_plan(&args, &plan) == LNC_OK);
+    return plan.workspace_bytes;
+  };
+  for (const auto* tensor : {&c.x, &c.y, &c.weight, &c.bias})
+    REQUIRE(reinterpret_cast<std::uintptr_t>(tensor->data()) % 16 == 0);
+  CHECK(workspace_of(0, 0) == 0);
+  CHECK(workspace_of(0, 1) == 0);
+  CHECK(workspace_of(1, 0) == 0);
+  CHECK(workspace_of(1, 1) == 49 * 256 * sizeof(float));
+}
+
+TEST_CASE(
+    "a chapter that shares out rows by where they start refuses batch invariance of such rows") {
+  Case<float> c(LNC_LAYER, 6, 1001);
+  c.problem.batch_invariant = 1;
+  CHECK(failed_with(LNC_REFUSED, c.run(c.forward_args("fwd16")),
+                    "fwd16 shares out a row of 1001 f32 by where it starts"));
+  CHECK(c.run(c.forward_args("fwd06")) == LNC_OK);
+  c.check_forward();
+}
+
+TEST_CASE("a plan says by which rule it was made, and where that was measured") {
+  Case<float> c(LNC_LAYER, 256, 8192);
+  const auto plan_of = [&](const char* chapter) {
+    const auto args = c.forward_args(chapter);
+    lnc_plan plan;
+    REQUIRE(lnc_forward_plan(&args, &plan) == LNC_OK);
+    return plan;
+  };
+  const lnc_plan chosen = plan_of(nullptr);
+  CHECK(std::string(chosen.chapter) == "fwd13");
+  CHECK(std::string(chosen.because).find("256 x 8192") != std::string::npos);
+  CHECK(std::string(chosen.measured_on) == "NVIDIA H100 80GB HBM3");
+  CHECK(chosen.measured_here == 1);
+  const lnc_plan asked = plan_of("fwd06");
+  CHECK(std::string(asked.because).empty());
+  CHECK(std::string(asked.measured_on).empty());
+  REQUIRE(setenv("LNC_GPU", "b200", 1) == 0);
+  const lnc_plan elsewhere = plan_of(nullptr);
+  unsetenv("LNC_GPU");
+  CHECK(std::string(elsewhere.chapter) == "fwd06");  // not what was tuned on an H100
+  CHECK(elsewhere.measured_here == 0);
+}
+
 TEST_CASE("the plan names the chapter that runs, which gives the same bits when asked for") {
   Case<float> chosen(LNC_LAYER, 65, 1000), named(LNC_LAYER, 65, 1000);
   for (const bool from_y : {false, true}) {
@@ -471,6 +600,21 @@ TEST_CASE("frozen parameters need no workspace for their gradients, whoever runs
   CHECK(plan.workspace_bytes >= 8 * sizeof(float));
 }
 
+TEST_CASE("a gradient from y where eps and a weight are 0 has no NaN, and is the reference's") {
+  for (const lnc_kind kind : {LNC_LAYER, LNC_RMS})
+    for (const float tiny : {0.0f, -0.0f, 1e-40f}) {
+      CAPTURE(tiny);
+      Case<float> c(kind, 20, 33);
+      c.problem.eps = 0.0f;
+      c.weight[5] = tiny;
+      REQUIRE(c.run(c.forward_args()) == LNC_OK);
+      REQUIRE(c.run(c.backward_args(nullptr, true)) == LNC_OK);
+      c.weight[5] = 0.0f;  // y says nothing of an xhat that was multiplied by so little
+      c.check_backward(true);
+      CHECK(c.dweight[5] == 0.0f);
+    }
+}
+
 TEST_CASE("without rows the gradients of the parameters are 0, and tensors may be null") {
   for (const lnc_kind kind : {LNC_LAYER, LNC_RMS}) {
     Case<float> c(kind, 0, 70);
@@ -528,16 +672,21 @@ TEST_CASE("each argument that cannot be is refused by its name") {
     change(args);
     CHECK(failed_with(LNC_BAD_ARGUMENT, lnc_forward(&args), words));
   };
-  forward("kind is", [](auto& a) { a.problem.kind = 2; });
-  forward("dtype is", [](auto& a) { a.problem.dtype = -1; });
-  forward("dtype is", [](auto& a) { a.problem.dtype = 3; });
-  forward("parameter_dtype is", [](auto& a) { a.problem.parameter_dtype = LNC_F16; });
+  forward("kind is 2; it must be LNC_LAYER", [](auto& a) { a.problem.kind = 2; });
+  forward("dtype is -1; it must be LNC_F32", [](auto& a) { a.problem.dtype = -1; });
+  forward("dtype is 3; it must be", [](auto& a) { a.problem.dtype = 3; });
+  forward("parameter_dtype is 1; it must be dtype or LNC_F32",
+          [](auto& a) { a.problem.parameter_dtype = LNC_F16; });
+  forward("batch_invariant is 2; it must be 0 or 1",
+          [](auto& a) { a.problem.batch_invariant = 2; });
   forward("rows is -1", [](auto& a) { a.problem.rows = -1; });
   forward("cols is 0", [](auto& a) { a.problem.cols = 0; });
-  forward("no tensor's size", [](auto& a) { a.problem.rows = std::int64_t{1} << 62; });
-  forward("eps must", [](auto& a) { a.problem.eps = -1e-5f; });
-  forward("eps must", [](auto& a) { a.problem.eps = std::numeric_limits<float>::infinity(); });
-  forward("eps must", [](auto& a) { a.problem.eps = nan_of<float>(); });
+  forward("it must be below 2^59 elements",
+          [](auto& a) { a.problem.rows = std::int64_t{1} << 62; });
+  forward("eps is -1e-05; it must", [](auto& a) { a.problem.eps = -1e-5f; });
+  forward("eps is inf; it must",
+          [](auto& a) { a.problem.eps = std::numeric_limits<float>::infinity(); });
+  forward("eps is nan; it must", [](auto& a) { a.problem.eps = nan_of<float>(); });
   forward("x is null", [](auto& a) { a.x = nullptr; });
   forward("y is null", [](auto& a) { a.y = nullptr; });
   forward("mean is null", [](auto& a) { a.mean = nullptr; });
@@ -612,7 +761,7 @@ TEST_CASE("a fused pass: the sum it normalises, its gradients, and bad arguments
     CHECK(failed_with(LNC_BAD_ARGUMENT, lnc_forward(&args), words));
   };
   refused("each part of it is null", [](auto& f) { f = {}; });
-  refused("dropout must be", [](auto& f) { f.dropout = 1.0f; });
+  refused("dropout is 1; it must be", [](auto& f) { f.dropout = 1.0f; });
   refused("seeds is null", [](auto& f) { f.dropout = 0.5f; });
   refused("rowscale1 must be null", [&](auto& f) { f.rowscale1 = c.rstd.data(); });
   refused("residual is not aligned",

@@ -1,30 +1,56 @@
 #include "common/python/csrc/arguments.h"
 
+#include <ATen/Context.h>
 #include <ATen/ops/add.h>
-#include <c10/core/ScalarType.h>
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
 #include <limits>
-#include <sstream>
 #include <string>
 
 #include "common/python/csrc/kernels.h"
+#include "common/python/csrc/words.h"
 
 namespace layernorm_chapters {
-namespace {
 
 std::string words(at::ScalarType type) {
   return "torch." + std::string(c10::getDtypeNames(type).first);
 }
 
-std::string words(c10::SymIntArrayRef shape) {
-  std::ostringstream text;
-  text << '[';
-  for (std::size_t i = 0; i < shape.size(); ++i) text << (i > 0 ? ", " : "") << shape[i];
-  text << ']';
-  return text.str();
+std::string words(const c10::SymInt& size) {
+  const auto number = size.maybe_as_int();
+  return number.has_value() ? std::to_string(*number) : size.toSymNode()->str();
 }
+
+std::string words(c10::SymIntArrayRef shape) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < shape.size(); ++i) text += (i > 0 ? ", " : "") + words(shape[i]);
+  return text + "]";
+}
+
+std::string words(const at::Device& device) { return device.str(); }
+
+std::string words(at::Layout layout) {
+  switch (layout) {
+    case at::kStrided:
+      return "torch.strided";
+    case at::kJagged:
+      return "torch.jagged";
+    case at::kMkldnn:
+      return "torch._mkldnn";
+    default:
+      return "torch.sparse_coo, torch.sparse_csr or the like";
+  }
+}
+
+std::string words(double number) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g", number);
+  return text;
+}
+
+namespace {
 
 bool same(c10::SymIntArrayRef a, c10::SymIntArrayRef b) {
   if (a.size() != b.size()) return false;
@@ -37,6 +63,8 @@ bool same(c10::SymIntArrayRef a, c10::SymIntArrayRef b) {
 }  // namespace
 
 void check_rows(const char* name, const at::Tensor& x, c10::SymIntArrayRef shape) {
+  TORCH_CHECK_TYPE(x.layout() == at::kStrided, name, " is of layout ", words(x.layout()),
+                   "; it must be dense, torch.strided");
   TORCH_CHECK_TYPE(is_row_type(x.scalar_type()), name, " is of ", words(x.scalar_type()),
                    "; the chapters take float32, float16 and bfloat16");
   const auto sizes = x.sym_sizes();
@@ -55,8 +83,8 @@ void check_parameter(const char* name, const MaybeTensor& parameter, const at::T
   if (!is_there(parameter)) return;
   TORCH_CHECK_VALUE(same(parameter->sym_sizes(), shape), name, " has shape ",
                     words(parameter->sym_sizes()), "; it must be normalized_shape, ", words(shape));
-  TORCH_CHECK_VALUE(parameter->device() == x.device(), name, " is on ", parameter->device(),
-                    " and x on ", x.device(), ": they must be on one device");
+  TORCH_CHECK_VALUE(parameter->device() == x.device(), name, " is on ", words(parameter->device()),
+                    " and x on ", words(x.device()), ": they must be on one device");
   TORCH_CHECK_TYPE(at::isFloatingType(parameter->scalar_type()), name, " is of ",
                    words(parameter->scalar_type()), "; it must be of a floating type");
 }
@@ -66,32 +94,38 @@ void check_like(const char* name, const MaybeTensor& other, const at::Tensor& x,
   if (!is_there(other)) return;
   TORCH_CHECK_VALUE(same(other->sym_sizes(), x.sym_sizes()), name, " has shape ",
                     words(other->sym_sizes()), "; it must be that of x, ", words(x.sym_sizes()));
-  TORCH_CHECK_VALUE(other->device() == x.device(), name, " is on ", other->device(), " and x on ",
-                    x.device(), ": they must be on one device");
+  TORCH_CHECK_VALUE(other->device() == x.device(), name, " is on ", words(other->device()),
+                    " and x on ", words(x.device()), ": they must be on one device");
   const auto type = other->scalar_type();
   TORCH_CHECK_TYPE(std::find(types.begin(), types.end(), type) != types.end(), name, " is of ",
-                   words(type), " and x of ", words(x.scalar_type()));
+                   words(type), " and x of ", words(x.scalar_type()), "; it must be of x's type",
+                   types.size() > 1 ? " or torch.float32" : "");
 }
 
 void check_each_row(const char* name, const MaybeTensor& tensor, const at::Tensor& x,
                     const c10::SymInt& rows, at::ScalarType type) {
   if (!is_there(tensor)) return;
   TORCH_CHECK_VALUE(tensor->sym_numel() == rows, name, " has shape ", words(tensor->sym_sizes()),
-                    "; it must have a number for each of x's ", rows, " rows");
-  TORCH_CHECK_VALUE(tensor->device() == x.device(), name, " is on ", tensor->device(), " and x on ",
-                    x.device(), ": they must be on one device");
+                    "; it must have a number for each of x's ", words(rows), " rows");
+  TORCH_CHECK_VALUE(tensor->device() == x.device(), name, " is on ", words(tensor->device()),
+                    " and x on ", words(x.device()), ": they must be on one device");
   TORCH_CHECK_TYPE(tensor->scalar_type() == type, name, " is of ", words(tensor->scalar_type()),
                    "; it must be of ", words(type));
 }
 
 void check_device(const at::Tensor& x) {
   const std::string works_on = backend();
-  if (works_on == (x.is_cuda() ? "cuda" : "cpu")) return;
-  const char* const remedy =
-      works_on == "cuda" ? "move it to the GPU"
-                         : "install the package where nvcc is, or run 'make library BACKEND=cuda'";
-  TORCH_CHECK(false, "x is on ", x.device(), ", and the kernels that are loaded work on ", works_on,
-              " tensors: ", remedy);
+  if (works_on == "cuda" ? x.is_cuda() : x.is_cpu()) return;
+  const char* remedy = "move it to the GPU";
+  if (works_on == "cuda" && !at::globalContext().hasCUDA())
+    remedy =
+        "PyTorch sees no GPU here; kernels for the CPU are built where no GPU is, or by "
+        "'make library BACKEND=cpu'";
+  if (works_on == "cpu" && x.is_cuda())
+    remedy = "install the package where nvcc and the GPU are, or run 'make library BACKEND=cuda'";
+  if (works_on == "cpu" && !x.is_cuda()) remedy = "move it to the CPU";
+  TORCH_CHECK(false, "x is on ", words(x.device()), ", and the kernels that are loaded work on ",
+              works_on, " tensors: ", remedy);
 }
 
 std::pair<c10::SymInt, c10::SymInt> rows_and_cols(const at::Tensor& x, c10::SymIntArrayRef shape) {

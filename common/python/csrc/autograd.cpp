@@ -69,6 +69,7 @@ struct Settings {
   bool rms;
   bool zero_centred;
   std::string chapter;
+  bool batch_invariant;
 };
 
 // --- Gradients that have gradients ---
@@ -146,10 +147,10 @@ struct NormBackward : Node {
               wants_dbias ? found.dbias.to(b.scalar_type()) : Tensor()};
     }
     static const auto& backward = find<NormBackwardSignature>("layernorm_chapters::norm_backward");
-    const auto [dx, dweight, dbias] =
-        backward.call(dy, s, settings.shape, maybe(w), maybe(b), statistics.unpack(getptr()),
-                      settings.eps, settings.rms, memory_efficient, settings.zero_centred,
-                      wants_dweight, wants_dbias, name_of(settings.chapter));
+    const auto [dx, dweight, dbias] = backward.call(
+        dy, s, settings.shape, maybe(w), maybe(b), statistics.unpack(getptr()), settings.eps,
+        settings.rms, memory_efficient, settings.zero_centred, wants_dweight, wants_dbias,
+        name_of(settings.chapter), settings.batch_invariant);
     return {wanted(wants_dx, dx), wanted(wants_dweight, dweight), wanted(wants_dbias, dbias)};
   }
 };
@@ -157,7 +158,7 @@ struct NormBackward : Node {
 Two norm_autograd(c10::DispatchKeySet keys, const Tensor& x, c10::SymIntArrayRef shape,
                   const MaybeTensor& weight, const MaybeTensor& bias, double eps, bool rms,
                   bool memory_efficient, bool zero_centred, MaybeName chapter,
-                  MaybeName backward_chapter) {
+                  MaybeName backward_chapter, bool batch_invariant) {
   static const auto& forward = find<NormSignature>("layernorm_chapters::norm");
   const Tensor w = value(weight);
   const Tensor b = value(bias);
@@ -165,12 +166,13 @@ Two norm_autograd(c10::DispatchKeySet keys, const Tensor& x, c10::SymIntArrayRef
   const auto run = [&] {
     const at::AutoDispatchBelowADInplaceOrView below;
     return forward.redispatch(keys & c10::after_autograd_keyset, x, shape, weight, bias, eps, rms,
-                              memory_efficient, zero_centred, chapter, backward_chapter);
+                              memory_efficient, zero_centred, chapter, backward_chapter,
+                              batch_invariant);
   };
   if (!torch::autograd::compute_requires_grad(x, w, b)) return run();
   auto node = new_node<NormBackward>();
   node->set_next_edges(torch::autograd::collect_next_edges(x, w, b));
-  node->settings = {shape.vec(), eps, rms, zero_centred, text(backward_chapter)};
+  node->settings = {shape.vec(), eps, rms, zero_centred, text(backward_chapter), batch_invariant};
   node->memory_efficient = memory_efficient;
   auto [y, statistics] = run();
   torch::autograd::set_history(y, node);
@@ -228,11 +230,12 @@ struct AddNormBackward : Node {
     const Tensor b1 = bias1.unpack();
     bool trains = false;  // whether any gradient of a parameter is wanted
     for (const int input : {3, 4, 5, 6}) trains = trains || task_should_compute_output(input);
-    const auto [dx, dx1, dresidual, dweight, dbias, dweight1, dbias1] = backward.call(
-        dy, maybe(dsum), maybe(dy1), z, settings.shape, maybe(w), maybe(b), maybe(w1), maybe(b1),
-        statistics.unpack(getptr()), maybe(rowscale.unpack()), maybe(rowscale1.unpack()),
-        maybe(seeds.unpack()), maybe(seeds1.unpack()), dropout, settings.eps, settings.rms,
-        settings.zero_centred, has_residual, has_x1, name_of(settings.chapter), trains);
+    const auto [dx, dx1, dresidual, dweight, dbias, dweight1, dbias1] =
+        backward.call(dy, maybe(dsum), maybe(dy1), z, settings.shape, maybe(w), maybe(b), maybe(w1),
+                      maybe(b1), statistics.unpack(getptr()), maybe(rowscale.unpack()),
+                      maybe(rowscale1.unpack()), maybe(seeds.unpack()), maybe(seeds1.unpack()),
+                      dropout, settings.eps, settings.rms, settings.zero_centred, has_residual,
+                      has_x1, name_of(settings.chapter), trains, settings.batch_invariant);
     const auto own = [&](const Tensor& gradient) {
       return gradient.sym_numel() > 0 ? gradient : dx;
     };
@@ -256,13 +259,14 @@ Four add_norm_autograd(c10::DispatchKeySet keys, const Tensor& x, const MaybeTen
                        const MaybeTensor& rowscale1, const MaybeTensor& seeds,
                        const MaybeTensor& seeds1, double dropout, double eps, bool rms,
                        bool zero_centred, bool float_sum, MaybeName chapter,
-                       MaybeName backward_chapter) {
+                       MaybeName backward_chapter, bool batch_invariant) {
   static const auto& forward = find<AddNormSignature>("layernorm_chapters::add_norm");
   const auto run = [&] {
     const at::AutoDispatchBelowADInplaceOrView below;
     return forward.redispatch(keys & c10::after_autograd_keyset, x, residual, shape, weight, bias,
                               x1, weight1, bias1, rowscale, rowscale1, seeds, seeds1, dropout, eps,
-                              rms, zero_centred, float_sum, chapter, backward_chapter);
+                              rms, zero_centred, float_sum, chapter, backward_chapter,
+                              batch_invariant);
   };
   const Tensor r = value(residual);
   const Tensor second = value(x1);
@@ -274,7 +278,7 @@ Four add_norm_autograd(c10::DispatchKeySet keys, const Tensor& x, const MaybeTen
   if (!torch::autograd::compute_requires_grad(x, r, second, w, b, w1, b1)) return run();
   auto node = new_node<AddNormBackward>();
   node->set_next_edges(torch::autograd::collect_next_edges(x, r, second, w, b, w1, b1));
-  node->settings = {shape.vec(), eps, rms, zero_centred, text(backward_chapter)};
+  node->settings = {shape.vec(), eps, rms, zero_centred, text(backward_chapter), batch_invariant};
   node->dropout = dropout;
   node->has_residual = r.defined();
   node->has_x1 = second.defined();
@@ -301,7 +305,7 @@ Four add_norm_autograd(c10::DispatchKeySet keys, const Tensor& x, const MaybeTen
 void add_norm_in_place_autograd(c10::DispatchKeySet keys, const Tensor& x, const Tensor& residual,
                                 c10::SymIntArrayRef shape, const MaybeTensor& weight,
                                 const MaybeTensor& bias, double eps, bool rms, bool zero_centred,
-                                MaybeName chapter) {
+                                MaybeName chapter, bool batch_invariant) {
   const Tensor w = value(weight);
   const Tensor b = value(bias);
   check_no_tangents({&x, &residual, &w, &b});
@@ -311,20 +315,20 @@ void add_norm_in_place_autograd(c10::DispatchKeySet keys, const Tensor& x, const
   static const auto& forward = find<AddNormInPlaceSignature>("layernorm_chapters::add_norm_");
   const at::AutoDispatchBelowAutograd below;
   forward.redispatch(keys & c10::after_autograd_keyset, x, residual, shape, weight, bias, eps, rms,
-                     zero_centred, chapter);
+                     zero_centred, chapter, batch_invariant);
 }
 
 /// Tells PyTorch that both tensors change. In inference mode only this runs, and not what is above.
 void add_norm_in_place_versions(c10::DispatchKeySet keys, const Tensor& x, const Tensor& residual,
                                 c10::SymIntArrayRef shape, const MaybeTensor& weight,
                                 const MaybeTensor& bias, double eps, bool rms, bool zero_centred,
-                                MaybeName chapter) {
+                                MaybeName chapter, bool batch_invariant) {
   torch::autograd::increment_version(x);  // before anything is written: this may refuse
   torch::autograd::increment_version(residual);
   static const auto& forward = find<AddNormInPlaceSignature>("layernorm_chapters::add_norm_");
   const at::AutoDispatchBelowADInplaceOrView below;
   forward.redispatch(keys & c10::after_ADInplaceOrView_keyset, x, residual, shape, weight, bias,
-                     eps, rms, zero_centred, chapter);
+                     eps, rms, zero_centred, chapter, batch_invariant);
 }
 
 }  // namespace

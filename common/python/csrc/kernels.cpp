@@ -100,7 +100,8 @@ lnc_problem Norm::problem(at::ScalarType dtype, at::ScalarType parameter_dtype) 
           .parameter_dtype = dtype_of(parameter_dtype),
           .eps = static_cast<float>(eps),
           .rows = rows,
-          .cols = cols};
+          .cols = cols,
+          .batch_invariant = batch_invariant};
 }
 
 at::Tensor allocate(at::IntArrayRef size, at::ScalarType dtype, at::Device device) {
@@ -127,27 +128,39 @@ lnc_status call(lnc_forward_args& args, const Norm& norm, const at::Tensor& like
   return library().forward(&args);
 }
 
+lnc_status call(lnc_backward_args& args, const Norm& norm, const at::Tensor& like) {
+  const c10::OptionalDeviceGuard guard(like.device());
+  set_chapter_and_stream(args, norm, like);
+  lnc_plan plan;
+  if (const lnc_status status = library().backward_plan(&args, &plan); status != LNC_OK)
+    return status;
+  at::Tensor workspace;
+  if (plan.workspace_bytes > 0) workspace = give_workspace(args, plan, like);
+  return library().backward(&args);
+}
+
+template <typename Args>
+bool call_if_taken(Args& args, const Norm& norm, const at::Tensor& like) {
+  const lnc_status status = call(args, norm, like);
+  if (status == LNC_REFUSED || status == LNC_BAD_ARGUMENT) return false;
+  check(status);
+  return true;
+}
+
 }  // namespace
 
 void run(lnc_forward_args& args, const Norm& norm, const at::Tensor& like) {
   check(call(args, norm, like));
 }
-
-bool run_if_taken(lnc_forward_args& args, const Norm& norm, const at::Tensor& like) {
-  const lnc_status status = call(args, norm, like);
-  if (status == LNC_REFUSED) return false;
-  check(status);
-  return true;
+void run(lnc_backward_args& args, const Norm& norm, const at::Tensor& like) {
+  check(call(args, norm, like));
 }
 
-void run(lnc_backward_args& args, const Norm& norm, const at::Tensor& like) {
-  const c10::OptionalDeviceGuard guard(like.device());
-  set_chapter_and_stream(args, norm, like);
-  lnc_plan plan;
-  check(library().backward_plan(&args, &plan));
-  at::Tensor workspace;
-  if (plan.workspace_bytes > 0) workspace = give_workspace(args, plan, like);
-  check(library().backward(&args));
+bool run_if_taken(lnc_forward_args& args, const Norm& norm, const at::Tensor& like) {
+  return call_if_taken(args, norm, like);
+}
+bool run_if_taken(lnc_backward_args& args, const Norm& norm, const at::Tensor& like) {
+  return call_if_taken(args, norm, like);
 }
 
 }  // namespace layernorm_chapters

@@ -25,6 +25,7 @@ struct Norm {
   double eps;
   bool rms;
   std::string chapter;  ///< pinned; empty for the dispatch's choice
+  bool batch_invariant;
 
   lnc_problem problem(at::ScalarType dtype, at::ScalarType parameter_dtype) const;
 };
@@ -38,8 +39,10 @@ at::Tensor allocate(at::IntArrayRef size, at::ScalarType dtype, at::Device devic
 void run(lnc_forward_args& args, const Norm& norm, const at::Tensor& like);
 void run(lnc_backward_args& args, const Norm& norm, const at::Tensor& like);
 
-/// Likewise, but false where no chapter takes this, or the pinned one refuses: then nothing ran.
+/// The same, but false where the kernels do not take this: no chapter does, the pinned one refuses,
+/// or a number is out of their range. Then nothing ran.
 bool run_if_taken(lnc_forward_args& args, const Norm& norm, const at::Tensor& like);
+bool run_if_taken(lnc_backward_args& args, const Norm& norm, const at::Tensor& like);
 
 /// A tensor's elements; null for one that is not there.
 inline void* pointer(const at::Tensor& tensor) {

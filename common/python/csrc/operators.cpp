@@ -6,12 +6,15 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <utility>
 #include <vector>
 
 #include "common/python/csrc/arguments.h"
 #include "common/python/csrc/kernels.h"
+#include "common/python/csrc/memory_overlap.h"
+#include "common/python/csrc/words.h"
 
 namespace layernorm_chapters {
 namespace {
@@ -21,10 +24,22 @@ using Shape = at::IntArrayRef;
 c10::SymIntArrayRef symbols(Shape shape) { return c10::fromIntArrayRefSlow(shape); }
 
 /// @param cols the width of x's rows
-Norm norm_of(const at::Tensor& x, Shape shape, double eps, bool rms, MaybeName chapter) {
+Norm norm_of(const at::Tensor& x, Shape shape, double eps, bool rms, MaybeName chapter,
+             bool batch_invariant) {
+  TORCH_CHECK_VALUE(eps >= 0.0 && std::isfinite(static_cast<float>(eps)), "eps is ", words(eps),
+                    "; it must be finite in float32, and 0 or more");
   std::int64_t cols = 1;
   for (const std::int64_t size : shape) cols *= size;
-  return {x.numel() / cols, cols, eps, rms, text(chapter)};
+  return {x.numel() / cols, cols, eps, rms, text(chapter), batch_invariant};
+}
+
+/// The shape of `statistics`, of sizes that may be symbols.
+template <typename Sizes>
+auto statistics_shape(const Sizes& sizes, std::size_t dims, bool rms) {
+  using Size = typename Sizes::value_type;
+  std::vector<Size> shape{Size(rms ? 1 : 2)};
+  shape.insert(shape.end(), sizes.begin(), sizes.end() - static_cast<std::ptrdiff_t>(dims));
+  return shape;
 }
 
 float* mean_in(const at::Tensor& statistics, const Norm& norm) {
@@ -39,9 +54,10 @@ at::Tensor new_if(bool wanted, const at::Tensor& like, at::ScalarType type) {
   return wanted ? allocate(like.sizes(), type, like.device()) : allocate({0}, type, like.device());
 }
 
-/// A gradient in its parameter's own type.
-at::Tensor in_type_of(const at::Tensor& gradient, const MaybeTensor& parameter) {
-  return is_there(parameter) ? gradient.to(parameter->scalar_type()) : gradient;
+/// A gradient in its parameter's own type; without a parameter, in that of the rows.
+at::Tensor in_type_of(const at::Tensor& gradient, const MaybeTensor& parameter,
+                      at::ScalarType row_type) {
+  return gradient.to(is_there(parameter) ? parameter->scalar_type() : row_type);
 }
 
 void* pointer_if(bool wanted, const at::Tensor& tensor) {
@@ -58,16 +74,18 @@ void check_norm(const at::Tensor& x, c10::SymIntArrayRef shape, const MaybeTenso
 }
 
 Two norm(const at::Tensor& x, Shape shape, const MaybeTensor& weight, const MaybeTensor& bias,
-         double eps, bool rms, bool, bool zero_centred, MaybeName chapter, MaybeName) {
+         double eps, bool rms, bool, bool zero_centred, MaybeName chapter, MaybeName,
+         bool batch_invariant) {
   check_norm(x, symbols(shape), weight, bias);
   check_device(x);
-  const Norm of = norm_of(x, shape, eps, rms, chapter);
+  const Norm of = norm_of(x, shape, eps, rms, chapter, batch_invariant);
   const Parameters parameters(x.scalar_type(), zero_centred, {weight, bias});
   const Rows x_rows(x, shape.size(), of.chapter.empty());
   const at::Tensor w = parameters.weight(weight);
   const at::Tensor b = parameters.bias(bias);
   at::Tensor y = allocate(x.sizes(), x.scalar_type(), x.device());
-  at::Tensor statistics = allocate({rms ? 1 : 2, of.rows}, at::kFloat, x.device());
+  at::Tensor statistics =
+      allocate(statistics_shape(x.sizes(), shape.size(), rms), at::kFloat, x.device());
   lnc_forward_args args{};
   args.problem = of.problem(x.scalar_type(), parameters.type());
   args.x = x_rows.pointer();
@@ -82,20 +100,32 @@ Two norm(const at::Tensor& x, Shape shape, const MaybeTensor& weight, const Mayb
 }
 
 Two norm_meta(const at::Tensor& x, c10::SymIntArrayRef shape, const MaybeTensor& weight,
-              const MaybeTensor& bias, double, bool rms, bool, bool, MaybeName, MaybeName) {
+              const MaybeTensor& bias, double, bool rms, bool, bool, MaybeName, MaybeName, bool) {
   check_norm(x, shape, weight, bias);
-  const c10::SymInt rows = rows_and_cols(x, shape).first;
   return {at::empty_like(x, at::MemoryFormat::Contiguous),
-          at::empty_symint({rms ? 1 : 2, rows}, x.options().dtype(at::kFloat))};
+          at::empty_symint(statistics_shape(x.sym_sizes(), shape.size(), rms),
+                           x.options().dtype(at::kFloat))};
+}
+
+void check_norm_backward(const at::Tensor& dy, const at::Tensor& saved, c10::SymIntArrayRef shape,
+                         const MaybeTensor& weight, const MaybeTensor& bias,
+                         const at::Tensor& statistics, bool rms) {
+  check_rows("dy", dy, shape);
+  check_like("saved", saved, dy, {at::kFloat, at::kHalf, at::kBFloat16});
+  check_parameter("weight", weight, dy, shape);
+  check_parameter("bias", bias, dy, shape);
+  const c10::SymInt rows = rows_and_cols(dy, shape).first;
+  check_each_row("statistics", statistics, dy, rms ? rows : rows * 2, at::kFloat);
 }
 
 Three norm_backward(const at::Tensor& dy, const at::Tensor& saved, Shape shape,
                     const MaybeTensor& weight, const MaybeTensor& bias,
                     const at::Tensor& statistics, double eps, bool rms, bool memory_efficient,
-                    bool zero_centred, bool wants_dweight, bool wants_dbias, MaybeName chapter) {
-  check_rows("dy", dy, symbols(shape));
+                    bool zero_centred, bool wants_dweight, bool wants_dbias, MaybeName chapter,
+                    bool batch_invariant) {
+  check_norm_backward(dy, saved, symbols(shape), weight, bias, statistics, rms);
   check_device(dy);
-  const Norm of = norm_of(dy, shape, eps, rms, chapter);
+  const Norm of = norm_of(dy, shape, eps, rms, chapter, batch_invariant);
   const at::ScalarType type = saved.scalar_type();
   const Parameters parameters(type, zero_centred, {weight, bias});
   const bool may_lie_apart = of.chapter.empty() && !memory_efficient;
@@ -124,7 +154,7 @@ Three norm_backward(const at::Tensor& dy, const at::Tensor& saved, Shape shape,
   args.dweight = pointer_if(wants_dweight, dweight);
   args.dbias = pointer_if(wants_dbias, dbias);
   run(args, of, dy);
-  return {dx, in_type_of(dweight, weight), in_type_of(dbias, bias)};
+  return {dx, in_type_of(dweight, weight, type), in_type_of(dbias, bias, type)};
 }
 
 /// Likewise on symbols: the gradient of a parameter that may be there.
@@ -135,16 +165,39 @@ at::Tensor new_gradient_meta(bool wanted, c10::SymIntArrayRef shape, const Maybe
 }
 
 Three norm_backward_meta(const at::Tensor& dy, const at::Tensor& saved, c10::SymIntArrayRef shape,
-                         const MaybeTensor& weight, const MaybeTensor& bias, const at::Tensor&,
-                         double, bool, bool, bool, bool wants_dweight, bool wants_dbias,
-                         MaybeName) {
-  check_rows("dy", dy, shape);
+                         const MaybeTensor& weight, const MaybeTensor& bias,
+                         const at::Tensor& statistics, double, bool rms, bool, bool,
+                         bool wants_dweight, bool wants_dbias, MaybeName, bool) {
+  check_norm_backward(dy, saved, shape, weight, bias, statistics, rms);
+
   return {at::empty_like(saved, at::MemoryFormat::Contiguous),
           new_gradient_meta(wants_dweight, shape, weight, saved),
           new_gradient_meta(wants_dbias, shape, bias, saved)};
 }
 
 // --- The fused pass ---
+
+/// What x, and x1 where that is there, go through before they are added.
+void check_branches(const at::Tensor& x, c10::SymIntArrayRef shape, bool has_x1,
+                    const MaybeTensor& rowscale, const MaybeTensor& rowscale1,
+                    const MaybeTensor& seeds, const MaybeTensor& seeds1, double dropout) {
+  const c10::SymInt rows = rows_and_cols(x, shape).first;
+  check_each_row("rowscale", rowscale, x, rows, at::kFloat);
+  check_each_row("rowscale1", rowscale1, x, rows, at::kFloat);
+  check_each_row("seeds", seeds, x, rows, at::kInt);
+  check_each_row("seeds1", seeds1, x, rows, at::kInt);
+  TORCH_CHECK_VALUE(dropout >= 0.0 && dropout < 1.0, "dropout is ", words(dropout),
+                    "; it must be a probability, 0 <= dropout < 1");
+  const bool drops = dropout > 0.0;
+  const auto check_given = [](const char* name, const MaybeTensor& tensor, bool needed,
+                              const char* where) {
+    TORCH_CHECK_VALUE(is_there(tensor) == needed, name, " is ", needed ? "None" : "given",
+                      "; it must be given where ", where, ", and nowhere else");
+  };
+  check_given("seeds", seeds, drops, "dropout is above 0");
+  check_given("seeds1", seeds1, drops && has_x1, "x1 is and dropout is above 0");
+  check_given("rowscale1", rowscale1, is_there(rowscale) && has_x1, "x1 and rowscale are");
+}
 
 /// The inputs of a fused forward pass, beside x and the parameters.
 void check_add_norm(const at::Tensor& x, const MaybeTensor& residual, c10::SymIntArrayRef shape,
@@ -158,20 +211,10 @@ void check_add_norm(const at::Tensor& x, const MaybeTensor& residual, c10::SymIn
   check_parameter("bias1", bias1, x, shape);
   check_like("residual", residual, x, {x.scalar_type(), at::kFloat});
   check_like("x1", x1, x, {x.scalar_type()});
-  const c10::SymInt rows = rows_and_cols(x, shape).first;
-  check_each_row("rowscale", rowscale, x, rows, at::kFloat);
-  check_each_row("rowscale1", rowscale1, x, rows, at::kFloat);
-  check_each_row("seeds", seeds, x, rows, at::kInt);
-  check_each_row("seeds1", seeds1, x, rows, at::kInt);
-  TORCH_CHECK_VALUE(dropout >= 0.0 && dropout < 1.0, "dropout is ", dropout,
-                    "; it must be a probability, 0 <= dropout < 1");
-  const bool drops = dropout > 0.0;
-  TORCH_CHECK_VALUE(is_there(seeds) == drops && is_there(seeds1) == (drops && is_there(x1)),
-                    "seeds are for a dropout, and seeds1 for that of x1");
-  TORCH_CHECK_VALUE(is_there(rowscale1) == (is_there(rowscale) && is_there(x1)),
-                    "rowscale1 is for x1, and there where rowscale is");
+  check_branches(x, shape, is_there(x1), rowscale, rowscale1, seeds, seeds1, dropout);
   TORCH_CHECK_VALUE(is_there(residual) || !float_sum || x.scalar_type() == at::kFloat,
-                    "the sum can be float32 only where there is a residual");
+                    "residual is None, and float_sum is true: the sum has x's type then, ",
+                    words(x.scalar_type()));
 }
 
 Four add_norm(const at::Tensor& x, const MaybeTensor& residual, Shape shape,
@@ -179,11 +222,11 @@ Four add_norm(const at::Tensor& x, const MaybeTensor& residual, Shape shape,
               const MaybeTensor& weight1, const MaybeTensor& bias1, const MaybeTensor& rowscale,
               const MaybeTensor& rowscale1, const MaybeTensor& seeds, const MaybeTensor& seeds1,
               double dropout, double eps, bool rms, bool zero_centred, bool float_sum,
-              MaybeName chapter, MaybeName) {
+              MaybeName chapter, MaybeName, bool batch_invariant) {
   check_add_norm(x, residual, symbols(shape), weight, bias, x1, weight1, bias1, rowscale, rowscale1,
                  seeds, seeds1, dropout, float_sum);
   check_device(x);
-  const Norm of = norm_of(x, shape, eps, rms, chapter);
+  const Norm of = norm_of(x, shape, eps, rms, chapter, batch_invariant);
   const Parameters parameters(x.scalar_type(), zero_centred, {weight, bias, weight1, bias1});
   const at::ScalarType sum_type = float_sum ? at::kFloat : x.scalar_type();
   const bool second = is_there(weight1) || is_there(bias1);
@@ -200,7 +243,8 @@ Four add_norm(const at::Tensor& x, const MaybeTensor& residual, Shape shape,
   const at::Tensor seeds1_dense = dense(seeds1);
   at::Tensor y = allocate(x.sizes(), x.scalar_type(), x.device());
   at::Tensor sum = allocate(x.sizes(), sum_type, x.device());
-  at::Tensor statistics = allocate({rms ? 1 : 2, of.rows}, at::kFloat, x.device());
+  at::Tensor statistics =
+      allocate(statistics_shape(x.sizes(), shape.size(), rms), at::kFloat, x.device());
   at::Tensor y1 = new_if(second, x, x.scalar_type());
   lnc_fused_forward fused{};
   fused.rowscale = static_cast<const float*>(pointer(scale));
@@ -233,53 +277,29 @@ Four add_norm_meta(const at::Tensor& x, const MaybeTensor& residual, c10::SymInt
                    const MaybeTensor& weight1, const MaybeTensor& bias1,
                    const MaybeTensor& rowscale, const MaybeTensor& rowscale1,
                    const MaybeTensor& seeds, const MaybeTensor& seeds1, double dropout, double,
-                   bool rms, bool, bool float_sum, MaybeName, MaybeName) {
+                   bool rms, bool, bool float_sum, MaybeName, MaybeName, bool) {
   check_add_norm(x, residual, shape, weight, bias, x1, weight1, bias1, rowscale, rowscale1, seeds,
                  seeds1, dropout, float_sum);
-  const c10::SymInt rows = rows_and_cols(x, shape).first;
   const bool second = is_there(weight1) || is_there(bias1);
   const auto like_x = x.options();
   return {at::empty_like(x, at::MemoryFormat::Contiguous),
           at::empty_like(x, float_sum ? like_x.dtype(at::kFloat) : like_x,
                          at::MemoryFormat::Contiguous),
-          at::empty_symint({rms ? 1 : 2, rows}, like_x.dtype(at::kFloat)),
+          at::empty_symint(statistics_shape(x.sym_sizes(), shape.size(), rms),
+                           like_x.dtype(at::kFloat)),
           second ? at::empty_like(x, at::MemoryFormat::Contiguous) : at::empty({0}, like_x)};
-}
-
-/// Whether a tensor's elements all have places of their own, as far as its strides tell: each
-/// dimension steps over all that is inside of it.
-bool has_own_places(const at::Tensor& tensor) {
-  std::vector<std::pair<std::int64_t, std::int64_t>> dimensions;  // stride, size
-  for (std::int64_t i = 0; i < tensor.dim(); ++i) {
-    if (tensor.size(i) > 1) dimensions.emplace_back(tensor.stride(i), tensor.size(i));
-  }
-  std::sort(dimensions.begin(), dimensions.end());
-  std::int64_t inside = 1;  // elements from the first to behind the last
-  for (const auto& [stride, size] : dimensions) {
-    if (stride < inside) return false;
-    inside += stride * (size - 1);
-  }
-  return true;
-}
-
-/// Whether two tensors share memory, of those that have their elements one behind another.
-bool share_memory(const at::Tensor& a, const at::Tensor& b) {
-  if (!a.is_contiguous() || !b.is_contiguous() || a.numel() == 0 || b.numel() == 0) return false;
-  const auto* const a_begin = static_cast<const std::byte*>(a.data_ptr());
-  const auto* const b_begin = static_cast<const std::byte*>(b.data_ptr());
-  return a_begin < b_begin + b.nbytes() && b_begin < a_begin + a.nbytes();
 }
 
 void check_places(const at::Tensor& x, const at::Tensor& residual, const MaybeTensor& weight,
                   const MaybeTensor& bias) {
   const auto check_own = [](const char* name, const at::Tensor& written) {
-    TORCH_CHECK_VALUE(has_own_places(written), name,
-                      " has elements that share memory, and inplace=True writes it: give it a "
-                      "place for each");
+    TORCH_CHECK_VALUE(has_own_memory(written), name,
+                      " has elements that share memory, and inplace=True writes it: give each "
+                      "element memory of its own");
   };
   const auto check_apart = [](const char* name, const at::Tensor& written, const char* other_name,
                               const at::Tensor& other) {
-    TORCH_CHECK_VALUE(!share_memory(written, other), name, " and ", other_name,
+    TORCH_CHECK_VALUE(!may_share_memory(written, other), name, " and ", other_name,
                       " share memory, and inplace=True writes ", name,
                       ": give each memory of its own");
   };
@@ -302,18 +322,19 @@ void check_in_place(const at::Tensor& x, const at::Tensor& residual, c10::SymInt
 /// x becomes the norm of x + residual, and the residual that sum. No gradients.
 void add_norm_in_place(const at::Tensor& x, const at::Tensor& residual, Shape shape,
                        const MaybeTensor& weight, const MaybeTensor& bias, double eps, bool rms,
-                       bool zero_centred, MaybeName chapter) {
+                       bool zero_centred, MaybeName chapter, bool batch_invariant) {
   check_in_place(x, residual, symbols(shape), weight, bias);
   check_device(x);
   if (x.numel() == 0) return;
   check_places(x, residual, weight, bias);
-  const Norm of = norm_of(x, shape, eps, rms, chapter);
+  const Norm of = norm_of(x, shape, eps, rms, chapter, batch_invariant);
   const Parameters parameters(x.scalar_type(), zero_centred, {weight, bias});
   const at::Tensor w = parameters.weight(weight);
   const at::Tensor b = parameters.bias(bias);
   const at::Tensor x_dense = dense(x);
   const at::Tensor residual_dense = dense(residual);
-  const at::Tensor statistics = allocate({rms ? 1 : 2, of.rows}, at::kFloat, x.device());
+  const at::Tensor statistics =
+      allocate(statistics_shape(x.sizes(), shape.size(), rms), at::kFloat, x.device());
   lnc_fused_forward fused{};
   fused.residual = pointer(residual_dense);
   fused.float_residual = residual.scalar_type() == at::kFloat;
@@ -342,7 +363,7 @@ void add_norm_in_place(const at::Tensor& x, const at::Tensor& residual, Shape sh
 
 void add_norm_in_place_meta(const at::Tensor& x, const at::Tensor& residual,
                             c10::SymIntArrayRef shape, const MaybeTensor& weight,
-                            const MaybeTensor& bias, double, bool, bool, MaybeName) {
+                            const MaybeTensor& bias, double, bool, bool, MaybeName, bool) {
   check_in_place(x, residual, shape, weight, bias);
 }
 
@@ -358,6 +379,22 @@ OwnGradients own_gradients(const at::Tensor& dy, const at::Tensor& sum, const Ma
           has_residual && (changes_x || sum.scalar_type() != dy.scalar_type())};
 }
 
+void check_add_norm_backward(const at::Tensor& dy, const MaybeTensor& dsum, const MaybeTensor& dy1,
+                             const at::Tensor& sum, c10::SymIntArrayRef shape,
+                             const MaybeTensor& weight, const MaybeTensor& bias,
+                             const MaybeTensor& weight1, const MaybeTensor& bias1,
+                             const at::Tensor& statistics, const MaybeTensor& rowscale,
+                             const MaybeTensor& rowscale1, const MaybeTensor& seeds,
+                             const MaybeTensor& seeds1, double dropout, bool rms, bool has_x1) {
+  check_norm_backward(dy, sum, shape, weight, bias, statistics, rms);
+  check_parameter("weight1", weight1, dy, shape);
+  check_parameter("bias1", bias1, dy, shape);
+  check_like("sum", sum, dy, {dy.scalar_type(), at::kFloat});
+  check_like("dsum", dsum, dy, {sum.scalar_type()});
+  check_like("dy1", dy1, dy, {dy.scalar_type()});
+  check_branches(dy, shape, has_x1, rowscale, rowscale1, seeds, seeds1, dropout);
+}
+
 Seven add_norm_backward(const at::Tensor& dy, const MaybeTensor& dsum, const MaybeTensor& dy1,
                         const at::Tensor& sum, Shape shape, const MaybeTensor& weight,
                         const MaybeTensor& bias, const MaybeTensor& weight1,
@@ -365,10 +402,12 @@ Seven add_norm_backward(const at::Tensor& dy, const MaybeTensor& dsum, const May
                         const MaybeTensor& rowscale, const MaybeTensor& rowscale1,
                         const MaybeTensor& seeds, const MaybeTensor& seeds1, double dropout,
                         double eps, bool rms, bool zero_centred, bool has_residual, bool has_x1,
-                        MaybeName chapter, bool trains) {
-  check_rows("dy", dy, symbols(shape));
+                        MaybeName chapter, bool trains, bool batch_invariant) {
+  check_add_norm_backward(dy, dsum, dy1, sum, symbols(shape), weight, bias, weight1, bias1,
+                          statistics, rowscale, rowscale1, seeds, seeds1, dropout, rms, has_x1);
+
   check_device(dy);
-  const Norm of = norm_of(dy, shape, eps, rms, chapter);
+  const Norm of = norm_of(dy, shape, eps, rms, chapter, batch_invariant);
   const at::ScalarType type = dy.scalar_type();
   const Parameters parameters(type, zero_centred, {weight, bias, weight1, bias1});
   const OwnGradients own = own_gradients(dy, sum, rowscale, dropout, has_residual, has_x1);
@@ -429,26 +468,26 @@ Seven add_norm_backward(const at::Tensor& dy, const MaybeTensor& dsum, const May
   return {dx,
           dx1,
           dresidual,
-          in_type_of(dweight, weight),
-          in_type_of(dbias, bias),
-          in_type_of(dweight1, weight1),
-          in_type_of(dbias1, bias1)};
+          in_type_of(dweight, weight, type),
+          in_type_of(dbias, bias, type),
+          in_type_of(dweight1, weight1, type),
+          in_type_of(dbias1, bias1, type)};
 }
 
-Seven add_norm_backward_meta(const at::Tensor& dy, const MaybeTensor&, const MaybeTensor& dy1,
+Seven add_norm_backward_meta(const at::Tensor& dy, const MaybeTensor& dsum, const MaybeTensor& dy1,
                              const at::Tensor& sum, c10::SymIntArrayRef shape,
                              const MaybeTensor& weight, const MaybeTensor& bias,
                              const MaybeTensor& weight1, const MaybeTensor& bias1,
-                             const at::Tensor&, const MaybeTensor& rowscale, const MaybeTensor&,
-                             const MaybeTensor&, const MaybeTensor&, double dropout, double,
-                             bool rms, bool zero_centred, bool has_residual, bool has_x1, MaybeName,
-                             bool trains) {
-  check_rows("dy", dy, shape);
+                             const at::Tensor& statistics, const MaybeTensor& rowscale,
+                             const MaybeTensor& rowscale1, const MaybeTensor& seeds,
+                             const MaybeTensor& seeds1, double dropout, double, bool rms, bool,
+                             bool has_residual, bool has_x1, MaybeName, bool trains, bool) {
+  check_add_norm_backward(dy, dsum, dy1, sum, shape, weight, bias, weight1, bias1, statistics,
+                          rowscale, rowscale1, seeds, seeds1, dropout, rms, has_x1);
   const OwnGradients own = own_gradients(dy, sum, rowscale, dropout, has_residual, has_x1);
   const bool second = is_there(dy1);
-  const Parameters parameters(dy.scalar_type(), zero_centred, {weight, bias, weight1, bias1});
   const auto gradient = [&](bool wanted, const MaybeTensor& of) {
-    const auto options = dy.options().dtype(is_there(of) ? of->scalar_type() : parameters.type());
+    const auto options = dy.options().dtype(is_there(of) ? of->scalar_type() : dy.scalar_type());
     return wanted ? at::empty_symint(shape, options) : at::empty({0}, options);
   };
   const auto like = [&](bool wanted, at::ScalarType type) {
@@ -473,34 +512,35 @@ TORCH_LIBRARY(layernorm_chapters, m) {
   m.def(
       "norm(Tensor x, SymInt[] normalized_shape, Tensor? weight, Tensor? bias, float eps, "
       "bool rms, bool memory_efficient=False, bool zero_centred=False, str? chapter=None, "
-      "str? backward_chapter=None) -> (Tensor y, Tensor statistics)");
+      "str? backward_chapter=None, bool batch_invariant=False) -> (Tensor y, Tensor statistics)");
   m.def(
       "norm_backward(Tensor dy, Tensor saved, SymInt[] normalized_shape, Tensor? weight, "
       "Tensor? bias, Tensor statistics, float eps, bool rms, bool memory_efficient, "
-      "bool zero_centred, bool wants_dweight, bool wants_dbias, str? chapter) "
-      "-> (Tensor dx, Tensor dweight, Tensor dbias)");
+      "bool zero_centred, bool wants_dweight, bool wants_dbias, str? chapter, "
+      "bool batch_invariant=False) -> (Tensor dx, Tensor dweight, Tensor dbias)");
   m.def(
       "add_norm(Tensor x, Tensor? residual, SymInt[] normalized_shape, Tensor? weight, "
       "Tensor? bias, Tensor? x1, Tensor? weight1, Tensor? bias1, Tensor? rowscale, "
       "Tensor? rowscale1, Tensor? seeds, Tensor? seeds1, float dropout, float eps, bool rms, "
       "bool zero_centred=False, bool float_sum=False, str? chapter=None, "
-      "str? backward_chapter=None) -> (Tensor y, Tensor sum, Tensor statistics, Tensor y1)");
+      "str? backward_chapter=None, bool batch_invariant=False) -> (Tensor y, Tensor sum, Tensor "
+      "statistics, Tensor y1)");
   m.def(
       "add_norm_backward(Tensor dy, Tensor? dsum, Tensor? dy1, Tensor sum, "
       "SymInt[] normalized_shape, Tensor? weight, Tensor? bias, Tensor? weight1, Tensor? bias1, "
       "Tensor statistics, Tensor? rowscale, Tensor? rowscale1, Tensor? seeds, Tensor? seeds1, "
       "float dropout, float eps, bool rms, bool zero_centred, bool has_residual, bool has_x1, "
-      "str? chapter, bool trains=True) -> (Tensor dx, Tensor dx1, Tensor dresidual, Tensor "
-      "dweight, "
-      "Tensor dbias, "
-      "Tensor dweight1, Tensor dbias1)");
+      "str? chapter, bool trains=True, bool batch_invariant=False) -> (Tensor dx, Tensor dx1, "
+      "Tensor dresidual, Tensor dweight, Tensor dbias, Tensor dweight1, Tensor dbias1)");
   m.def(
       "add_norm_(Tensor(a!) x, Tensor(b!) residual, SymInt[] normalized_shape, Tensor? weight, "
-      "Tensor? bias, float eps, bool rms, bool zero_centred=False, str? chapter=None) -> ()");
+      "Tensor? bias, float eps, bool rms, bool zero_centred=False, str? chapter=None, "
+      "bool batch_invariant=False) -> ()");
   m.def("load(str library) -> ()", [](c10::string_view path) { load(std::string(path)); });
 }
 
-TORCH_LIBRARY_IMPL(layernorm_chapters, CPU, m) {
+// Of every backend, so that a tensor of one that has no kernels is refused in a sentence.
+TORCH_LIBRARY_IMPL(layernorm_chapters, CompositeExplicitAutograd, m) {
   m.impl("norm", norm);
   m.impl("norm_backward", norm_backward);
   m.impl("add_norm", add_norm);
@@ -508,13 +548,22 @@ TORCH_LIBRARY_IMPL(layernorm_chapters, CPU, m) {
   m.impl("add_norm_", add_norm_in_place);
 }
 
-TORCH_LIBRARY_IMPL(layernorm_chapters, CUDA, m) {
-  m.impl("norm", norm);
-  m.impl("norm_backward", norm_backward);
-  m.impl("add_norm", add_norm);
-  m.impl("add_norm_backward", add_norm_backward);
-  m.impl("add_norm_", add_norm_in_place);
+/// In place of what PyTorch says of a nested tensor, which is the operator's name.
+void refuse_nested(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack*) {
+  TORCH_CHECK_TYPE(false,
+                   "x is a nested tensor of layout torch.strided; it must be one of layout "
+                   "torch.jagged, or no nested one");
 }
+#define LNC_REFUSE_NESTED(key)                                                    \
+  TORCH_LIBRARY_IMPL(layernorm_chapters, key, m) {                                \
+    for (const char* name :                                                       \
+         {"norm", "norm_backward", "add_norm", "add_norm_backward", "add_norm_"}) \
+      m.impl(name, torch::CppFunction::makeFromBoxedFunction<&refuse_nested>());  \
+  }
+LNC_REFUSE_NESTED(NestedTensorCPU)
+LNC_REFUSE_NESTED(NestedTensorCUDA)
+LNC_REFUSE_NESTED(AutogradNestedTensor)
+#undef LNC_REFUSE_NESTED
 
 TORCH_LIBRARY_IMPL(layernorm_chapters, Meta, m) {
   m.impl("norm", norm_meta);

@@ -6,8 +6,9 @@
 //   add_norm_backward                                       -> the seven gradients
 //   add_norm_      x, residual: for inference               -> y in x, sum in residual
 //
-// `statistics` is float, [mean, rstd] of each row, [rstd] for RMS norm. A tensor that is not wanted
-// or not there comes back with no elements.
+// `statistics` is float, [2, *rows of x] with the mean and rstd of each row, or [1, *rows of x]
+// with rstd alone for RMS norm. A tensor that is not wanted or not there comes back with no
+// elements.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,6 +17,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <tuple>
 
 namespace layernorm_chapters {
@@ -30,24 +32,24 @@ using Seven =
 
 // As the dispatcher has them, with sizes that may be symbols.
 using NormSignature = Two(const at::Tensor&, c10::SymIntArrayRef, const MaybeTensor&,
-                          const MaybeTensor&, double, bool, bool, bool, MaybeName, MaybeName);
+                          const MaybeTensor&, double, bool, bool, bool, MaybeName, MaybeName, bool);
 using NormBackwardSignature = Three(const at::Tensor&, const at::Tensor&, c10::SymIntArrayRef,
                                     const MaybeTensor&, const MaybeTensor&, const at::Tensor&,
-                                    double, bool, bool, bool, bool, bool, MaybeName);
+                                    double, bool, bool, bool, bool, bool, MaybeName, bool);
 using AddNormSignature = Four(const at::Tensor&, const MaybeTensor&, c10::SymIntArrayRef,
                               const MaybeTensor&, const MaybeTensor&, const MaybeTensor&,
                               const MaybeTensor&, const MaybeTensor&, const MaybeTensor&,
                               const MaybeTensor&, const MaybeTensor&, const MaybeTensor&, double,
-                              double, bool, bool, bool, MaybeName, MaybeName);
+                              double, bool, bool, bool, MaybeName, MaybeName, bool);
 using AddNormBackwardSignature = Seven(const at::Tensor&, const MaybeTensor&, const MaybeTensor&,
                                        const at::Tensor&, c10::SymIntArrayRef, const MaybeTensor&,
                                        const MaybeTensor&, const MaybeTensor&, const MaybeTensor&,
                                        const at::Tensor&, const MaybeTensor&, const MaybeTensor&,
                                        const MaybeTensor&, const MaybeTensor&, double, double, bool,
-                                       bool, bool, bool, MaybeName, bool);
+                                       bool, bool, bool, MaybeName, bool, bool);
 using AddNormInPlaceSignature = void(const at::Tensor&, const at::Tensor&, c10::SymIntArrayRef,
                                      const MaybeTensor&, const MaybeTensor&, double, bool, bool,
-                                     MaybeName);
+                                     MaybeName, bool);
 
 inline at::Tensor value(const MaybeTensor& tensor) { return tensor.value_or(at::Tensor()); }
 inline bool is_there(const MaybeTensor& tensor) { return tensor.has_value() && tensor->defined(); }

@@ -13,8 +13,9 @@ from .library import LibraryError
 from .version import version
 
 try:
+    from .decompositions import decompositions
     from .modules import FusedAddLayerNorm, FusedAddRMSNorm, LayerNorm, RMSNorm
-    from .operators import (chapters, decompositions, disable, enable, enabled, fused_add_layer_norm,
+    from .operators import (batch_invariant, chapters, disable, enable, enabled, fused_add_layer_norm,
                             fused_add_rms_norm, layer_norm, rms_norm)
     from .replace import replace_norms
 except ModuleNotFoundError as error:
@@ -27,6 +28,6 @@ except ModuleNotFoundError as error:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 __version__ = version()
-__all__ = ["FusedAddLayerNorm", "FusedAddRMSNorm", "LayerNorm", "LibraryError", "RMSNorm", "chapters", "decompositions",
-           "disable", "enable", "enabled", "fused_add_layer_norm", "fused_add_rms_norm", "layer_norm", "replace_norms",
-           "rms_norm"]
+__all__ = ["FusedAddLayerNorm", "FusedAddRMSNorm", "LayerNorm", "LibraryError", "RMSNorm", "batch_invariant",
+           "chapters", "decompositions", "disable", "enable", "enabled", "fused_add_layer_norm", "fused_add_rms_norm",
+           "layer_norm", "replace_norms", "rms_norm"]

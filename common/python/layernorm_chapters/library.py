@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[3]  # of the checkout, unless this is an installed copy
 OWN_LIBRARY = Path(__file__).with_name("lib") / "liblnc.so"  # of an installed copy
-ABI = 3
+ABI = 4
 KINDS = {"layer": 0, "rms": 1}
 DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
 
@@ -22,18 +22,30 @@ class LibraryError(RuntimeError):
 
 class Problem(ctypes.Structure):
     _fields_ = [("kind", c_int32), ("dtype", c_int32), ("parameter_dtype", c_int32),
-                ("eps", c_float), ("rows", c_int64), ("cols", c_int64)]
+                ("eps", c_float), ("rows", c_int64), ("cols", c_int64), ("batch_invariant", c_int32)]
 
 
 class Rows(ctypes.Structure):
     _fields_ = [("row_stride", c_int64), ("group_rows", c_int64), ("group_stride", c_int64)]
 
 
+class FusedForward(ctypes.Structure):
+    _fields_ = [*((name, c_void_p) for name in ("rowscale", "seeds", "x1", "rowscale1", "seeds1", "residual", "sum",
+                                                "weight1", "bias1", "y1")),
+                ("dropout", c_float), ("float_residual", c_int32)]
+
+
+class FusedBackward(ctypes.Structure):
+    _fields_ = [*((name, c_void_p) for name in ("rowscale", "seeds", "rowscale1", "seeds1", "sum", "dsum", "dy1",
+                                                "weight1", "dx1", "dresidual", "dweight1", "dbias1")),
+                ("dropout", c_float), ("float_residual", c_int32), ("has_residual", c_int32)]
+
+
 class ForwardArgs(ctypes.Structure):
     _fields_ = [("chapter", c_char_p), ("problem", Problem), ("x", c_void_p), ("weight", c_void_p),
                 ("bias", c_void_p), ("y", c_void_p), ("mean", c_void_p), ("rstd", c_void_p),
-                ("workspace", c_void_p), ("workspace_bytes", c_size_t), ("stream", c_void_p), ("fused", c_void_p),
-                ("x_rows", POINTER(Rows))]
+                ("workspace", c_void_p), ("workspace_bytes", c_size_t), ("stream", c_void_p),
+                ("fused", POINTER(FusedForward)), ("x_rows", POINTER(Rows))]
 
 
 class BackwardArgs(ctypes.Structure):
@@ -41,11 +53,12 @@ class BackwardArgs(ctypes.Structure):
                 ("y", c_void_p), ("weight", c_void_p), ("bias", c_void_p), ("mean", c_void_p),
                 ("rstd", c_void_p), ("dx", c_void_p), ("dweight", c_void_p), ("dbias", c_void_p),
                 ("workspace", c_void_p), ("workspace_bytes", c_size_t), ("stream", c_void_p),
-                ("fused", c_void_p), ("x_rows", POINTER(Rows)), ("dy_rows", POINTER(Rows))]
+                ("fused", POINTER(FusedBackward)), ("x_rows", POINTER(Rows)), ("dy_rows", POINTER(Rows))]
 
 
 class Plan(ctypes.Structure):
-    _fields_ = [("chapter", c_char_p), ("workspace_bytes", c_size_t)]
+    _fields_ = [("chapter", c_char_p), ("workspace_bytes", c_size_t), ("because", c_char_p),
+                ("measured_on", c_char_p), ("measured_here", c_int32)]
 
 
 class _Chapter(ctypes.Structure):

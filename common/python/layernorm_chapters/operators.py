@@ -4,7 +4,12 @@ The operators torch.ops.layernorm_chapters and their gradients are C++ (common/p
 a reader calls, which fill in what was left out. A pass runs on the current stream, and a CUDA graph can capture it.
 """
 
+import contextlib
+import contextvars
 import functools
+import numbers
+import operator
+import sys
 from collections.abc import Sequence
 
 import torch
@@ -13,6 +18,7 @@ from torch import Tensor
 from .library import Library, LibraryError, binding_path, library_path
 
 _OPERATORS = None  # torch.ops.layernorm_chapters, once its file is loaded
+_BATCH_INVARIANT = contextvars.ContextVar("layernorm_chapters.batch_invariant", default=False)
 
 
 @functools.cache
@@ -41,31 +47,55 @@ def chapters():
     return library().chapters()
 
 
+# --- For a process, or a block of code -------------------------------------------------------------
+
+
 def enable():
     """Puts the kernels behind PyTorch's own layer_norm and rms_norm, for every model of this process.
 
     The tensors that the kernels take get them, forward and backward; the rest stays with PyTorch's kernels. No line of
     a model changes. torch.compile makes kernels of its own of these norms: in a compiled model take LayerNorm, RMSNorm
-    or replace_norms. disable() undoes it; `with enabled():` does both.
+    or replace_norms. disable() undoes it; `with enabled():` does it for a block of code of one thread.
     """
     load().enable()
 
 
 def disable():
-    """Gives PyTorch its own kernels back."""
+    """Undoes enable(). A thread inside of `with enabled():` keeps the kernels until it leaves the block."""
     load().disable()
 
 
-class enabled:
-    """enable() for a block of code: `with layernorm_chapters.enabled(): model(x)`."""
+@contextlib.contextmanager
+def enabled():
+    """enable() for a block of code: `with layernorm_chapters.enabled(): y = model(x)`.
 
-    def __enter__(self):
-        self.was = load().is_enabled()
-        enable()
+    It holds for the thread that is in the block and for no other. If the forward pass is in the block, the kernels run
+    its backward pass, too, wherever that is called.
+    """
+    operators = load()
+    operators.enter_enabled()
+    try:
+        yield
+    finally:
+        operators.leave_enabled()
 
-    def __exit__(self, *error):
-        if not self.was:
-            disable()
+
+@contextlib.contextmanager
+def batch_invariant():
+    """Batch-invariant passes for a block of code: `with layernorm_chapters.batch_invariant(): y = model(x)`.
+
+    In it a row's y, and in the backward pass its dx, depend on that row alone, bit for bit: not on how many rows there
+    are, which of them it is, or where tensors start in memory. It holds for the thread that is in the block, for the
+    functions, the modules and enabled(); for compiled code if the block is around the call.
+    """
+    operators = load()
+    operators.enter_batch_invariant()
+    token = _BATCH_INVARIANT.set(True)
+    try:
+        yield
+    finally:
+        _BATCH_INVARIANT.reset(token)
+        operators.leave_batch_invariant()
 
 
 # --- What the functions fill in -------------------------------------------------------------------
@@ -80,8 +110,9 @@ def _direction(name):
 def _chapter_pair(chapter):
     """(forward, backward) of what `chapter=` says: None, an id, or one of each direction."""
     forward = backward = None
-    for name in () if chapter is None else (chapter,) if isinstance(chapter, str) else chapter:
-        direction = _direction(name)
+    names = () if chapter is None else chapter if isinstance(chapter, (tuple, list)) else (chapter,)
+    for name in names:
+        direction = _direction(name) if isinstance(name, str) else None
         if direction == "fwd" and forward is None:
             forward = name
         elif direction == "bwd" and backward is None:
@@ -93,15 +124,69 @@ def _chapter_pair(chapter):
 
 
 def _shape(normalized_shape):
-    return (normalized_shape,) if isinstance(normalized_shape, int) else normalized_shape
+    if isinstance(normalized_shape, (tuple, list)):  # torch.Size is a tuple
+        return normalized_shape
+    return (normalized_shape if type(normalized_shape) in (int, torch.SymInt) else _integer(normalized_shape),)
 
 
-def _norm(x, normalized_shape, weight, bias, eps, rms, memory_efficient, zero_centred, chapter):
+def _integer(size):
+    try:
+        return operator.index(size)
+    except TypeError:
+        raise TypeError(f"normalized_shape is {size!r}; it must be an integer, or several") from None
+
+
+def _check_types(normalized_shape, numbers_given, **tensors):
+    """Says which argument is of a wrong type, where one is. PyTorch would name the operator's declaration."""
+    for name, given in tensors.items():
+        if not isinstance(given, Tensor) and (given is not None or name == "x"):
+            wanted = "a tensor" if name == "x" else "a tensor or None"
+            raise TypeError(f"{name} is of type {type(given).__name__}; it must be {wanted}")
+    for name, given in numbers_given.items():
+        if not isinstance(given, (numbers.Real, Tensor)):
+            raise TypeError(f"{name} is {given!r}; it must be a number")
+    for size in _shape(normalized_shape):
+        _integer(size)
+
+
+def _is_plain(x):
+    return type(x) is Tensor or type(x) is torch.nn.Parameter
+
+
+def _register_shardings_for(x):
+    """Tells DTensor how the operators split over devices, once it is there: importing it takes half a second."""
+    if isinstance(x, Tensor) and "torch.distributed.tensor" in sys.modules:
+        from .sharding import register_shardings
+        register_shardings()
+
+
+def _jagged(x, normalized_shape, norm):
+    """norm(its values) of a nested tensor of layout torch.jagged, in which these are one dense tensor."""
+    shape = list(_shape(normalized_shape))
+    if x._ragged_idx >= x.dim() - len(shape):
+        raise ValueError(f"normalized_shape is {shape}, and dimension {x._ragged_idx} of the nested tensor x is "
+                         "ragged: only the dimensions after that can be normalised over")
+    return torch.nested.nested_tensor_from_jagged(norm(x.values()), x.offsets(), x.lengths(), x._ragged_idx)
+
+
+def _norm(x, normalized_shape, weight, bias, eps, rms, memory_efficient, zero_centred, chapter, batch_invariant):
     norm = (load() if _OPERATORS is None else _OPERATORS).norm.default
-    if not (memory_efficient or zero_centred or chapter):
-        return norm(x, _shape(normalized_shape), weight, bias, eps, rms)[0]
-    return norm(x, _shape(normalized_shape), weight, bias, eps, rms, memory_efficient, zero_centred,
-                *_chapter_pair(chapter))[0]
+    if batch_invariant is None:
+        batch_invariant = _BATCH_INVARIANT.get()
+    if not _is_plain(x):
+        if getattr(x, "layout", None) is torch.jagged:
+            return _jagged(x, normalized_shape, lambda values: _norm(
+                values, normalized_shape, weight, bias, eps, rms, memory_efficient, zero_centred, chapter,
+                batch_invariant))
+        _register_shardings_for(x)
+    try:
+        if not (memory_efficient or zero_centred or chapter or batch_invariant):
+            return norm(x, _shape(normalized_shape), weight, bias, eps, rms)[0]
+        return norm(x, _shape(normalized_shape), weight, bias, eps, rms, memory_efficient, zero_centred,
+                    *_chapter_pair(chapter), batch_invariant)[0]
+    except (RuntimeError, TypeError):
+        _check_types(normalized_shape, {"eps": eps}, x=x, weight=weight, bias=bias)
+        raise
 
 
 # --- The functions --------------------------------------------------------------------------------
@@ -109,7 +194,8 @@ def _norm(x, normalized_shape, weight, bias, eps, rms, memory_efficient, zero_ce
 
 def layer_norm(x: Tensor, normalized_shape: int | Sequence[int], weight: Tensor | None = None,
                bias: Tensor | None = None, eps: float = 1e-5, *, memory_efficient: bool = False,
-               zero_centred: bool = False, chapter: str | Sequence[str] | None = None) -> Tensor:
+               zero_centred: bool = False, chapter: str | Sequence[str] | None = None,
+               batch_invariant: bool | None = None) -> Tensor:
     """torch.nn.functional.layer_norm, by a chapter.
 
     x may be float32, float16 or bfloat16. Its rows may lie apart in one or two dimensions; any other layout is copied.
@@ -118,8 +204,13 @@ def layer_norm(x: Tensor, normalized_shape: int | Sequence[int], weight: Tensor 
     zero_centred: the weight is what it differs from 1 by; 1 is added in float32.
     chapter: a forward chapter, a backward one, or one of each ("fwd06", ("fwd06", "bwd09")); for
     the rest, the library's dispatch chooses.
+    batch_invariant: a row's bits depend on that row alone; None: as the batch_invariant() around the call says.
+
+    Raises TypeError and ValueError, which name the argument, and RuntimeError for a tensor on another device than the
+    kernels', or where a launch fails.
     """
-    return _norm(x, normalized_shape, weight, bias, eps, False, memory_efficient, zero_centred, chapter)
+    return _norm(x, normalized_shape, weight, bias, eps, False, memory_efficient, zero_centred, chapter,
+                 batch_invariant)
 
 
 _EPS = torch.finfo(torch.float32).eps
@@ -127,11 +218,11 @@ _EPS = torch.finfo(torch.float32).eps
 
 def rms_norm(x: Tensor, normalized_shape: int | Sequence[int], weight: Tensor | None = None,
              eps: float | None = None, *, memory_efficient: bool = False, zero_centred: bool = False,
-             chapter: str | Sequence[str] | None = None) -> Tensor:
+             chapter: str | Sequence[str] | None = None, batch_invariant: bool | None = None) -> Tensor:
     """torch.nn.functional.rms_norm, by a chapter; else like layer_norm. Without eps it is float32's
     epsilon, whatever the type of x: as in PyTorch from 2.7 on, which computes in float32, too."""
     return _norm(x, normalized_shape, weight, None, _EPS if eps is None else eps, True, memory_efficient, zero_centred,
-                 chapter)
+                 chapter, batch_invariant)
 
 
 def _check_in_place(residual, residual_in_fp32, parts):
@@ -144,34 +235,81 @@ def _check_in_place(residual, residual_in_fp32, parts):
                          "residual_in_fp32 asks for one of float32")
 
 
+def _mixed(words):
+    """The output mix of splitmix64 (Steele, Lea, Flood 2014), but of int64: a shift brings in copies of the sign."""
+    words = (words ^ (words >> 30)) * -0x40A7B892E31B1A47
+    words = (words ^ (words >> 27)) * -0x6B2FB644ECCEEE15
+    return words ^ (words >> 31)
+
+
+def _row_seeds(rows, device, seed, branch):
+    """A dropout's seed for each row, of the shape `rows`: drawn by PyTorch's generator, or made of `seed` and the row's
+    number in operations that torch.compile and a CUDA graph take."""
+    if seed is None:
+        return torch.randint(-2 ** 31, 2 ** 31, rows, dtype=torch.int32, device=device)
+    count = functools.reduce(operator.mul, rows, 1)
+    key = _mixed(torch.full((), seed, dtype=torch.int64, device=device) * 2 + branch)
+    return _mixed(torch.arange(count, dtype=torch.int64, device=device) ^ key).to(torch.int32).reshape(rows)
+
+
+def _check_seed(seed):
+    if not isinstance(seed, numbers.Integral) or not -2 ** 62 <= seed < 2 ** 62:
+        raise ValueError(f"seed is {seed!r}; it must be None, or an integer of less than 63 bits")
+
+
 def _add_norm(x, residual, normalized_shape, weight, bias, eps, rms, *, prenorm=True, residual_in_fp32=False,
               dropout=0.0, seed=None, rowscale=None, x1=None, rowscale1=None, weight1=None, bias1=None,
-              zero_centred=False, inplace=False, chapter=None):
-    operators = load() if _OPERATORS is None else _OPERATORS
-    shape = _shape(normalized_shape)
-    pair = (None, None) if chapter is None else _chapter_pair(chapter)
+              zero_centred=False, inplace=False, chapter=None, batch_invariant=None):
+    load()
+    if batch_invariant is None:
+        batch_invariant = _BATCH_INVARIANT.get()
+    if not _is_plain(x):
+        if getattr(x, "is_nested", False):
+            raise TypeError("x is a nested tensor, which a fused pass does not take: add, and then normalise")
+        _register_shardings_for(x)
+    tensors = {"x": x, "residual": residual, "weight": weight, "bias": bias, "rowscale": rowscale, "x1": x1,
+               "rowscale1": rowscale1, "weight1": weight1, "bias1": bias1}
+    try:
+        return _run_add_norm(tensors, _shape(normalized_shape), eps, rms, prenorm, residual_in_fp32, dropout, seed,
+                             zero_centred, inplace, _chapter_pair(chapter), batch_invariant)
+    except (RuntimeError, TypeError, AttributeError):
+        _check_types(normalized_shape, {"eps": eps, "dropout": dropout}, **tensors)
+        raise
+
+
+def _run_add_norm(tensors, shape, eps, rms, prenorm, residual_in_fp32, dropout, seed, zero_centred, inplace, pair,
+                  batch_invariant):
+    x, residual, weight, bias, rowscale, x1, rowscale1, weight1, bias1 = tensors.values()
     if inplace:
         parts = {"dropout": dropout or None, "rowscale": rowscale, "x1": x1, "rowscale1": rowscale1, "weight1": weight1,
                  "bias1": bias1}
         _check_in_place(residual, residual_in_fp32, [name for name, part in parts.items() if part is not None])
-        operators.add_norm_.default(x, residual, shape, weight, bias, eps, rms, zero_centred, pair[0])
+        if torch.compiler.is_exporting():  # a program has no decomposition of what writes into its arguments
+            y, total = _run_add_norm(tensors, shape, eps, rms, True, False, 0.0, None, zero_centred, False, pair,
+                                     batch_invariant)
+            x.copy_(y)
+            residual.copy_(total)
+        else:
+            _OPERATORS.add_norm_.default(x, residual, shape, weight, bias, eps, rms, zero_centred, pair[0],
+                                         batch_invariant)
         return (x, residual) if prenorm else x
     second = weight1 is not None or bias1 is not None
     if residual is None and not (dropout or second or rowscale is not None or x1 is not None):
-        y = operators.norm.default(x, shape, weight, bias, eps, rms, False, zero_centred, *pair)[0]
+        y = _OPERATORS.norm.default(x, shape, weight, bias, eps, rms, False, zero_centred, *pair, batch_invariant)[0]
         return (y, x.float() if residual_in_fp32 else x) if prenorm else y
     float_sum = residual_in_fp32 or (residual is not None and residual.dtype == torch.float32 != x.dtype)
     if float_sum and residual is None and x.dtype != torch.float32:
         residual = torch.zeros_like(x, dtype=torch.float32)
     seeds = seeds1 = None
     if dropout:
-        generator = None if seed is None else torch.Generator(x.device).manual_seed(seed)
+        if seed is not None:
+            _check_seed(seed)
         rows = x.shape[:x.dim() - len(shape)]
-        seeds, seeds1 = (torch.randint(-2 ** 31, 2 ** 31, rows, dtype=torch.int32, device=x.device, generator=generator)
-                         if there else None for there in (True, x1 is not None))
-    y, total, _, y1 = operators.add_norm.default(x, residual, shape, weight, bias, x1, weight1, bias1, rowscale,
-                                                 rowscale1, seeds, seeds1, dropout, eps, rms, zero_centred, float_sum,
-                                                 *pair)
+        seeds = _row_seeds(rows, x.device, seed, 0)
+        seeds1 = None if x1 is None else _row_seeds(rows, x.device, seed, 1)
+    y, total, _, y1 = _OPERATORS.add_norm.default(x, residual, shape, weight, bias, x1, weight1, bias1, rowscale,
+                                                  rowscale1, seeds, seeds1, dropout, eps, rms, zero_centred, float_sum,
+                                                  *pair, batch_invariant)
     results = (y, *((y1,) if second else ()), *((total,) if prenorm else ()))
     return results if len(results) > 1 else y
 
@@ -188,7 +326,7 @@ def fused_add_layer_norm(x: Tensor, residual: Tensor | None, normalized_shape: i
     weight1, bias1: a second norm of the same sum, which comes after the first in the results.
     inplace=True: for inference, of a residual alone. y is written into x and the sum into residual, which are returned;
     rows of more than 16376 columns, and tensors that are not contiguous, take a copy.
-    zero_centred, chapter: as layer_norm has them.
+    zero_centred, chapter, batch_invariant: as layer_norm has them. Raises what layer_norm raises.
     """
     return _add_norm(x, residual, normalized_shape, weight, bias, eps, False, **options)
 
@@ -199,38 +337,7 @@ def fused_add_rms_norm(x: Tensor, residual: Tensor | None, normalized_shape: int
     return _add_norm(x, residual, normalized_shape, weight, None, _EPS if eps is None else eps, True, **options)
 
 
-# --- For whoever has no kernels -------------------------------------------------------------------
-
-
-def _normalised(x, shape, weight, bias, eps, rms, zero_centred):
-    """y of x, and the statistics, in PyTorch's own operations."""
-    dims = [-1 - i for i in range(len(shape))]
-    z = x.float()
-    mean = None if rms else z.mean(dims, keepdim=True)
-    centred = z if rms else z - mean
-    rstd = (centred.square().mean(dims, keepdim=True) + eps).rsqrt()
-    y = centred * rstd
-    if weight is not None:
-        y = y * (weight.float() + 1.0 if zero_centred else weight.float())
-    if bias is not None:
-        y = y + bias.float()
-    statistics = torch.stack([part.flatten() for part in ([rstd] if rms else [mean, rstd])])
-    return y.to(x.dtype), statistics
-
-
-def decompositions():
-    """{operator: the same in PyTorch's own operations}, for a program that runs where the kernels are not:
-    torch.export.export(model, …).run_decompositions(layernorm_chapters.decompositions()), torch.onnx.export."""
-    operators = load()
-
-    def norm(x, shape, weight, bias, eps, rms, memory_efficient=False, zero_centred=False, chapter=None,
-             backward_chapter=None):
-        return _normalised(x, shape, weight, bias, eps, rms, zero_centred)
-
-    return {operators.norm.default: norm}
-
-
 try:  # so that a model that is compiled at once finds them loaded
     load()
 except LibraryError:
-    pass  # whoever calls a function is told
+    pass  # a function that needs them raises it
