@@ -107,6 +107,7 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>, kBlocks<kRowThread
         if (kLayer) dbias[i].at[k] += terms[i].dy[k];
       }
     }
+    ring.release();
     c = row_sums<kThreads, kRowThreads>(c, parity);  // the step's barrier, but see [8]
     parity ^= 1;
     if (kRowThreads == kWarpSize) __syncthreads();  // [8]

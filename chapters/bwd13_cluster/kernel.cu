@@ -44,8 +44,7 @@ __global__ void __launch_bounds__(kMaxThreads)
   constexpr int kVectors = kColumns / kElements;
   constexpr bool kLayer = kKind == Kind::Layer;
   __shared__ Barrier full[kMaxStages];
-  __shared__ Barrier arrived[kExchanges];  // [4]
-  __shared__ Exchange exchange;
+  __shared__ Exchange exchange;  // [4]
   const int blocks = cluster_size();
   const int threads = blockDim.x;
   const int64_t cluster = blockIdx.x / blocks;  // [5]
@@ -71,9 +70,7 @@ __global__ void __launch_bounds__(kMaxThreads)
     bulk_load(dy_slice, a.dy + element(nth), bytes, full[stage]);
   };
   if (threadIdx.x == 0) {
-    for (Barrier& barrier : arrived) {
-      barrier.init(1);
-    }
+    exchange.init();
     ring.fill([&](int stage) { request(stage, stage); });
   }
   cluster_arrive_relaxed();  // [6]
@@ -150,18 +147,16 @@ __global__ void __launch_bounds__(kMaxThreads)
     of_done = lag == 0 ? of_row : of_last;
     of_next = ask_for_statistics(nth + 1);
     if (nth < rows) {
-      const int place = nth % kExchanges;
       ring.wait();
       const float2 c = add_up(ring.stage, of_row);
       ring.advance();
-      send_sums(c, exchange, place, arrived[place]);  // [11]
+      send_sums(c, exchange, nth);  // [11]
     }
     if (done >= 0) {
-      const int place = done % kExchanges;
-      const int parity = done / kExchanges % 2;
-      const float2 c = receive_sums(exchange, place, arrived[place], parity);  // [12]
+      const float2 c = receive_sums(exchange, done);  // [12]
       store_dx(done, done_stage, of_done, c);
     }
+    ring.release();
     __syncthreads();  // [13]
     if (done < 0) continue;
     if (threadIdx.x == 0) request(done + stages, done_stage);

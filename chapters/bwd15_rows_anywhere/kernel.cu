@@ -102,7 +102,6 @@ struct EndPiece {
     T* const to = slot + start_in_line(boundary);
     if (front < min(copy_begin, end)) to[front] = boundary[front];
     if (back < end) to[back] = boundary[back];
-    fence_proxy_async();  // a later copy may write where this thread has written
   }
 };
 
@@ -267,6 +266,7 @@ __global__ void __launch_bounds__(Fit::kThreads, Fit::kBlocks)
         if (kLayer) dbias[i].at[k] += terms[i].dy[k];
       }
     }
+    ring.release();
     c = team_sums<Fit::kThreads, kMostStages>(c, ring.stage, first_warp, team_warps);  // [11]
 
     if (threadIdx.x == 0) {  // [12]

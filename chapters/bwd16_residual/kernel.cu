@@ -132,6 +132,7 @@ __global__ void __launch_bounds__(kBlockThreads<kRowThreads>, kBlocks<kRowThread
         if (kLayer) dbias[i].at[k] += terms[i].dy[k];
       }
     }
+    ring.release();
     c = row_sums<kThreads, kRowThreads>(c, parity);
     parity ^= 1;
     if (kRowThreads == kWarpSize) __syncthreads();

@@ -141,7 +141,6 @@ __global__ void __launch_bounds__(Fit::kThreads, Fit::kBlocks)
   constexpr int kVectors = kColumns / kElements;
   constexpr bool kLayer = kKind == Kind::Layer;
   __shared__ Barrier full[kMaxStages];
-  __shared__ Barrier arrived[kExchanges];
   __shared__ Exchange exchange;
   const int blocks = cluster_size();
   const int threads = blockDim.x;
@@ -208,13 +207,10 @@ __global__ void __launch_bounds__(Fit::kThreads, Fit::kBlocks)
       to.x[at] = a.x[slice_start(nth) + at];
       to.dy[at] = a.dy[slice_start(nth) + at];
     }
-    fence_proxy_async();  // a later copy may write where this thread has written
     __syncthreads();
   };
   if (threadIdx.x == 0) {
-    for (Barrier& barrier : arrived) {
-      barrier.init(1);
-    }
+    exchange.init();
     ring.fill([&](int stage) { request(stage, stage); });
   }
   cluster_arrive_relaxed();
@@ -302,21 +298,19 @@ __global__ void __launch_bounds__(Fit::kThreads, Fit::kBlocks)
     of_this = from_lane_0(of_next);
     of_next = ask_for_statistics(nth + 1);
     if (nth < rows) {
-      const int place = nth % kExchanges;
       ring.wait();
       const Slices<T> slices = slices_in(nth, ring.stage);
       if (!alike || at_end(nth)) bring_rest(nth, slices);
       const float2 c = add_up(slices, of_this);
       ring.advance();
-      send_sums(c, exchange, place, arrived[place]);
+      send_sums(c, exchange, nth);
     }
     const int done = nth - 1;
     if (done >= 0) {
-      const int place = done % kExchanges;
-      const int parity = done / kExchanges % 2;
-      const float2 c = receive_sums(exchange, place, arrived[place], parity);
+      const float2 c = receive_sums(exchange, done);
       store_dx(slices_in(done, done_stage), a.dx + slice_start(done), of_done, c);
     }
+    ring.release();
     __syncthreads();
     if (done < 0) continue;
     if (thread == requester) request(done + stages, done_stage);

@@ -120,6 +120,7 @@ __global__ void __launch_bounds__(kThreads) layer_norm_forward(ForwardArgs<T, W>
       turn ^= 1;  // [6]
     }
     const auto deviations = deviations_from<kKind, kThreads>(near, x, row_vectors);
+    ring.release();
     const auto sums = row_sums<kThreads, kThreads>(deviations, turn);
     turn ^= 1;
     const Normaliser of_row = normaliser(near, sums, inverse_cols, a.eps);

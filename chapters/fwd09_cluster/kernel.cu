@@ -72,12 +72,15 @@ __device__ Moments piece_moments(const Packed<T, kElements>* slot, int vectors) 
   return moments_of(columns, near, warp_sum(sums));
 }
 
-/// Sends a piece's moments to `place` of every block of the cluster, where `met` counts them.
+/// Sends a piece's moments to `place` of every block of the cluster, where `met` counts them. Who
+/// receives them may overwrite what this warp has read: sets of rows before the last one sent.
 __device__ inline void send_to_cluster(Moments moments, Moments* place, Barrier& met,
                                        const Cut& cut) {
   const int lane = threadIdx.x % kWarpSize;
   if (threadIdx.x == 0) met.arrive_and_expect(cut.pieces * sizeof(Moments));  // [5]
-  if (lane < cut.blocks) remote_store_async(place, lane, moments, met);
+  if (lane >= cut.blocks) return;
+  remote_store_async(place, lane, moments, met);
+  remote_arrive(met, lane);
 }
 
 constexpr int kMostPieces = kMostBlocks * kMostWarps;  // [6]
@@ -182,7 +185,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize)
   const Parameter<W, kElements, kKeeps> bias{kept + cut.vectors, a.bias, first_col, 0.0f};
 
   if (threadIdx.x == 0) {
-    for (Barrier& barrier : met) barrier.init(1);
+    for (Barrier& barrier : met) barrier.init(1 + cut.pieces);
   }
   if (lane == 0) {
     ring.init();  // its fence makes `met` known too, which thread 0 has just initialised
@@ -224,6 +227,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize)
     auto* const y = reinterpret_cast<Vec*>(a.y + row * a.cols + first_col);
     store_piece(y, slot, weight, bias, vectors, of_row);
 
+    ring.release();
     __syncwarp();  // [12]
     if (lane == 0) request(row + cut.stages * stride, slot, full[warp][stage]);
     stage = stage + 1 < cut.stages ? stage + 1 : 0;

@@ -345,7 +345,7 @@ class OwnCall:
         return self.outputs
 
 
-def own_call(loaded, chapter, direction, i, shared=None):
+def own_call(loaded, chapter, direction, i, shared=None, batch_invariant=False):
     """An OwnCall of a chapter, or of the dispatch's choice (None)."""
     shared = shared or SharedOutputs()
     given = {name: getattr(i, name) for name in ("x", "weight", "bias", "mean", "rstd", "dy", "y")}
@@ -358,17 +358,17 @@ def own_call(loaded, chapter, direction, i, shared=None):
     outputs = (empty["y"],) if direction == "forward" else tuple(empty.values())
     args.chapter = chapter and chapter.encode()
     args.problem = Problem(KINDS[i.kind], CODES[DTYPES[i.dtype]], CODES[str(i.weight.dtype).removeprefix("torch.")],
-                           i.eps, *i.x.shape)
+                           i.eps, *i.x.shape, batch_invariant)
     for name, _ in args._fields_:
         if tensors.get(name) is not None:
             setattr(args, name, tensors[name].data_ptr())
     return OwnCall(loaded, args, tensors, outputs, shared)
 
 
-def by_package(from_y):
+def by_package(from_y, batch_invariant):
     """The dispatch as a model calls it: layernorm_chapters' functions, by autograd."""
     def norm(inputs, x, weight, bias):
-        options = {"eps": inputs.eps, "memory_efficient": from_y}
+        options = {"eps": inputs.eps, "memory_efficient": from_y, "batch_invariant": batch_invariant}
         if inputs.kind == "layer":
             return layernorm_chapters.layer_norm(x, weight.shape, weight, bias, **options)
         return layernorm_chapters.rms_norm(x, weight.shape, weight, **options)
@@ -376,8 +376,8 @@ def by_package(from_y):
 
 
 def own_providers(path, backend, with_launch=False):
-    """The dispatch, the dispatch from y, and each chapter, of the library at `path`. `with_launch`:
-    the dispatch is called as a model calls it."""
+    """The dispatch as it is, batch-invariant and from y, and each chapter, of the library at `path`.
+    `with_launch`: the dispatch is called as a model calls it."""
     os.environ["LNC_LIBRARY"] = str(path)
     loaded = Library(path)
     if loaded.backend != backend:
@@ -386,13 +386,15 @@ def own_providers(path, backend, with_launch=False):
 
     def own(name, chapter, directions, from_y):
         as_model = with_launch and chapter is None
-        prepare = by_package(from_y) if as_model else functools.partial(own_call, loaded, chapter, shared=shared)
+        batch_invariant = name == "dispatch-invariant"
+        prepare = by_package(from_y, batch_invariant) if as_model else functools.partial(
+            own_call, loaded, chapter, shared=shared, batch_invariant=batch_invariant)
         return Provider(name, lambda: prepare, "", "make library", directions=directions, from_y=from_y)
 
     chapters = loaded.chapters()
-    found = [own(DISPATCH[0], None, DIRECTIONS, False)]
+    found = [own(name, None, DIRECTIONS, False) for name in ("dispatch", "dispatch-invariant")]
     if any(chapter.from_y for chapter in chapters):
-        found.append(own(DISPATCH[1], None, ("backward",), True))
+        found.append(own("dispatch-from-y", None, ("backward",), True))
     return found + [own(chapter.id, chapter.id, DIRECTIONS[chapter.backward:][:1], chapter.from_y)
                     for chapter in chapters]
 

@@ -3,8 +3,8 @@ that need neither PyTorch nor a GPU.
 
 A record is measurements.py's, with the provider in place of the chapter:
 
-    provider    "torch", "liger", …; "dispatch" and "dispatch-from-y" for this project's own choice,
-                a chapter's id for that chapter
+    provider    "torch", "liger", …; "dispatch", "dispatch-invariant" and "dispatch-from-y" for this project's own
+                choice, a chapter's id for that chapter
     chosen      of the dispatch: the chapter that it took
     passed      False: the result was wrong, so there is no time
     late        true: the host could not keep ahead of the device, so the time has some of its own
@@ -32,7 +32,7 @@ SHAPES = SETS["peers"]
 FLUSH_BYTES = 256 << 20  # five times an H100's L2, twice a B200's
 MOST_COPIES = 32  # of the inputs; more would not help the smallest: they are launches
 
-DISPATCH = ("dispatch", "dispatch-from-y")
+DISPATCH = ("dispatch", "dispatch-invariant", "dispatch-from-y")
 CHAPTER = re.compile(r"(fwd|bwd|my)\d\d")  # my: of the reader's own
 
 

@@ -58,7 +58,7 @@ def standings(records):
 
 
 def standing(direction, problem, records):
-    records = [record for record in records if record["provider"] != "dispatch-from-y"]
+    records = [record for record in records if record["provider"] not in ("dispatch-invariant", "dispatch-from-y")]
     together = side_by_side(records)
     ours = newest_run([record for record in records if is_ours(record["provider"])])
     if not ours:

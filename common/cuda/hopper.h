@@ -232,6 +232,15 @@ __device__ void remote_store_async(T* pointer, unsigned rank, T value, Barrier& 
         : "memory");
 }
 
+/// A full release at the cluster's scope would wait for every store to device memory; one that is
+/// restricted to this block's shared memory need not.
+__device__ inline void remote_arrive(Barrier& barrier, unsigned rank) {
+  LNC_HOPPER_ASM("fence.release.sync_restrict::shared::cta.cluster;" ::: "memory");
+  LNC_HOPPER_ASM("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(
+                     remote_address(&barrier, rank))
+                 : "memory");
+}
+
 __device__ inline void launch_dependents() { LNC_HOPPER_ASM("griddepcontrol.launch_dependents;"); }
 
 __device__ inline void grid_dependency_wait() {

@@ -15,14 +15,25 @@ inline constexpr int kExchangeBlocks = 16;  // of a cluster, at most
 struct Exchange {
   float2 of_warp[kExchangeWarps];
   float2 of_block[kExchanges][kExchangeBlocks];
+  Barrier arrived[kExchanges];
+
+  /// One thread calls this before a fence_barrier_init() and the cluster's first meeting.
+  __device__ void init() {
+    for (Barrier& barrier : arrived) {
+      barrier.init(1 + cluster_size());
+    }
+  }
 };
 
-/// Adds up the threads' sums of a row and sends the block's to every block of the cluster.
-__device__ inline void send_sums(float2 c, Exchange& exchange, int place, Barrier& arrived) {
+/// Adds up the threads' sums of the nth row and sends the block's to every block of the cluster.
+/// Who receives it may overwrite what this block has read: sums of rows before nth - 1.
+__device__ inline void send_sums(float2 c, Exchange& exchange, std::int64_t nth) {
   const int warp = threadIdx.x / kWarpSize;
   const int lane = threadIdx.x % kWarpSize;
   const int warps = blockDim.x / kWarpSize;
   const int blocks = cluster_size();
+  const int place = nth % kExchanges;
+  Barrier& arrived = exchange.arrived[place];
   c = warp_sum(c);
   if (lane == 0) exchange.of_warp[warp] = c;
   __syncthreads();
@@ -32,15 +43,16 @@ __device__ inline void send_sums(float2 c, Exchange& exchange, int place, Barrie
   if (lane < blocks) {
     float2* const my_pair = &exchange.of_block[place][cluster_rank()];
     remote_store_async(my_pair, lane, c, arrived);
+    remote_arrive(arrived, lane);
   }
 }
 
-/// A row's sums over the cluster, when those of all blocks have arrived.
-__device__ inline float2 receive_sums(const Exchange& exchange, int place, Barrier& arrived,
-                                      int parity) {
+/// The nth row's sums over the cluster, when those of all blocks have arrived.
+__device__ inline float2 receive_sums(Exchange& exchange, std::int64_t nth) {
   const int lane = threadIdx.x % kWarpSize;
   const int blocks = cluster_size();
-  arrived.wait_at_cluster_scope(parity);
+  const int place = nth % kExchanges;
+  exchange.arrived[place].wait_at_cluster_scope(nth / kExchanges % 2);
   return warp_sum(lane < blocks ? exchange.of_block[place][lane] : float2{});
 }
 

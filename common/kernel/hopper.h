@@ -9,12 +9,13 @@
 //   L2Policy                                what L2 gives up first                  bwd12
 //   bulk_store, commit_bulk_stores,
 //   wait_bulk_stores_read                   shared to global, likewise              fwd15
-//   fence_proxy_async                       between own stores and the engine       fwd15
+//   fence_proxy_async                       own loads and stores, then the engine   fwd08, fwd15
 //   cluster_rank, cluster_size              which block of a cluster                fwd09, bwd13
 //   cluster_arrive_relaxed, cluster_wait    until the others' Barriers are there    fwd09
 //   cluster_sync                            waits for all threads of the cluster    bwd17
 //   remote_load, remote_store               another block's shared memory
 //   remote_store_async                      likewise, with a Barrier over there     fwd09
+//   remote_arrive                           at a Barrier over there                 fwd09
 //   launch_dependents, grid_dependency_wait the next kernel starts early            bwd12
 //
 // Barrier. A barrier in shared memory that goes through phases 0, 1, 2, … A phase is complete when
@@ -25,11 +26,11 @@
 //   arrive()                  what this thread wrote before is seen by those who wait
 //   arrive_and_expect(bytes)  arrives, and the phase wants so many bytes more: less than 2^20
 //   wait(parity)              until the phase of this parity is complete
-//   wait_at_cluster_scope(parity)  likewise, where remote_store_async brings the bytes
+//   wait_at_cluster_scope(parity)  likewise, where remote_store_async and remote_arrive come
 //
-// Other blocks' asynchronous stores are released at the cluster's scope, so by the letter of PTX a
-// wait for them acquires there. It speaks of shared memory only: of device memory it orders
-// nothing, and L1 keeps what it has.
+// What other blocks do is released at the cluster's scope, so by the letter of PTX a wait for it
+// acquires there. It speaks of shared memory only: of device memory it orders nothing, and L1 keeps
+// what it has.
 //
 // Other threads know a Barrier only after a __syncthreads(). Of a new one the phase before the
 // first counts as complete: wait(1) returns. A thread that waits must be at most one phase behind:
@@ -39,6 +40,11 @@
 // addresses and the size are multiples of 16; a multiple of 32 in shared memory is faster. The
 // bytes count for the barrier's phase when they are there; who has waited for that sees them. An
 // L2Policy may follow: lines that are EvictFirst are the first that L2 gives up.
+//
+// The copy engine is another proxy: of what threads load and store it knows nothing by a barrier
+// alone. So where a copy goes to a place that threads have read, each of them calls
+// fence_proxy_async() behind its last load, then they meet, and then one of them asks. Many kernels
+// leave that fence out, and none is known to fail; PTX promises nothing without it.
 //
 // bulk_store(to_global, from_shared, bytes). By the same rules, but it completes in a group: a
 // thread commits what it has begun as one group, and wait_bulk_stores_read<n>() waits until all of
@@ -56,6 +62,10 @@
 // 16. The latter needs no meeting: its bytes count for that block's barrier, as a bulk_load's do.
 // It wants a cluster of 2 or more: without one it is an illegal instruction, and compute-sanitizer
 // rejects it in one of 1. resident_clusters(kernel, config) says how many the GPU holds at once.
+//
+// remote_arrive(barrier, rank) tells those who wait there at the cluster's scope that this thread,
+// and those of its block that it has met, are done with what they read or wrote in their own shared
+// memory: it may be overwritten. A remote_store_async alone says nothing of that.
 //
 // The next kernel. One that is launched with LaunchConfig::starts_early may start when every block
 // of the kernel before it has called launch_dependents() or ended, on what those leave free. Before

@@ -62,6 +62,9 @@ struct Ring {
     full[stage].wait(parity);
     return slot(stage);
   }
+  /// Each thread that has read a slot calls this before they meet and one of them asks for what
+  /// comes there next: the copy engine is another proxy, and might write before they have read.
+  __device__ static void release() { fence_proxy_async(); }
   __device__ void advance() {
     stage = stage + 1 < stages ? stage + 1 : 0;
     parity ^= stage == 0;  // once around, every barrier is a phase further

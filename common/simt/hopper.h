@@ -81,6 +81,10 @@ void remote_store_async(T* pointer, unsigned rank, std::type_identity_t<T> value
                         std::source_location where = std::source_location::current()) {
   simt::remote_store_async(pointer, rank, &value, sizeof value, &barrier, where);
 }
+inline void remote_arrive(Barrier& barrier, unsigned rank,
+                          std::source_location where = std::source_location::current()) {
+  simt::remote_arrive(&barrier, rank, where);
+}
 
 // Kernels run one after the other.
 inline void launch_dependents() { simt::launches_dependents(); }

@@ -358,6 +358,15 @@ class Block {
                 .number = number,
                 .where = where});
   }
+  void remote_arrive(const void* barrier, unsigned rank, std::source_location where) {
+    const std::byte* const other_barrier = remote(barrier, rank, where);
+    Block& other = *cluster_.block(rank);
+    const std::uint64_t phase = other.async_.phase(other_barrier);
+    witness_->arrives_at(running_->number, *other.witness_, other_barrier);
+    require(other.async_.arrive(other_barrier, 0));
+    other.tell_of_phase(other_barrier, phase);
+    other.wake();
+  }
 
   void grid_dependency_wait() {
     running_->waited_for_grid = true;
@@ -991,6 +1000,9 @@ std::byte* remote(const void* local, unsigned rank, std::source_location where) 
 void remote_store_async(const void* local, unsigned rank, const void* value, std::size_t bytes,
                         const void* barrier, std::source_location where) {
   this_block().remote_store_async(local, rank, value, bytes, barrier, where);
+}
+void remote_arrive(const void* barrier, unsigned rank, std::source_location where) {
+  this_block().remote_arrive(barrier, rank, where);
 }
 void grid_dependency_wait() { this_block().grid_dependency_wait(); }
 

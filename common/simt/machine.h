@@ -152,6 +152,7 @@ void cluster_wait(std::source_location where);
 std::byte* remote(const void* local, unsigned rank, std::source_location where);
 void remote_store_async(const void* local, unsigned rank, const void* value, std::size_t bytes,
                         const void* barrier, std::source_location where);
+void remote_arrive(const void* barrier, unsigned rank, std::source_location where);
 
 /// Kernels never overlap here, so it returns at once; a launch that starts early demands it.
 void grid_dependency_wait();

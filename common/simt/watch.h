@@ -107,6 +107,9 @@ class Witness {
 
   virtual void inits([[maybe_unused]] unsigned thread, [[maybe_unused]] const void* barrier) {}
   virtual void arrives([[maybe_unused]] unsigned thread, [[maybe_unused]] const void* barrier) {}
+  /// Likewise at a barrier of another block of the cluster, and who watches that.
+  virtual void arrives_at([[maybe_unused]] unsigned thread, [[maybe_unused]] Witness& other,
+                          [[maybe_unused]] const void* barrier) {}
   /// All arrivals and bytes of the barrier's phase have come.
   virtual void completes([[maybe_unused]] const void* barrier) {}
   /// A thread's wait for the barrier is over; what it sees then was done at `scope` or nearer.

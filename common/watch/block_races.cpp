@@ -13,7 +13,7 @@ using simt::Space;
 /// A Barrier, and what each of its phases passes on.
 struct BarrierState {
   std::uint32_t near, wide;  ///< its numbers: what bulk loads brought, what other blocks sent
-  Gathering by_threads, by_loads, by_blocks;
+  Gathering by_threads, by_blocks;
   struct Phase {
     Knowledge near, wide;
   };
@@ -27,7 +27,7 @@ class BlockRaces final : public simt::Witness {
              std::shared_ptr<ClusterState> cluster)
       : all_(all),
         serial_(serial),
-        shared_(info),
+        shared_(info, serial),
         threads_(volume(info.launch.block), Thread{all.at_start_}),
         cluster_(std::move(cluster)) {
     cluster_->blocks.push_back(&shared_);
@@ -85,7 +85,7 @@ class BlockRaces final : public simt::Witness {
 
   void inits(unsigned thread, const void* barrier) override {
     use(thread, barrier, Way::Store);
-    barriers_[barrier] = {all_.next_barrier_, all_.next_barrier_ + 1, {}, {}, {}, {}};
+    barriers_[barrier] = {all_.next_barrier_, all_.next_barrier_ + 1, {}, {}, {}};
     all_.next_barrier_ += 2;
   }
   void arrives(unsigned thread, const void* barrier) override {
@@ -96,11 +96,19 @@ class BlockRaces final : public simt::Witness {
     found->second.by_threads.bring(self.knows, serial_, thread, self.now);
     ++self.now;
   }
+  void arrives_at(unsigned thread, simt::Witness& other, const void* barrier) override {
+    use(thread, barrier, Way::Atomic);
+    auto& barriers = static_cast<BlockRaces&>(other).barriers_;
+    const auto found = barriers.find(barrier);
+    if (found == barriers.end()) return;  // a fault
+    Thread& self = threads_[thread];
+    found->second.by_blocks.bring_in_shared(*self.knows, serial_, thread, self.now);
+    ++self.now;
+  }
   void completes(const void* barrier) override {
     BarrierState& state = barriers_.at(barrier);
     const auto phases = static_cast<Tick>(state.complete.size() + 1);
     auto near = std::make_shared<Clocks>(state.by_threads.take(threads_.size()));
-    near->join(state.by_loads.take(threads_.size()));
     near->learn_barrier(state.near, phases);
     auto wide = std::make_shared<Clocks>(*near);
     wide->join(state.by_blocks.take(threads_.size()));
@@ -153,8 +161,7 @@ class BlockRaces final : public simt::Witness {
 
   void begins(unsigned thread, std::uint64_t number, const Copy& copy) override {
     Thread& self = threads_[thread];
-    CopyState& state =
-        all_.add_copy(number, {copy.kind, serial_, thread, self.now, self.knows, copy.barrier});
+    CopyState& state = all_.add_copy(number, {copy.kind, serial_, thread, copy.barrier});
     const Actor actor{self.knows, serial_, thread, self.now, &state};
     const auto touch = [&](const void* at, Way way) {
       const auto* const address = static_cast<const std::byte*>(at);
@@ -175,13 +182,10 @@ class BlockRaces final : public simt::Witness {
     } else {
       const bool is_load = copy.kind == Copy::Kind::BulkLoad;
       BarrierState& state = barriers_.at(copy.barrier);
-      (is_load ? state.by_loads : state.by_blocks)
-          .bring_read(*copy.knows, copy.block, copy.thread, copy.tick);
       const auto phases = static_cast<Tick>(state.complete.size() + 1);
       copy.read = {Over::By::Barrier, is_load ? state.near : state.wide, phases};
     }
     copy.written = copy.read;
-    copy.knows = nullptr;
   }
   void commits(unsigned thread, Copy::Kind kind) override {
     if (kind == Copy::Kind::BulkStore) ++threads_[thread].groups;

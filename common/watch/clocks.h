@@ -24,6 +24,8 @@ inline constexpr unsigned kWarpSize = 32;
 template <typename Key, typename Value>
 class FlatMap {
  public:
+  FlatMap() = default;
+  FlatMap(Key key, Value value) : entries_{{key, std::move(value)}} {}
   const Value* find(Key key) const {
     const auto at = place(key);
     return at != entries_.end() && at->first == key ? &at->second : nullptr;
@@ -144,7 +146,8 @@ inline void join(BlockClocks& into, const BlockClocks& from) {
 struct Clocks {
   Serial floor = 0;    ///< everything of the blocks before this one
   BlockClocks blocks;  ///< what their threads have done
-  BlockClocks over;    ///< beyond that: what they have read, and may be overwritten
+  /// Beyond that: what they have done in their own block's shared memory.
+  BlockClocks in_shared;
   /// What copies have brought: of a Barrier, how many of its phases are complete.
   FlatMap<std::uint32_t, Tick> barriers;
 
@@ -159,7 +162,7 @@ struct Clocks {
   void join(const Clocks& other) {
     floor = std::max(floor, other.floor);
     race::join(blocks, other.blocks);
-    race::join(over, other.over);
+    race::join(in_shared, other.in_shared);
     learn_barriers(other);
   }
   void learn_barriers(const Clocks& other) {
@@ -202,21 +205,18 @@ class Gathering {
     last_ = knows;
     own_[block].learn_thread(thread, tick);
   }
-  /// A copy brings only what its thread had read, and what other copies had brought by then: an
-  /// ordinary store of the thread may still be on its way.
-  void bring_read(const Clocks& knows, Serial block, unsigned thread, Tick tick) {
-    join(sum_.over, knows.blocks);
-    join(sum_.over, knows.over);
+  /// A thread brings what it knows of its own block's shared memory, and has done there.
+  void bring_in_shared(const Clocks& knows, Serial block, unsigned thread, Tick tick) {
+    if (const auto* const known = knows.blocks.find(block)) join(sum_.in_shared, {block, *known});
     sum_.learn_barriers(knows);
-    sum_.floor = std::max(sum_.floor, knows.floor);
-    own_read_[block].learn_thread(thread, tick);
+    own_in_shared_[block].learn_thread(thread, tick);
   }
   void bring(const Clocks& clocks) { sum_.join(clocks); }
 
   /// @param threads of a block
   Clocks take(unsigned threads) {
     add(sum_.blocks, own_, threads);
-    add(sum_.over, own_read_, threads);
+    add(sum_.in_shared, own_in_shared_, threads);
     return std::exchange(*this, Gathering()).sum_;
   }
 
@@ -225,14 +225,12 @@ class Gathering {
     for (const auto& [block, clock] : own) {
       auto folded = std::make_shared<BlockClock>(clock);
       folded->fold(threads);
-      BlockClocks one;
-      one[block] = folded;
-      join(to, one);
+      join(to, {block, folded});
     }
   }
 
   Clocks sum_;
-  FlatMap<Serial, BlockClock> own_, own_read_;
+  FlatMap<Serial, BlockClock> own_, own_in_shared_;
   Knowledge last_;
 };
 

@@ -27,7 +27,7 @@ std::string name_of(Way way) {
 std::string between_read_and(Copy::Kind copy) {
   if (copy == Copy::Kind::RemoteStore)
     return "a wait_at_cluster_scope() before the read, or, where that wants what was there before, "
-           "a cluster_sync() or a message behind the read and before the other block sends";
+           "a cluster_sync() or a remote_arrive() behind the read and before the other block sends";
   return "a wait for the Barrier before the read, or, where that wants what was there before, a "
          "__syncthreads() behind the read and before the copy is asked for";
 }
@@ -83,7 +83,13 @@ Missing Races::missing(const Record& earlier, const Actor& actor, const Record& 
       return {
           "the end of the kernel: fence_proxy_async() speaks of shared memory, and the copy "
           "engine may not see here what this kernel has stored"};
-    return {"a fence_proxy_async() of " + name_of_thread(earlier.block, thread) +
+    const std::string of_thread =
+        "a fence_proxy_async() of " + name_of_thread(earlier.block, thread);
+    if (earlier.way == Way::Load)
+      return {of_thread +
+              " behind its load, before the threads meet: the copy engine may overwrite what it "
+              "has not read yet"};
+    return {of_thread +
             " behind its store, before the threads meet: the copy engine may not see it yet"};
   }
   if (&launch_of(earlier.block) != &launch_of(actor.block))

@@ -34,6 +34,8 @@ PROBLEMS = (
     "--rows 5 --cols 33333",
     "--rows 5 --cols 33336 --dtype bf16",
 )
+# A tensor that a chapter takes in more than one shot.
+MORE_PROBLEMS = {"bwd17": ["--rows 220 --cols 16384"]}
 FUSED = "--residual same --prenorm --parallel --rowscale --dropout 0.1"
 RESIDUAL = "--residual f32 --prenorm"  # all that a chapter takes which only adds a residual
 # How many a chapter shall take of what its group counts, so that a block or a buffer has several rows.
@@ -75,7 +77,7 @@ class Request:
         if any(each.partition("=")[0] in ("--rows", "--cols") for each in self.arguments):
             return [self.arguments], False
         more = group_arguments(chapter) + fused_arguments(chapter)
-        return [problem.split() + more + self.arguments for problem in PROBLEMS], True
+        return [problem.split() + more + self.arguments for problem in (*PROBLEMS, *MORE_PROBLEMS.get(chapter, ()))], True
 
 
 def taken(arguments, option):

@@ -97,7 +97,7 @@ void Races::touch_word(const Memory& memory, const Actor& actor, const Record& m
     const bool may_race = conflict(mine.way, mine.block, earlier.way, earlier.block);
     const bool may_end = stands_for(mine, earlier) && earlier.block == mine.block;
     if ((earlier.bytes & mine.bytes) != 0 && (may_race || may_end)) {
-      const Order order = order_of(earlier, actor, mine.way, memory.shared != nullptr);
+      const Order order = order_of(earlier, actor, mine.way, memory);
       if (may_race && order != Order::Ordered) report(earlier, actor, mine, order, memory, word);
       if (order == Order::Ordered && stands_for(mine, earlier) && !is_like) {
         earlier.bytes &= ~mine.bytes;
@@ -122,7 +122,8 @@ void Races::touch_word(const Memory& memory, const Actor& actor, const Record& m
   records.push_back(mine);
 }
 
-Order Races::order_of(const Record& earlier, const Actor& actor, Way way, bool is_shared) const {
+Order Races::order_of(const Record& earlier, const Actor& actor, Way way,
+                      const Memory& memory) const {
   const Clocks& knows = *actor.knows;
   if (earlier.block < knows.floor) return Order::Ordered;
   unsigned warp = earlier.warp;
@@ -145,12 +146,14 @@ Order Races::order_of(const Record& earlier, const Actor& actor, Way way, bool i
     const auto* const clock = clocks.find(earlier.block);
     return clock != nullptr && (*clock)->covers(warp, others, tick);
   };
-  const bool only_overwrites = earlier.way == Way::Load && way != Way::Load;
+  const bool in_own_shared = memory.shared != nullptr && memory.shared->serial == earlier.block;
   const bool is_known =
-      others == 0 || covers(knows.blocks) || (only_overwrites && covers(knows.over));
+      others == 0 || covers(knows.blocks) || (in_own_shared && covers(knows.in_shared));
   if (!is_known) return Order::Unordered;
-  if (!actor.is_by_engine() || earlier.way == Way::Load) return Order::Ordered;
-  const bool is_seen = is_shared && is_fenced(earlier.block, warp, lanes, tick, actor);
+  const bool by_another_proxy = actor.is_by_engine() && !earlier.is_copy();
+  if (!by_another_proxy || (earlier.way == Way::Load && way == Way::Load)) return Order::Ordered;
+  const bool is_seen =
+      memory.shared != nullptr && is_fenced(earlier.block, warp, lanes, tick, actor);
   return is_seen ? Order::Ordered : Order::Unfenced;
 }
 

@@ -43,8 +43,6 @@ struct CopyState {
   Copy::Kind kind;
   Serial block;
   unsigned thread;  ///< that has begun it
-  Tick tick;
-  Knowledge knows;  ///< what that thread knew then
   const void* barrier;
   Over read{}, written{};
 };
@@ -78,10 +76,11 @@ struct Party {
 };
 
 /// How far two threads are from each other.
-enum class Apart { Lanes, Warps, Blocks };
+enum class Apart { OneThread, Lanes, Warps, Blocks };
 
 inline Apart apart_of(Serial block, unsigned thread, const Actor& actor) {
   if (block != actor.block) return Apart::Blocks;
+  if (thread == actor.thread) return Apart::OneThread;
   return thread / kWarpSize == actor.thread / kWarpSize ? Apart::Lanes : Apart::Warps;
 }
 
@@ -103,12 +102,14 @@ using Locations = std::unordered_map<const void*, Location>;
 
 /// The shared memory of a block, with what is known of its bytes.
 struct WatchedMemory {
+  Serial serial;         ///< of the block
   std::uint64_t number;  ///< of the block in its grid
   SharedMemory memory;
   Shadow shadow{};
   Locations locations{};
 
-  explicit WatchedMemory(const simt::BlockInfo& info) : number(info.number), memory(info) {}
+  WatchedMemory(const simt::BlockInfo& info, Serial of_block)
+      : serial(of_block), number(info.number), memory(info) {}
 
   bool holds(const std::byte* address) const { return memory.find(address).has_value(); }
   /// A place that it holds, as findings name it.
@@ -162,7 +163,7 @@ class Races final : public Observer {
              const std::byte* address, std::size_t bytes);
   void touch_word(const Memory& memory, const Actor& actor, const Record& mine,
                   const std::byte* word);
-  Order order_of(const Record& earlier, const Actor& actor, Way way, bool is_shared) const;
+  Order order_of(const Record& earlier, const Actor& actor, Way way, const Memory& memory) const;
   bool is_fenced(Serial block, unsigned warp, std::uint32_t lanes, Tick tick,
                  const Actor& actor) const;
   void add_proxy_fence(Serial block, unsigned thread, Tick tick) {

@@ -190,7 +190,7 @@ class Run(unittest.TestCase):
     def test_a_whole_run(self):
         """Ours, PyTorch, one that is wrong, one that fails: what is written, and what is said."""
         ours = [p for p in peer_providers.own_providers(LIBRARY, Library(LIBRARY).backend)
-                if p.name in ("dispatch", "dispatch-from-y", "fwd01", "bwd01")]
+                if p.name in (*peers.DISPATCH, "fwd01", "bwd01")]
         theirs = [peer_providers.PEERS[0], *(peer_providers.Provider(name, lambda prepare=prepare: prepare, "", "")
                                              for name, prepare in (("broken", broken), ("failing", failing)))]
         prepares, missing = compare_peers.load_all(ours + theirs)

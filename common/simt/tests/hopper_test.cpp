@@ -240,6 +240,33 @@ __global__ void exchange_async(float* out) {
   cluster_sync();
 }
 
+enum class ArriveMistake { None, NoSuchRank, NotInitialised, NoWait };
+
+/// Block 0 sends 1, 2, … to one place in block 1, which says each time that it has read it.
+__global__ void sends_again(float* out, int turns, ArriveMistake mistake) {
+  __shared__ Barrier full, empty;
+  __shared__ float place;
+  const auto is = [&](ArriveMistake other) { return mistake == other; };
+  if (threadIdx.x == 0) {
+    full.init(1);
+    if (!is(ArriveMistake::NotInitialised)) empty.init(1);
+    fence_barrier_init();
+  }
+  cluster_sync();
+  for (int turn = 0; turn < turns && threadIdx.x == 0; ++turn) {
+    if (cluster_rank() == 0) {
+      if (turn > 0 && !is(ArriveMistake::NoWait)) empty.wait_at_cluster_scope((turn - 1) % 2);
+      remote_store_async(&place, 1, static_cast<float>(turn + 1), full);
+    } else {
+      full.arrive_and_expect(sizeof place);
+      full.wait_at_cluster_scope(turn % 2);
+      out[turn] = place;
+      remote_arrive(empty, is(ArriveMistake::NoSuchRank) ? 2 : 0);
+    }
+  }
+  cluster_sync();
+}
+
 __global__ void waits_for_what_no_block_sends() {
   __shared__ Barrier barrier;
   if (threadIdx.x == 0) barrier.init(1);
@@ -472,6 +499,23 @@ TEST_CASE("a cluster in which nobody can go on is told, and one that fails does 
     int alive = 0;
     CHECK_THROWS_AS(launch(kernels::one_block_throws, {64, 32, 0, nullptr, 4}, &alive),
                     std::domain_error);
+  });
+}
+
+TEST_CASE("a block that arrives at another's Barrier lets it send again") {
+  using kernels::ArriveMistake;
+  constexpr int kTurns = 20;
+  std::vector<float> out(kTurns);
+  const auto run = [&](ArriveMistake mistake) {
+    out.assign(kTurns, 0.0f);
+    return fault_of(kernels::sends_again, {2, 32, 0, nullptr, 2}, out.data(), kTurns, mistake);
+  };
+  under_each_schedule([&] {
+    CHECK(run(ArriveMistake::None) == "");
+    for (int turn = 0; turn < kTurns; ++turn) CHECK(out[turn] == turn + 1);
+    CHECK(has(run(ArriveMistake::NoSuchRank), "which the cluster does not have"));
+    CHECK(has(run(ArriveMistake::NotInitialised), "a Barrier that is not initialised"));
+    CHECK(run(ArriveMistake::NoWait) != "");
   });
 }
 

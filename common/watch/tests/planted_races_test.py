@@ -12,6 +12,7 @@ import race
 REDUCE = "common/kernel/reduce.h"
 HOPPER = "common/kernel/hopper.h"
 CLUSTER_SUMS = "common/kernel/cluster_sums.h"
+TAKEN = "reinterpret_cast<const Packed<T, kElements>*>(tensor + at)"
 
 
 class Fault(NamedTuple):
@@ -55,7 +56,7 @@ FAULTS = [
           "met[set].wait_at_cluster_scope(", "met[set].wait(",
           "a wait at cluster scope", ("remote_store_async(place", "moments[number]")),
     Fault("bwd13 waits for other blocks as if they were its own", "bwd13",
-          "arrived.wait_at_cluster_scope(", "arrived.wait(",
+          "arrived[place].wait_at_cluster_scope(", "arrived[place].wait(",
           "a wait at cluster scope", ("remote_store_async(my_pair", "of_block[place][lane]"), file=CLUSTER_SUMS),
     Fault("fwd08 asks for a slot too early", "fwd08",
           "    float near = 0.0f;\n",
@@ -64,7 +65,18 @@ FAULTS = [
           "before the copy is asked for", ("bulk_load(", "slot[number]")),
     Fault("bwd13 asks for a slot too early", "bwd13",
           "    __syncthreads();  // [13]", "",
-          "before the copy is asked for", ("bulk_load(", "reinterpret_cast<const Packed<T, kElements>*>(tensor + at)")),
+          "before the copy is asked for", ("bulk_load(", TAKEN)),
+    *(Fault(f"{chapter} does not release the slot that it has read", chapter,
+            fence, "", "behind its load", ("bulk_load(", taken))
+      for chapter, fence, taken in (
+          ("fwd08", "    ring.release();\n", "slot[number]"), ("fwd09", "    ring.release();\n", "slot[i]"),
+          ("bwd12", "    ring.release();\n", TAKEN), ("bwd13", "    ring.release();\n", TAKEN),
+          ("bwd15", "    ring.release();\n", "row + own.of(i)"), ("bwd16", "    ring.release();\n", TAKEN),
+          ("bwd17", "    fence_proxy_async();\n", TAKEN), ("bwd18", "    ring.release();\n", TAKEN))),
+    Fault("fwd09 has a set too few", "fwd09", "kSets = 4;", "kSets = 3;",
+          "a remote_arrive() behind the read", ("remote_store_async(place", "moments[number]")),
+    Fault("bwd13 has a place too few", "bwd13", "kExchanges = 4;", "kExchanges = 3;",
+          "a remote_arrive() behind the read", ("remote_store_async(my_pair", "of_block[place][lane]"), file=CLUSTER_SUMS),
     Fault("bwd19 asks for a tile over one that is not read yet", "bwd19",
           "      wait_bulk_stores_read<0>();  // [5] dx of the tile before\n", "",
           "a wait_bulk_stores_read() of thread 0", ("bulk_store(", "bulk_load(")),

@@ -322,8 +322,8 @@ __global__ void one_waits(const float* x, float* y, bool right) {
   y[threadIdx.x] = slot[threadIdx.x];  // second
 }
 
-// A slot that was only read: the convention of fwd08 asks for a barrier, and for no fence.
-__global__ void slot_again(const float* x, float* y, bool right) {
+// A slot that was only read: the copy engine is another proxy, and may write before that is over.
+__global__ void slot_again(const float* x, float* y, Again how) {
   __shared__ Barrier full;
   alignas(16) __shared__ float slot[kSlot];
   init(full, 1);
@@ -334,7 +334,8 @@ __global__ void slot_again(const float* x, float* y, bool right) {
   if (threadIdx.x == 0) request();
   full.wait(0);
   y[threadIdx.x] = slot[threadIdx.x];  // first
-  if (right) __syncthreads();
+  if (how != Again::NoFence) fence_proxy_async();
+  if (how != Again::NoBarrier) __syncthreads();
   if (threadIdx.x == 0) request();
   full.wait(1);
   y[threadIdx.x] += slot[threadIdx.x];
@@ -502,9 +503,9 @@ __global__ void sent(float* y, Sent how) {
   cluster_sync();
 }
 
-// Who has read and then sends lets the other overwrite: what fwd09 and bwd13 build on. Block 1
-// sends twice to the same place; in between it hears from block 0, which has read by then, or not.
-__global__ void answered(float* y, bool right) {
+// Block 1 sends twice to the same place. In between it hears from block 0, whose threads have read
+// by then and arrive, as in fwd09 and bwd13; or send, which says nothing of what they have read.
+__global__ void answered(float* y, Answer how) {
   __shared__ Barrier arrived[2];
   __shared__ float value, answer;
   init(arrived[0], 1);
@@ -512,7 +513,9 @@ __global__ void answered(float* y, bool right) {
   cluster_sync();
   if (threadIdx.x == 0 && cluster_rank() == 1) {
     remote_store_async(&value, 0, 1.0f, arrived[0]);
-    arrived[1].arrive_and_expect(sizeof answer);
+    if (how == Answer::Sent) {
+      arrived[1].arrive_and_expect(sizeof answer);
+    }
     arrived[1].wait_at_cluster_scope(0);
     remote_store_async(&value, 0, 2.0f, arrived[0]);  // second
   }
@@ -524,26 +527,33 @@ __global__ void answered(float* y, bool right) {
     };
     wait(0);
     __syncthreads();
-    if (right && threadIdx.x == 33) y[0] = value;
+    if (how == Answer::TooEarly && threadIdx.x == 0) remote_arrive(arrived[1], 1);
+    if (threadIdx.x == 33) y[0] = value;  // first
     __syncthreads();
-    if (threadIdx.x == 0) remote_store_async(&answer, 1, 1.0f, arrived[1]);
-    if (!right && threadIdx.x == 33) y[0] = value;  // first
+    if (how == Answer::Arrived && threadIdx.x == 0) remote_arrive(arrived[1], 1);
+    if (how == Answer::Sent && threadIdx.x == 0) remote_store_async(&answer, 1, 1.0f, arrived[1]);
     wait(1);
   }
   cluster_sync();
 }
 
-// But an ordinary store may still be on its way when what was sent after it arrives.
-__global__ void store_before_a_message(float* y, unsigned storing_thread) {
+// A message, or an arrival, says nothing of device memory: a store may still be on its way.
+__global__ void store_before_a_message(float* y, unsigned storing_thread, bool arrives) {
   __shared__ Barrier arrived;
   __shared__ float message;
   init(arrived, 1);
   cluster_sync();
   if (threadIdx.x == storing_thread && cluster_rank() == 0) y[0] = 1.0f;  // first
   __syncthreads();
-  if (threadIdx.x == 0 && cluster_rank() == 0) remote_store_async(&message, 1, 1.0f, arrived);
+  if (threadIdx.x == 0 && cluster_rank() == 0) {
+    if (arrives) {
+      remote_arrive(arrived, 1);
+    } else {
+      remote_store_async(&message, 1, 1.0f, arrived);
+    }
+  }
   if (threadIdx.x == 0 && cluster_rank() == 1) {
-    arrived.arrive_and_expect(sizeof message);
+    if (!arrives) arrived.arrive_and_expect(sizeof message);
     arrived.wait_at_cluster_scope(0);
     y[1] = y[0];  // second
   }

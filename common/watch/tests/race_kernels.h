@@ -16,7 +16,10 @@ enum class Store { Right, NoFence, FenceFirst, FenceLate, FenceOfOne, NoBarrier 
 
 enum class Reuse { Right, NoWait, TooFew, NoBarrier };
 
+enum class Again { Right, NoBarrier, NoFence };
+
 enum class Sent { Right, Near, None };
+enum class Answer { Arrived, Sent, TooEarly };
 enum class Relaxed { Right, NoFence, Value };
 
 void neighbours(float* y, bool right);
@@ -49,7 +52,7 @@ void loaded(const float* x, float* y, bool right);
 void wrong_parity(const float* x, float* y);
 void three_phases_late(const float* x, float* y);
 void one_waits(const float* x, float* y, bool right);
-void slot_again(const float* x, float* y, bool right);
+void slot_again(const float* x, float* y, Again how);
 void slot_after_stores(const float* x, float* y, bool right);
 void stored(float* y, Store how);
 void source_again(float* y, Reuse how);
@@ -61,8 +64,8 @@ void between_the_halves(float* y);
 void relaxed_meeting(float* y, Relaxed how);
 void remote_written(float* y, bool right);
 void sent(float* y, Sent how);
-void answered(float* y, bool right);
-void store_before_a_message(float* y, unsigned storing_thread);
+void answered(float* y, Answer how);
+void store_before_a_message(float* y, unsigned storing_thread, bool arrives);
 void writes_and_lets_start(float* y);
 void starts_early(float* y, bool right);
 void one_waits_for_all(float* y);

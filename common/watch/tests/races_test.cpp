@@ -286,16 +286,21 @@ TEST_CASE("what the copy engine brings is there for who has waited for the right
   CHECK(has(missing(races(kernels::wrong_parity, {1, 64}, x(), y())), "a wait for the Barrier"));
 }
 
-TEST_CASE("a slot is free behind a barrier, and where it was written to, behind a fence") {
+TEST_CASE("a slot that was read or written to is free behind a fence and a barrier") {
+  using kernels::Again;
   under_each_schedule([] {
-    CHECK(races(kernels::slot_again, {1, 64}, x(), y(), true).empty());
+    CHECK(races(kernels::slot_again, {1, 64}, x(), y(), Again::Right).empty());
     CHECK(races(kernels::slot_after_stores, {1, 64}, x(), y(), true).empty());
   });
-  const Json early = the_race(races(kernels::slot_again, {1, 64}, x(), y(), false));
+  const Json early = the_race(races(kernels::slot_again, {1, 64}, x(), y(), Again::NoBarrier));
   CHECK(early["first"]["does"] == "bulk_load");
   CHECK(has(early["missing"], "a __syncthreads() behind the read and before the copy is asked"));
-  const Json unfenced = the_race(races(kernels::slot_after_stores, {1, 64}, x(), y(), false));
-  CHECK(has(unfenced["missing"], "a fence_proxy_async() of thread"));
+  const std::string read = missing(races(kernels::slot_again, {1, 64}, x(), y(), Again::NoFence));
+  CHECK(has(read, "a fence_proxy_async() of thread"));
+  CHECK(has(read, "behind its load"));
+  const std::string written = missing(races(kernels::slot_after_stores, {1, 64}, x(), y(), false));
+  CHECK(has(written, "a fence_proxy_async() of thread"));
+  CHECK(has(written, "behind its store"));
 }
 
 TEST_CASE("the copy engine sees the stores of those who fence and then meet") {
@@ -361,10 +366,23 @@ TEST_CASE("what another block sends is there behind a wait at cluster scope") {
     CHECK(races(kernels::sent, two, y(), Sent::Right).empty());
     CHECK(has(missing(races(kernels::sent, two, y(), Sent::Near)), "a wait at cluster scope"));
     CHECK(has(missing(races(kernels::sent, two, y(), Sent::None)), "wait_at_cluster_scope()"));
-    CHECK(races(kernels::answered, two, y(), true).empty());
-    CHECK(has(missing(races(kernels::answered, two, y(), false)), "the other block sends"));
-    the_race(races(kernels::store_before_a_message, two, y(), 0u));
-    the_race(races(kernels::store_before_a_message, two, y(), 40u));
+    for (const bool arrives : {false, true}) {
+      the_race(races(kernels::store_before_a_message, two, y(), 0u, arrives));
+      the_race(races(kernels::store_before_a_message, two, y(), 40u, arrives));
+    }
+  });
+}
+
+TEST_CASE("a place that another block has read is free when it has arrived since") {
+  using kernels::Answer;
+  const LaunchConfig two{2, 64, 0, nullptr, 2};
+  under_each_schedule([&] {
+    CHECK(races(kernels::answered, two, y(), Answer::Arrived).empty());
+    CHECK(has(missing(races(kernels::answered, two, y(), Answer::TooEarly)), "a remote_arrive()"));
+    const Json unsaid = races(kernels::answered, two, y(), Answer::Sent);
+    REQUIRE(unsaid.size() == 2);  // nor does the sender know that its first value has arrived
+    CHECK(has(unsaid[0]["missing"], "a wait_at_cluster_scope()"));
+    CHECK(has(unsaid[1]["missing"], "a remote_arrive()"));
   });
 }
 
