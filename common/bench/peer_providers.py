@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from peer_clock import chunks, forward_reference, statistics
-from peers import DIRECTIONS, DISPATCH, DTYPES
+from peers import DIRECTIONS, DTYPES
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
 import layernorm_chapters  # noqa: E402

@@ -7,8 +7,8 @@ from torch.distributed.tensor.experimental import register_sharding
 
 from .operators import load
 
-# Each function below gives the strategies for one dimension of the mesh, a pair each: the placements of the outputs, and
-# of the arguments, in which None stands for what is no tensor. Rows may be replicated, or sharded in any of their
+# Each function below gives the strategies for one dimension of the mesh, a pair each: the placements of the outputs,
+# and of the arguments, in which None stands for what is no tensor. Rows may be replicated, or sharded in any of their
 # dimensions, in which statistics, [2, *rows], are sharded along.
 
 
