@@ -1,9 +1,12 @@
 #include "common/program/list.h"
 
 #include <cstdio>
+#include <exception>
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "common/harness/gpu.h"
+#include "common/harness/problem.h"
 #include "common/harness/problem_sets.h"
 #include "common/harness/registry.h"
 #include "common/library/dispatch.h"
@@ -79,12 +82,43 @@ Json of(const ElementType& type) {
           {"relative_error_limit", type.error_limit}};
 }
 
+void print_choice(const char* what, const Request& request) {
+  const Chosen chosen = choose(request);
+  if (chosen.line == nullptr) return;
+  std::printf("  %-15s %s, by a rule measured on an %s: %s\n", what,
+              std::string(chosen.chapter->id).c_str(), chosen.line->measured_on(),
+              std::string(chosen.line->because).c_str());
+}
+
+/// What the dispatch takes for a problem.
+void print_choices(const Problem& problem) {
+  Gpu gpu{};
+  try {
+    gpu = current_gpu();
+  } catch (const std::exception& error) {
+    std::printf("\nThe dispatch takes none of them here: %s\n", error.what());
+    return;
+  }
+  const char* const about =
+      measured_gpu(gpu) != MeasuredGpu::None
+          ? "its rules were measured on such a GPU"
+          : "none of its rules was measured on such a GPU, so it keeps to those that hold on any";
+  std::printf("\nThe dispatch takes for %s (%s):\n", describe(problem).c_str(), about);
+  print_choice("forward", {.direction = Direction::Forward, .problem = problem, .gpu = gpu});
+  print_choice("backward", {.direction = Direction::Backward, .problem = problem, .gpu = gpu});
+  print_choice("backward from y", {.direction = Direction::Backward,
+                                   .problem = problem,
+                                   .from_y = true,
+                                   .gpu = gpu});
+}
+
 }  // namespace
 
-void print_list() {
+void print_list(const Problem& problem) {
   for (const Chapter& chapter : chapters())
     std::printf("%-6s %-40s %s\n", std::string(chapter.id).c_str(),
                 std::string(chapter.title).c_str(), std::string(chapter.teaches).c_str());
+  if (chapters().size() > 1) print_choices(problem);
 }
 
 std::string list_as_json() {

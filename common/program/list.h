@@ -3,10 +3,13 @@
 
 #include <string>
 
+#include "common/kernel/description.h"
+
 namespace lnc {
 
-/// A line for each chapter, on standard output.
-void print_list();
+/// A line for each chapter, on standard output. Of all chapters also which the dispatch takes for
+/// `problem` on this GPU, by which of its rules, and where that was measured.
+void print_list(const Problem& problem);
 
 /// Chapters, element types, problem sets and the dispatch's table, as one JSON object.
 std::string list_as_json();

@@ -125,7 +125,7 @@ int run(const CommandLine& line) {
   if (line.list_json)
     std::cout << list_as_json() << '\n';
   else
-    print_list();
+    print_list(line.sets.front().problems.front());
   return 0;
 }
 

@@ -124,6 +124,21 @@ def test_the_committed_list_of_chapters_is_the_programs_own(run):
     assert committed == listed, "run `make tables`: it writes notebooks/data/chapters.json"
 
 
+@pytest.mark.parametrize("gpu, about, rule", [
+    ("h100", "its rules were measured on such a GPU", r"bwd15, by a rule measured on an NVIDIA H100"),
+    ("h200", "its rules were measured on such a GPU", r"bwd15, by a rule measured on an NVIDIA H200"),
+    ("b200", "none of its rules was measured on such a GPU", r"bwd12, by a rule .*: the fastest, or")])
+def test_the_list_says_what_the_dispatch_takes_and_where_that_was_measured(run, backend, gpu, about, rule):
+    if backend != "cpu":
+        pytest.skip("LNC_GPU is for the CPU backend")
+    problem = ["--rows", "8192", "--cols", "2304", "--dtype", "bf16"]
+    said = passes(run("chapters", "--list", *problem, LNC_GPU=gpu)).split("\n\n")[1]
+    assert "bf16, 8192 x 2304" in said and about in said
+    assert re.search(r"\n  backward +" + rule, said)
+    assert re.search(r"\n  forward +fwd06, by a rule .*\n  backward from y bwd07, by a rule ", "\n".join(
+        line for line in said.splitlines() if not line.startswith("  backward  ")))
+
+
 @pytest.mark.parametrize("chapter, place", [("bwd02", "main line; its parent is bwd01"),
                                             ("fwd04", "side road: numerics; its parent is fwd03")])
 def test_a_page_says_where_its_chapter_stands_on_the_map(run, chapter, place):
