@@ -63,8 +63,8 @@ library:
 
 # Kernels for the GPU that is here, or ARCHITECTURES="80;90"; their binding for this Python's PyTorch.
 wheel:
-	@$(PYTHON) -m pip wheel --no-build-isolation --no-deps --wheel-dir build/wheels \
-	  $(if $(ARCHITECTURES),-C cmake.define.CMAKE_CUDA_ARCHITECTURES='$(ARCHITECTURES)') ./common/python && ls build/wheels/*.whl
+	@$(PYTHON) -m pip wheel --no-deps --wheel-dir build/wheels \
+	  $(if $(ARCHITECTURES),-C cmake.define.CMAKE_CUDA_ARCHITECTURES='$(ARCHITECTURES)') . && ls build/wheels/*.whl
 
 peers: JSON = notebooks/data/local_peers.jsonl
 peers:

@@ -262,7 +262,8 @@ CommandLine parse_command_line(int argc, char** argv) {
   app.add_flag(
          "--list", line.list,
          "list the chapters of this program and stop, and of all chapters which the dispatch takes "
-         "for the problem, and why; with --json, all that is to be known of them, the types and the "
+         "for the problem, and why; with --json, all that is to be known of them, the types and "
+         "the "
          "dispatch, as JSON")
       ->group("Output");
 

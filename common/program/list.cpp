@@ -106,10 +106,8 @@ void print_choices(const Problem& problem) {
   std::printf("\nThe dispatch takes for %s (%s):\n", describe(problem).c_str(), about);
   print_choice("forward", {.direction = Direction::Forward, .problem = problem, .gpu = gpu});
   print_choice("backward", {.direction = Direction::Backward, .problem = problem, .gpu = gpu});
-  print_choice("backward from y", {.direction = Direction::Backward,
-                                   .problem = problem,
-                                   .from_y = true,
-                                   .gpu = gpu});
+  print_choice("backward from y",
+               {.direction = Direction::Backward, .problem = problem, .from_y = true, .gpu = gpu});
 }
 
 }  // namespace

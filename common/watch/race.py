@@ -77,7 +77,8 @@ class Request:
         if any(each.partition("=")[0] in ("--rows", "--cols") for each in self.arguments):
             return [self.arguments], False
         more = group_arguments(chapter) + fused_arguments(chapter)
-        return [problem.split() + more + self.arguments for problem in (*PROBLEMS, *MORE_PROBLEMS.get(chapter, ()))], True
+        problems = [*PROBLEMS, *MORE_PROBLEMS.get(chapter, ())]
+        return [problem.split() + more + self.arguments for problem in problems], True
 
 
 def taken(arguments, option):

@@ -129,8 +129,8 @@ def _branch(shape, rowscale, seeds, dropout, rows):
     return scale
 
 
-def _add_norm(x, residual, shape, weight, bias, x1, weight1, bias1, rowscale, rowscale1, seeds, seeds1, dropout, eps, rms,
-              zero_centred=False, float_sum=False, chapter=None, backward_chapter=None, batch_invariant=False):
+def _add_norm(x, residual, shape, weight, bias, x1, weight1, bias1, rowscale, rowscale1, seeds, seeds1, dropout, eps,
+              rms, zero_centred=False, float_sum=False, chapter=None, backward_chapter=None, batch_invariant=False):
     total = x.float() * _branch(shape, rowscale, seeds, dropout, x)
     if x1 is not None:
         total = total + x1.float() * _branch(shape, rowscale1, seeds1, dropout, x)
@@ -144,8 +144,8 @@ def _add_norm(x, residual, shape, weight, bias, x1, weight1, bias1, rowscale, ro
     return y, total, statistics, y1
 
 
-def _add_norm_backward(dy, dsum, dy1, total, shape, weight, bias, weight1, bias1, statistics, rowscale, rowscale1, seeds,
-                       seeds1, dropout, eps, rms, zero_centred, has_residual, has_x1, chapter, trains=True,
+def _add_norm_backward(dy, dsum, dy1, total, shape, weight, bias, weight1, bias1, statistics, rowscale, rowscale1,
+                       seeds, seeds1, dropout, eps, rms, zero_centred, has_residual, has_x1, chapter, trains=True,
                        batch_invariant=False):
     rstd = _each_row(statistics[-1], shape)
     xhat = (total.float() if rms else total.float() - _each_row(statistics[0], shape)) * rstd
@@ -161,13 +161,15 @@ def _add_norm_backward(dy, dsum, dy1, total, shape, weight, bias, weight1, bias1
     own_dresidual = has_residual and (changes or total.dtype != dy.dtype)
     of_pairs = []
     for g, w, b in pairs:
+        has_dbias = trains and not rms
         of_pairs.append(_over_rows(g.float() * xhat, shape, dy.dtype if w is None else w.dtype) if trains else none)
-        of_pairs.append(_over_rows(g.float(), shape, dy.dtype if b is None else b.dtype) if trains and not rms else none)
+        of_pairs.append(_over_rows(g.float(), shape, dy.dtype if b is None else b.dtype) if has_dbias else none)
     return (dx.to(dy.dtype), dx1.to(dy.dtype), gradient.to(total.dtype) if own_dresidual else none,
             *of_pairs, *(none for _ in range(4 - len(of_pairs))))
 
 
-def _add_norm_in_place(x, residual, shape, weight, bias, eps, rms, zero_centred=False, chapter=None, batch_invariant=False):
+def _add_norm_in_place(x, residual, shape, weight, bias, eps, rms, zero_centred=False, chapter=None,
+                       batch_invariant=False):
     y, total, *_ = _add_norm(x, residual, shape, weight, bias, None, None, None, None, None, None, None, 0.0, eps, rms,
                              zero_centred, residual.dtype == torch.float32)
     x.copy_(y)

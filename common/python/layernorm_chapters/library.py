@@ -138,8 +138,8 @@ def library_path(backend):
         path = ROOT / "build" / backend / "lib" / "liblnc.so"
     if path.exists():
         return path
-    raise LibraryError(f"the kernels are not built, there is no {path}: run 'pip install --no-build-isolation "
-                       f"./common/python' or 'make library BACKEND={backend}' in {_checkout()}")
+    raise LibraryError(f"the kernels are not built, there is no {path}: run 'pip install .' or "
+                       f"'make library BACKEND={backend}' in {_checkout()}")
 
 
 def binding_path(library):

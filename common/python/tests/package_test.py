@@ -39,6 +39,11 @@ class Package(unittest.TestCase):
         result = python("import layernorm_chapters as l; print(l.__version__)", PACKAGE.parent)
         self.assertEqual(result.stdout.strip(), VERSION, result.stderr)
 
+    def test_citation_and_changelog_have_the_version_of_cmake(self):
+        self.assertIn(f"\nversion: {VERSION}\n", (ROOT / "CITATION.cff").read_text())
+        newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[1]
+        self.assertEqual(newest, VERSION)
+
     def test_an_installed_copy_has_its_own_version(self):
         self.install()
         result = python("import layernorm_chapters as l; print(l.__version__)", self.site)
@@ -56,7 +61,7 @@ class Package(unittest.TestCase):
         self.install()
         result = python("from layernorm_chapters.library import library_path; library_path('cpu')", self.site)
         last = result.stderr.splitlines()[-1]
-        self.assertIn("'pip install --no-build-isolation ./common/python' or 'make library BACKEND=cpu' in", last)
+        self.assertIn("'pip install .' or 'make library BACKEND=cpu' in", last)
         self.assertIn("in the repository's checkout", last)
 
     def test_a_library_is_taken_from_where_the_variable_says(self):

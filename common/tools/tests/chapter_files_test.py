@@ -14,8 +14,9 @@ LESSON = ["The idea", "The picture", "Derivation", "Reading the kernel", "Predic
           "Sources"]
 NOT_YET_REWRITTEN = ["The idea", "Derivation", "Reading the kernel", "Cost", "Pitfalls", "Try it", "Sources"]
 OWN_SECTIONS = {"copy00"}
-TOP_LEVEL = {"chapters", "common", "notebooks", "reference_cpu", "CMakeLists.txt", "Makefile",
-             "README.md", "LICENSE"}
+TOP_LEVEL = {"chapters", "common", "notebooks", "reference_cpu", "CMakeLists.txt", "Makefile", "README.md",
+             "CHANGELOG.md", "CITATION.cff", "LICENSE", "pyproject.toml"}
+PAGES_OF_GITHUB = {"../../codespaces/new"}  # of the repository, relative to a page of its code
 LONGEST_TOP_COMMENT = 12
 # What a kernel of Hopper's includes, itself or through another of these.
 NEEDS_HOPPER = {"common/kernel/hopper.h", "common/kernel/ring.h"}
@@ -206,7 +207,7 @@ def test_relative_links_lead_somewhere(page):
     links += re.findall(r"^\[[^\]]+\]:\s*<?([^\s>]+)", text, re.MULTILINE)
     links += re.findall(r"""(?:src|href)=["']([^"']+)""", text)
     for link in links:
-        if re.match(r"[a-z]+:|#", link):
+        if re.match(r"[a-z]+:|#", link) or link in PAGES_OF_GITHUB:
             continue
         target = ((ROOT / page).parent / link.partition("#")[0]).resolve()
         assert target.exists(), f"{link} leads nowhere"
