@@ -72,15 +72,12 @@ __device__ Moments piece_moments(const Packed<T, kElements>* slot, int vectors) 
   return moments_of(columns, near, warp_sum(sums));
 }
 
-/// Sends a piece's moments to `place` of every block of the cluster, where `met` counts them. Who
-/// receives them may overwrite what this warp has read: sets of rows before the last one sent.
+/// Sends a piece's moments to `place` of every block of the cluster, where `met` counts them.
 __device__ inline void send_to_cluster(Moments moments, Moments* place, Barrier& met,
                                        const Cut& cut) {
   const int lane = threadIdx.x % kWarpSize;
   if (threadIdx.x == 0) met.arrive_and_expect(cut.pieces * sizeof(Moments));  // [5]
-  if (lane >= cut.blocks) return;
-  remote_store_async(place, lane, moments, met);
-  remote_arrive(met, lane);
+  if (lane < cut.blocks) remote_store_async(place, lane, moments, met);
 }
 
 constexpr int kMostPieces = kMostBlocks * kMostWarps;  // [6]
@@ -159,7 +156,9 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize)
   constexpr int kElements = kVectorElements<T>;
   using Vec = Packed<T, kElements>;
   __shared__ Barrier full[kMostWarps][kMostStages];
-  __shared__ Barrier met[kSets];
+  __shared__ Barrier met[kSets];    // a row's moments have arrived
+  __shared__ Barrier read[kSets];   // this block's warps have read them
+  __shared__ Barrier empty[kSets];  // so have those of all blocks
   const int warp = threadIdx.x / kWarpSize;
   const int lane = threadIdx.x % kWarpSize;
   const int64_t first_row = blockIdx.x / cut.blocks;
@@ -185,10 +184,14 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize)
   const Parameter<W, kElements, kKeeps> bias{kept + cut.vectors, a.bias, first_col, 0.0f};
 
   if (threadIdx.x == 0) {
-    for (Barrier& barrier : met) barrier.init(1 + cut.pieces);
+    for (int set = 0; set < kSets; ++set) {
+      met[set].init(1);
+      read[set].init(cut.warps);
+      empty[set].init(cut.blocks);
+    }
   }
   if (lane == 0) {
-    ring.init();  // its fence makes `met` known too, which thread 0 has just initialised
+    ring.init();  // its fence makes known, too, what thread 0 has just initialised
 #pragma unroll 1
     for (int stage = 0; stage < cut.stages; ++stage) {
       request(first_row + stage * stride, ring.slot(stage), full[warp][stage]);
@@ -203,18 +206,25 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize)
     if (row >= a.rows) return;
     const Moments of_piece = piece_moments<kKind>(ring.wait(), vectors);
     const int set = k % kSets;
+    if (k >= kSets) empty[set].wait_at_cluster_scope((k / kSets + 1) % 2);  // [10]
     send_to_cluster(of_piece, &moments[set * cut.pieces + piece], met[set], cut);
     ring.advance();
+  };
+  const auto pass_on = [&](int k) {  // [11] that this block has read the moments of its row k
+    const int set = k % kSets;
+    read[set].wait(k / kSets % 2);
+    if (lane < cut.blocks) remote_arrive(empty[set], lane);
   };
   send_moments(first_row, 0);
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
   int stage = 0;  // of the row to be finished: the ring itself is a row ahead
   int k = 0;      // that row's number in the cluster
   for (int64_t row = first_row; row < a.rows; row += stride) {
-    send_moments(row + stride, k + 1);  // [10]
+    send_moments(row + stride, k + 1);  // [12]
+    if (warp == 0 && k >= 2 && row + (kSets - 2) * stride < a.rows) pass_on(k - 2);
 
     const int set = k % kSets;
-    met[set].wait_at_cluster_scope(k / kSets % 2);  // [11]
+    met[set].wait_at_cluster_scope(k / kSets % 2);  // [13]
     const Moments* const of_pieces = moments + set * cut.pieces;
     const Normaliser of_row =
         merge_moments<kKind, kMostPieces>(of_pieces, cut.pieces, inverse_cols, a.eps);
@@ -228,8 +238,11 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize)
     store_piece(y, slot, weight, bias, vectors, of_row);
 
     ring.release();
-    __syncwarp();  // [12]
-    if (lane == 0) request(row + cut.stages * stride, slot, full[warp][stage]);
+    __syncwarp();  // [14]
+    if (lane == 0) {
+      request(row + cut.stages * stride, slot, full[warp][stage]);
+      if (row + kSets * stride < a.rows) read[set].arrive();
+    }
     stage = stage + 1 < cut.stages ? stage + 1 : 0;
     ++k;
   }
@@ -253,7 +266,7 @@ Cut cut_over(int blocks, int64_t vectors) {
   cut.keeps = room - parameter_bytes >= kFewestStages * x_bytes;
   const int64_t kept_bytes = cut.keeps ? parameter_bytes : 0;
   const int64_t stages_there = (room - kept_bytes) / x_bytes;
-  const int blocks_side_by_side = kMostWarps / cut.warps;  // [13] on a multiprocessor
+  const int blocks_side_by_side = kMostWarps / cut.warps;  // [15] on a multiprocessor
   const int64_t fair_share = max_shared_bytes() / blocks_side_by_side - reserved;
   const int64_t stages_of_share = (fair_share - kept_bytes) / x_bytes;
   const int64_t wanted = std::clamp<int64_t>(stages_of_share, kFewestStages, kMostStages);
@@ -262,7 +275,7 @@ Cut cut_over(int blocks, int64_t vectors) {
   return cut;
 }
 
-/// [14] The fewest blocks, two or more, that hold three rows and the parameters, if so many do.
+/// [16] The fewest blocks, two or more, that hold three rows and the parameters, if so many do.
 template <typename T, typename W>
 Cut cut_row(int64_t vectors, int most_blocks) {
   for (int blocks = 2; blocks < most_blocks; blocks *= 2) {
@@ -309,7 +322,7 @@ void run(const ForwardArgs<T, W>& a) {
   }
 }
 
-/// [15] The widest row: two stages of it fill the shared memory of the largest cluster.
+/// [17] The widest row: two stages of it fill the shared memory of the largest cluster.
 constexpr int64_t widest_row_bytes() {
   constexpr int kSharedBytes = 227 << 10;  // of a block, on Hopper
   constexpr int kMoments = kSets * kMostPieces * sizeof(Moments);

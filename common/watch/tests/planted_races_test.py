@@ -73,8 +73,11 @@ FAULTS = [
           ("bwd12", "    ring.release();\n", TAKEN), ("bwd13", "    ring.release();\n", TAKEN),
           ("bwd15", "    ring.release();\n", "row + own.of(i)"), ("bwd16", "    ring.release();\n", TAKEN),
           ("bwd17", "    fence_proxy_async();\n", TAKEN), ("bwd18", "    ring.release();\n", TAKEN))),
-    Fault("fwd09 has a set too few", "fwd09", "kSets = 4;", "kSets = 3;",
-          "a remote_arrive() behind the read", ("remote_store_async(place", "moments[number]")),
+    *(Fault(f"fwd09 does not wait until {whose} have read", "fwd09", wait, "",
+            "a remote_arrive() behind the read", ("remote_store_async(place", "moments[number]"))
+      for whose, wait in (
+          ("all blocks", "    if (k >= kSets) empty[set].wait_at_cluster_scope((k / kSets + 1) % 2);  // [10]\n"),
+          ("its warps", "    read[set].wait(k / kSets % 2);\n"))),
     Fault("bwd13 has a place too few", "bwd13", "kExchanges = 4;", "kExchanges = 3;",
           "a remote_arrive() behind the read", ("remote_store_async(my_pair", "of_block[place][lane]"), file=CLUSTER_SUMS),
     Fault("bwd19 asks for a tile over one that is not read yet", "bwd19",
