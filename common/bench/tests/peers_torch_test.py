@@ -322,7 +322,7 @@ class Training(unittest.TestCase):
         self.train("--dtype", "f32", norms={"torch": Spy, gpt_training.ENABLE: Spy, "after": Spy})
         own = [list(group) for _, group in itertools.groupby(seen)]
         self.assertEqual([group[0] for group in own], [False, True, False, True, False])
-        self.assertEqual(sum(seen), len(seen) // 4)  # one of four trainings a seed
+        self.assertEqual(len(own[3]), len(own[4]))  # as often as in the training after it, which is not timed either
 
     def test_norms_share_weights_and_text_of_a_seed_and_reordering_changes_the_order_alone(self):
         given = []

@@ -10,6 +10,7 @@ import functools
 import numbers
 import operator
 import sys
+import threading
 from collections.abc import Sequence
 
 import torch
@@ -19,6 +20,9 @@ from .library import Library, LibraryError, binding_path, library_path
 
 _OPERATORS = None  # torch.ops.layernorm_chapters, once its file is loaded
 _BATCH_INVARIANT = contextvars.ContextVar("layernorm_chapters.batch_invariant", default=False)
+# Whether any thread is in batch_invariant(): what compiled code goes by, since Dynamo cannot guard on a ContextVar.
+_ANY_BATCH_INVARIANT = False
+_LOCK, _THREADS_WITHIN = threading.Lock(), 0
 
 
 @functools.cache
@@ -86,16 +90,32 @@ def batch_invariant():
 
     In it a row's y, and in the backward pass its dx, depend on that row alone, bit for bit: not on how many rows there
     are, which of them it is, or where tensors start in memory. It holds for the thread that is in the block, for the
-    functions, the modules and enabled(); for compiled code if the block is around the call.
+    functions, the modules and enabled(). Compiled code is batch-invariant while any thread is in such a block.
     """
     operators = load()
     operators.enter_batch_invariant()
     token = _BATCH_INVARIANT.set(True)
+    _count_batch_invariant(1)
     try:
         yield
     finally:
+        _count_batch_invariant(-1)
         _BATCH_INVARIANT.reset(token)
         operators.leave_batch_invariant()
+
+
+def _count_batch_invariant(change):
+    global _ANY_BATCH_INVARIANT, _THREADS_WITHIN
+    with _LOCK:
+        _THREADS_WITHIN += change
+        _ANY_BATCH_INVARIANT = _THREADS_WITHIN > 0
+
+
+def _is_batch_invariant(asked):
+    """What a call asks for, or where it says nothing, the block of code around it."""
+    if asked is not None:
+        return asked
+    return _ANY_BATCH_INVARIANT if torch.compiler.is_compiling() else _BATCH_INVARIANT.get()
 
 
 # --- What the functions fill in -------------------------------------------------------------------
@@ -171,8 +191,7 @@ def _jagged(x, normalized_shape, norm):
 
 def _norm(x, normalized_shape, weight, bias, eps, rms, memory_efficient, zero_centred, chapter, batch_invariant):
     norm = (load() if _OPERATORS is None else _OPERATORS).norm.default
-    if batch_invariant is None:
-        batch_invariant = _BATCH_INVARIANT.get()
+    batch_invariant = _is_batch_invariant(batch_invariant)
     if not _is_plain(x):
         if getattr(x, "layout", None) is torch.jagged:
             return _jagged(x, normalized_shape, lambda values: _norm(
@@ -261,8 +280,7 @@ def _add_norm(x, residual, normalized_shape, weight, bias, eps, rms, *, prenorm=
               dropout=0.0, seed=None, rowscale=None, x1=None, rowscale1=None, weight1=None, bias1=None,
               zero_centred=False, inplace=False, chapter=None, batch_invariant=None):
     load()
-    if batch_invariant is None:
-        batch_invariant = _BATCH_INVARIANT.get()
+    batch_invariant = _is_batch_invariant(batch_invariant)
     if not _is_plain(x):
         if getattr(x, "is_nested", False):
             raise TypeError("x is a nested tensor, which a fused pass does not take: add, and then normalise")
