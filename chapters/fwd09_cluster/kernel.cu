@@ -156,9 +156,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize)
   constexpr int kElements = kVectorElements<T>;
   using Vec = Packed<T, kElements>;
   __shared__ Barrier full[kMostWarps][kMostStages];
-  __shared__ Barrier met[kSets];    // a row's moments have arrived
-  __shared__ Barrier read[kSets];   // this block's warps have read them
-  __shared__ Barrier empty[kSets];  // so have those of all blocks
+  __shared__ Barrier met[kSets];
   const int warp = threadIdx.x / kWarpSize;
   const int lane = threadIdx.x % kWarpSize;
   const int64_t first_row = blockIdx.x / cut.blocks;
@@ -184,14 +182,10 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize)
   const Parameter<W, kElements, kKeeps> bias{kept + cut.vectors, a.bias, first_col, 0.0f};
 
   if (threadIdx.x == 0) {
-    for (int set = 0; set < kSets; ++set) {
-      met[set].init(1);
-      read[set].init(cut.warps);
-      empty[set].init(cut.blocks);
-    }
+    for (Barrier& barrier : met) barrier.init(1);
   }
   if (lane == 0) {
-    ring.init();  // its fence makes known, too, what thread 0 has just initialised
+    ring.init();  // its fence makes `met` known too, which thread 0 has just initialised
 #pragma unroll 1
     for (int stage = 0; stage < cut.stages; ++stage) {
       request(first_row + stage * stride, ring.slot(stage), full[warp][stage]);
@@ -206,25 +200,18 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize)
     if (row >= a.rows) return;
     const Moments of_piece = piece_moments<kKind>(ring.wait(), vectors);
     const int set = k % kSets;
-    if (k >= kSets) empty[set].wait_at_cluster_scope((k / kSets + 1) % 2);  // [10]
     send_to_cluster(of_piece, &moments[set * cut.pieces + piece], met[set], cut);
     ring.advance();
-  };
-  const auto pass_on = [&](int k) {  // [11] that this block has read the moments of its row k
-    const int set = k % kSets;
-    read[set].wait(k / kSets % 2);
-    if (lane < cut.blocks) remote_arrive(empty[set], lane);
   };
   send_moments(first_row, 0);
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
   int stage = 0;  // of the row to be finished: the ring itself is a row ahead
   int k = 0;      // that row's number in the cluster
   for (int64_t row = first_row; row < a.rows; row += stride) {
-    send_moments(row + stride, k + 1);  // [12]
-    if (warp == 0 && k >= 2 && row + (kSets - 2) * stride < a.rows) pass_on(k - 2);
+    send_moments(row + stride, k + 1);  // [10]
 
     const int set = k % kSets;
-    met[set].wait_at_cluster_scope(k / kSets % 2);  // [13]
+    met[set].wait_at_cluster_scope(k / kSets % 2);  // [11]
     const Moments* const of_pieces = moments + set * cut.pieces;
     const Normaliser of_row =
         merge_moments<kKind, kMostPieces>(of_pieces, cut.pieces, inverse_cols, a.eps);
@@ -238,11 +225,8 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize)
     store_piece(y, slot, weight, bias, vectors, of_row);
 
     ring.release();
-    __syncwarp();  // [14]
-    if (lane == 0) {
-      request(row + cut.stages * stride, slot, full[warp][stage]);
-      if (row + kSets * stride < a.rows) read[set].arrive();
-    }
+    __syncwarp();  // [12]
+    if (lane == 0) request(row + cut.stages * stride, slot, full[warp][stage]);
     stage = stage + 1 < cut.stages ? stage + 1 : 0;
     ++k;
   }
@@ -266,7 +250,7 @@ Cut cut_over(int blocks, int64_t vectors) {
   cut.keeps = room - parameter_bytes >= kFewestStages * x_bytes;
   const int64_t kept_bytes = cut.keeps ? parameter_bytes : 0;
   const int64_t stages_there = (room - kept_bytes) / x_bytes;
-  const int blocks_side_by_side = kMostWarps / cut.warps;  // [15] on a multiprocessor
+  const int blocks_side_by_side = kMostWarps / cut.warps;  // [13] on a multiprocessor
   const int64_t fair_share = max_shared_bytes() / blocks_side_by_side - reserved;
   const int64_t stages_of_share = (fair_share - kept_bytes) / x_bytes;
   const int64_t wanted = std::clamp<int64_t>(stages_of_share, kFewestStages, kMostStages);
@@ -275,7 +259,7 @@ Cut cut_over(int blocks, int64_t vectors) {
   return cut;
 }
 
-/// [16] The fewest blocks, two or more, that hold three rows and the parameters, if so many do.
+/// [14] The fewest blocks, two or more, that hold three rows and the parameters, if so many do.
 template <typename T, typename W>
 Cut cut_row(int64_t vectors, int most_blocks) {
   for (int blocks = 2; blocks < most_blocks; blocks *= 2) {
@@ -322,7 +306,7 @@ void run(const ForwardArgs<T, W>& a) {
   }
 }
 
-/// [17] The widest row: two stages of it fill the shared memory of the largest cluster.
+/// [15] The widest row: two stages of it fill the shared memory of the largest cluster.
 constexpr int64_t widest_row_bytes() {
   constexpr int kSharedBytes = 227 << 10;  // of a block, on Hopper
   constexpr int kMoments = kSets * kMostPieces * sizeof(Moments);

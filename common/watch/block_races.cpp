@@ -161,7 +161,8 @@ class BlockRaces final : public simt::Witness {
 
   void begins(unsigned thread, std::uint64_t number, const Copy& copy) override {
     Thread& self = threads_[thread];
-    CopyState& state = all_.add_copy(number, {copy.kind, serial_, thread, copy.barrier});
+    CopyState& state =
+        all_.add_copy(number, {copy.kind, serial_, thread, copy.barrier, self.now, self.knows});
     const Actor actor{self.knows, serial_, thread, self.now, &state};
     const auto touch = [&](const void* at, Way way) {
       const auto* const address = static_cast<const std::byte*>(at);
@@ -184,7 +185,10 @@ class BlockRaces final : public simt::Witness {
       BarrierState& state = barriers_.at(copy.barrier);
       const auto phases = static_cast<Tick>(state.complete.size() + 1);
       copy.read = {Over::By::Barrier, is_load ? state.near : state.wide, phases};
+      if (!is_load)
+        state.by_blocks.bring_by_convention(*copy.knows, copy.block, copy.thread, copy.tick);
     }
+    copy.knows = nullptr;
     copy.written = copy.read;
   }
   void commits(unsigned thread, Copy::Kind kind) override {

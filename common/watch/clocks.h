@@ -144,29 +144,50 @@ inline void join(BlockClocks& into, const BlockClocks& from) {
 
 /// What somebody knows of all others.
 struct Clocks {
+  using Phases = FlatMap<std::uint32_t, Tick>;
+
   Serial floor = 0;    ///< everything of the blocks before this one
   BlockClocks blocks;  ///< what their threads have done
   /// Beyond that: what they have done in their own block's shared memory.
   BlockClocks in_shared;
   /// What copies have brought: of a Barrier, how many of its phases are complete.
-  FlatMap<std::uint32_t, Tick> barriers;
+  Phases barriers;
 
-  Tick of_barrier(std::uint32_t barrier) const {
-    const Tick* const known = barriers.find(barrier);
-    return known == nullptr ? 0 : *known;
+  /// What messages from other blocks say by convention only: that what their senders had read in
+  /// their own shared memory, and what had been sent to them by then, may be overwritten.
+  struct {
+    BlockClocks in_shared;
+    Phases barriers;
+  } by_convention;
+
+  Tick of_barrier(std::uint32_t barrier) const { return phases_of(barriers, barrier); }
+  bool is_past_by_convention(std::uint32_t barrier, Tick phases) const {
+    return phases_of(by_convention.barriers, barrier) >= phases;
   }
-  void learn_barrier(std::uint32_t barrier, Tick phases) {
-    Tick& known = barriers[barrier];
-    known = std::max(known, phases);
-  }
+  void learn_barrier(std::uint32_t barrier, Tick phases) { learn(barriers, barrier, phases); }
   void join(const Clocks& other) {
     floor = std::max(floor, other.floor);
     race::join(blocks, other.blocks);
     race::join(in_shared, other.in_shared);
     learn_barriers(other);
+    learn_by_convention(other);
   }
-  void learn_barriers(const Clocks& other) {
-    for (const auto& [barrier, phases] : other.barriers) learn_barrier(barrier, phases);
+  void learn_barriers(const Clocks& other) { learn_all(barriers, other.barriers); }
+  void learn_by_convention(const Clocks& other) {
+    race::join(by_convention.in_shared, other.by_convention.in_shared);
+    learn_all(by_convention.barriers, other.by_convention.barriers);
+  }
+
+  static Tick phases_of(const Phases& phases, std::uint32_t barrier) {
+    const Tick* const known = phases.find(barrier);
+    return known == nullptr ? 0 : *known;
+  }
+  static void learn(Phases& mine, std::uint32_t barrier, Tick phases) {
+    Tick& known = mine[barrier];
+    known = std::max(known, phases);
+  }
+  static void learn_all(Phases& mine, const Phases& others) {
+    for (const auto& [barrier, phases] : others) learn(mine, barrier, phases);
   }
 };
 
@@ -211,12 +232,21 @@ class Gathering {
     sum_.learn_barriers(knows);
     own_in_shared_[block].learn_thread(thread, tick);
   }
+  /// A message brings, by convention, what its thread knew of its own block's shared memory.
+  void bring_by_convention(const Clocks& knows, Serial block, unsigned thread, Tick tick) {
+    BlockClocks& in_shared = sum_.by_convention.in_shared;
+    if (const auto* const known = knows.blocks.find(block)) join(in_shared, {block, *known});
+    sum_.learn_by_convention(knows);
+    Clocks::learn_all(sum_.by_convention.barriers, knows.barriers);
+    own_by_convention_[block].learn_thread(thread, tick);
+  }
   void bring(const Clocks& clocks) { sum_.join(clocks); }
 
   /// @param threads of a block
   Clocks take(unsigned threads) {
     add(sum_.blocks, own_, threads);
     add(sum_.in_shared, own_in_shared_, threads);
+    add(sum_.by_convention.in_shared, own_by_convention_, threads);
     return std::exchange(*this, Gathering()).sum_;
   }
 
@@ -230,7 +260,7 @@ class Gathering {
   }
 
   Clocks sum_;
-  FlatMap<Serial, BlockClock> own_, own_in_shared_;
+  FlatMap<Serial, BlockClock> own_, own_in_shared_, own_by_convention_;
   Knowledge last_;
 };
 

@@ -40,12 +40,16 @@ void Races::report(const Record& earlier, const Actor& actor, const Record& mine
   const auto [known, is_new] = known_.emplace(pair, findings_.size());
   if (is_new) findings_.emplace_back();
   Finding& finding = findings_[known->second];
-  ++finding.count;
+  const bool by_convention = order == Order::ByConvention;
+  if (by_convention && !finding.by_convention) return;
+  const bool is_first = is_new || finding.by_convention != by_convention;  // a race counts for more
+  finding.by_convention = by_convention;
+  finding.count = is_first ? 1 : finding.count + 1;
   // The pair that is furthest apart says most of what is missing.
-  if (!is_new && finding.apart == Apart::Blocks) return;
+  if (!is_first && finding.apart == Apart::Blocks) return;
   const unsigned thread = unknown_thread(earlier, actor);
   const Apart apart = apart_of(earlier.block, thread, actor);
-  if (!is_new && finding.apart >= apart) return;
+  if (!is_first && finding.apart >= apart) return;
   const auto of_copy = [&](const Record& record) -> std::optional<Copy::Kind> {
     if (!record.is_copy()) return std::nullopt;
     return copies_[record.tick].kind;
@@ -170,6 +174,7 @@ Json Races::seen() const {
                      {"second", party(finding.second)},
                      {"missing", finding.missing.words},
                      {"missing_at", number_of(finding.missing.place)},
+                     {"by_convention", finding.by_convention},
                      {"count", finding.count}});
   Json kernels = Json::array();
   for (const LaunchState& launch : launches_) kernels.push_back(launch.kernel);

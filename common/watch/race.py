@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""race.py [CHAPTER] [--backend BACKEND] [--json FILE] [what a chapter's program takes …]: `make race`.
+"""race.py [CHAPTER] [--backend BACKEND] [--strict] [--json FILE] [what a chapter's program takes …]: `make race`.
 
 Runs a chapter on the SIMT machine, and shows each pair of accesses to one byte that nothing orders, with their
 lines. Without a chapter it runs all, a line each. Without --rows and --cols it takes a few small problems that
 show most of a chapter: narrow and wide rows, aligned and not, and more rows than blocks.
+Some accesses are ordered by a convention that PTX does not promise: that whoever has received a message from another
+block may overwrite what its sender had read. Such pairs are counted; --strict reports them as races.
 --json FILE writes all that was seen. Exit status: 0 no race; 1 a race or a fault; 2 the request was wrong.
 """
 
@@ -54,6 +56,9 @@ class Request:
     def __init__(self, arguments):
         arguments = list(arguments)
         self.backend = taken(arguments, "--backend") or "auto"
+        self.strict = "--strict" in arguments
+        if self.strict:
+            arguments.remove("--strict")
         self.json = taken(arguments, "--json")
         chapter = arguments.pop(0) if arguments and not arguments[0].startswith("-") else ""
         self.arguments = arguments
@@ -147,9 +152,10 @@ def watch(program, arguments):
 
 
 class Runs:
-    """The runs of a chapter. `races` has each pair of places once, with all lines."""
+    """The runs of a chapter. `races` has each pair of places once, with all lines; `passed_over` those that a
+    convention orders, unless `strict` makes them races."""
 
-    def __init__(self, chapter, program, problems, may_refuse):
+    def __init__(self, chapter, program, problems, may_refuse, strict=False):
         self.chapter = chapter
         self.results = []
         refusal = None
@@ -161,7 +167,9 @@ class Runs:
         if refusal is not None and not (may_refuse and self.results):
             raise refusal
         self.faults = [result["fault"] for result in self.results if result["fault"]]
-        self.races = merged(race for result in self.results for race in shown(result, program))
+        pairs = merged(race for result in self.results for race in shown(result, program))
+        self.races = [pair for pair in pairs if strict or not pair["by_convention"]]
+        self.passed_over = [pair for pair in pairs if not strict and pair["by_convention"]]
 
     @property
     def is_clean(self):
@@ -178,10 +186,12 @@ class Runs:
         what = "no races" if not self.races else words(len(self.races), "race")
         if self.faults:
             what += ", and a fault"
+        if self.passed_over:
+            what += f", {words(len(self.passed_over), 'pair')} ordered by convention only"
         return f"{what}: {seen} in {seconds:.1f} s"
 
     def as_json(self):
-        return {"chapter": self.chapter, "races": self.races,
+        return {"chapter": self.chapter, "races": self.races, "passed_over": self.passed_over,
                 "runs": [{**result, "seen": without(result["seen"], "races")} for result in self.results]}
 
 
@@ -212,6 +222,7 @@ def shown(result, program):
                "second": party(race["second"], lines, result["source"]),
                "missing": race["missing"],
                "missing_at": lines_of(race["missing_at"], lines, result["source"])[:1],
+               "by_convention": race["by_convention"],
                "problem": result["arguments"],
                "count": race["count"]}
 
@@ -266,10 +277,11 @@ def shared_variables(program):
 
 
 def merged(races):
-    """One for each pair of lines: a template's kernels each have places of their own."""
+    """One for each pair of lines, and one that a convention orders: a template's kernels each have places of their own."""
     by_lines = {}
     for race in races:
-        key = frozenset(json.dumps(race[side]["lines"]) + race[side]["does"] for side in ("first", "second"))
+        sides = frozenset(json.dumps(race[side]["lines"]) + race[side]["does"] for side in ("first", "second"))
+        key = sides, race["by_convention"]
         known = by_lines.setdefault(key, race)
         if known is not race:
             known["count"] += race["count"]
@@ -306,6 +318,9 @@ def show_one(runs):
         print_race(number, race)
     for fault in runs.faults:
         print(f"\nfault: {fault}")
+    if runs.passed_over:
+        print("\nA convention orders what PTX does not: that who has received a message from another block may overwrite "
+              "what\nits sender had read (common/kernel/hopper.h). --strict shows such pairs.")
     if forgotten := runs.total("forgotten"):
         print(f"\n{words(forgotten, 'old access', 'old accesses')} to much-used bytes were forgotten: a smaller "
               "problem has fewer")
@@ -323,7 +338,7 @@ def main(arguments):
         all_runs = []
         for chapter in request.chapters:
             program = ROOT / f"build/{BUILD}/bin/{chapter}"
-            all_runs.append(Runs(chapter, program, *request.problems(chapter)))
+            all_runs.append(Runs(chapter, program, *request.problems(chapter), request.strict))
             (show_one if request.one else show_line)(all_runs[-1])
         if request.json:
             Path(request.json).write_text(json.dumps([runs.as_json() for runs in all_runs], indent=1) + "\n",

@@ -99,7 +99,8 @@ void Races::touch_word(const Memory& memory, const Actor& actor, const Record& m
     if ((earlier.bytes & mine.bytes) != 0 && (may_race || may_end)) {
       const Order order = order_of(earlier, actor, mine.way, memory);
       if (may_race && order != Order::Ordered) report(earlier, actor, mine, order, memory, word);
-      if (order == Order::Ordered && stands_for(mine, earlier) && !is_like) {
+      const bool is_over = order == Order::Ordered || order == Order::ByConvention;
+      if (is_over && stands_for(mine, earlier) && !is_like) {
         earlier.bytes &= ~mine.bytes;
         if (earlier.bytes == 0) {
           earlier = records.back();
@@ -134,7 +135,9 @@ Order Races::order_of(const Record& earlier, const Actor& actor, Way way,
     const Over& over = earlier.way == Way::Load ? copy.read : copy.written;
     if (over.by == Over::By::Nothing) return Order::Unordered;
     if (over.by == Over::By::Barrier)
-      return knows.of_barrier(over.barrier) >= over.tick ? Order::Ordered : Order::Unordered;
+      return knows.of_barrier(over.barrier) >= over.tick            ? Order::Ordered
+             : knows.is_past_by_convention(over.barrier, over.tick) ? Order::ByConvention
+                                                                    : Order::Unordered;
     warp = copy.thread / kWarpSize;
     lanes = 1u << copy.thread % kWarpSize;
     tick = over.tick;
@@ -149,7 +152,11 @@ Order Races::order_of(const Record& earlier, const Actor& actor, Way way,
   const bool in_own_shared = memory.shared != nullptr && memory.shared->serial == earlier.block;
   const bool is_known =
       others == 0 || covers(knows.blocks) || (in_own_shared && covers(knows.in_shared));
-  if (!is_known) return Order::Unordered;
+  if (!is_known) {
+    const bool was_read = earlier.way == Way::Load && in_own_shared;
+    return was_read && covers(knows.by_convention.in_shared) ? Order::ByConvention
+                                                             : Order::Unordered;
+  }
   const bool by_another_proxy = actor.is_by_engine() && !earlier.is_copy();
   if (!by_another_proxy || (earlier.way == Way::Load && way == Way::Load)) return Order::Ordered;
   const bool is_seen =

@@ -44,6 +44,8 @@ struct CopyState {
   Serial block;
   unsigned thread;  ///< that has begun it
   const void* barrier;
+  Tick tick;
+  Knowledge knows;  ///< what that thread knew then, until the copy arrives
   Over read{}, written{};
 };
 
@@ -62,6 +64,7 @@ struct Actor {
 /// What comes between an earlier access and a later one.
 enum class Order {
   Ordered,
+  ByConvention,  ///< a message came between, which does not say what its sender has read
   Unordered,
   Unfenced  ///< ordered for threads, and a fence is missing that tells the copy engine
 };
@@ -90,6 +93,7 @@ struct Finding {
   Party first{}, second{};
   Json where;
   Missing missing;
+  bool by_convention = true;  ///< all of them are ordered by convention
   std::uint64_t count = 0;
 };
 

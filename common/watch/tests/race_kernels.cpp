@@ -513,7 +513,7 @@ __global__ void answered(float* y, Answer how) {
   cluster_sync();
   if (threadIdx.x == 0 && cluster_rank() == 1) {
     remote_store_async(&value, 0, 1.0f, arrived[0]);
-    if (how == Answer::Sent) {
+    if (how == Answer::Sent || how == Answer::SentTooEarly) {
       arrived[1].arrive_and_expect(sizeof answer);
     }
     arrived[1].wait_at_cluster_scope(0);
@@ -527,11 +527,15 @@ __global__ void answered(float* y, Answer how) {
     };
     wait(0);
     __syncthreads();
-    if (how == Answer::TooEarly && threadIdx.x == 0) remote_arrive(arrived[1], 1);
+    const auto answers = [&](Answer by_arriving, Answer by_sending) {
+      if (threadIdx.x != 0) return;
+      if (how == by_arriving) remote_arrive(arrived[1], 1);
+      if (how == by_sending) remote_store_async(&answer, 1, 1.0f, arrived[1]);
+    };
+    answers(Answer::TooEarly, Answer::SentTooEarly);
     if (threadIdx.x == 33) y[0] = value;  // first
     __syncthreads();
-    if (how == Answer::Arrived && threadIdx.x == 0) remote_arrive(arrived[1], 1);
-    if (how == Answer::Sent && threadIdx.x == 0) remote_store_async(&answer, 1, 1.0f, arrived[1]);
+    answers(Answer::Arrived, Answer::Sent);
     wait(1);
   }
   cluster_sync();

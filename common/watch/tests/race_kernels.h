@@ -19,7 +19,7 @@ enum class Reuse { Right, NoWait, TooFew, NoBarrier };
 enum class Again { Right, NoBarrier, NoFence };
 
 enum class Sent { Right, Near, None };
-enum class Answer { Arrived, Sent, TooEarly };
+enum class Answer { Arrived, Sent, TooEarly, SentTooEarly };
 enum class Relaxed { Right, NoFence, Value };
 
 void neighbours(float* y, bool right);

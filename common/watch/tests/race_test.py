@@ -68,7 +68,7 @@ def test_what_the_program_refuses_is_said(program, capsys, monkeypatch):
 
 
 RACE = {
-    "where": "y[0, 5]", "count": 12, "problem": "--rows 3", "missing": "a __syncthreads() between them",
+    "where": "y[0, 5]", "count": 12, "by_convention": False, "problem": "--rows 3", "missing": "a __syncthreads() between them",
     "missing_at": [{"file": "k.cu", "line": 9, "text": "here();"}],
     "first": {"does": "store", "stores": True, "kernel": "k", "block": 2, "thread": 37,
               "lines": [{"file": "h.h", "line": 3, "text": "*p = 1;"}, {"file": "k.cu", "line": 7, "text": "f(p);"}]},

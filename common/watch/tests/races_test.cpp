@@ -378,11 +378,16 @@ TEST_CASE("a place that another block has read is free when it has arrived since
   const LaunchConfig two{2, 64, 0, nullptr, 2};
   under_each_schedule([&] {
     CHECK(races(kernels::answered, two, y(), Answer::Arrived).empty());
-    CHECK(has(missing(races(kernels::answered, two, y(), Answer::TooEarly)), "a remote_arrive()"));
     const Json unsaid = races(kernels::answered, two, y(), Answer::Sent);
     REQUIRE(unsaid.size() == 2);  // nor does the sender know that its first value has arrived
     CHECK(has(unsaid[0]["missing"], "a wait_at_cluster_scope()"));
     CHECK(has(unsaid[1]["missing"], "a remote_arrive()"));
+    CHECK((unsaid[0]["by_convention"] == true && unsaid[1]["by_convention"] == true));
+    for (const Answer early : {Answer::TooEarly, Answer::SentTooEarly}) {
+      const Json read = races(kernels::answered, two, y(), early).back();
+      CHECK(has(read["missing"], "a remote_arrive()"));
+      CHECK(read["by_convention"] == false);
+    }
   });
 }
 
