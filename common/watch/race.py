@@ -4,8 +4,8 @@
 Runs a chapter on the SIMT machine, and shows each pair of accesses to one byte that nothing orders, with their
 lines. Without a chapter it runs all, a line each. Without --rows and --cols it takes a few small problems that
 show most of a chapter: narrow and wide rows, aligned and not, and more rows than blocks.
-Some accesses are ordered by a convention that PTX does not promise: that whoever has received a message from another
-block may overwrite what its sender had read. Such pairs are counted; --strict reports them as races.
+Some pairs are ordered only by a convention that PTX does not promise: a block overwrites what another block has read
+once it has a message that was sent after the read. They are counted; --strict reports them as races.
 --json FILE writes all that was seen. Exit status: 0 no race; 1 a race or a fault; 2 the request was wrong.
 """
 
@@ -277,7 +277,8 @@ def shared_variables(program):
 
 
 def merged(races):
-    """One for each pair of lines, and one that a convention orders: a template's kernels each have places of their own."""
+    """One for each pair of lines, with those that a convention orders apart: a template's kernels each have places of
+    their own."""
     by_lines = {}
     for race in races:
         sides = frozenset(json.dumps(race[side]["lines"]) + race[side]["does"] for side in ("first", "second"))
@@ -319,8 +320,8 @@ def show_one(runs):
     for fault in runs.faults:
         print(f"\nfault: {fault}")
     if runs.passed_over:
-        print("\nA convention orders what PTX does not: that who has received a message from another block may overwrite "
-              "what\nits sender had read (common/kernel/hopper.h). --strict shows such pairs.")
+        print("\nOrdered by a convention that PTX does not promise: a block overwrites what another block has read once"
+              "\nit has a message that was sent after the read (common/kernel/hopper.h). --strict shows these pairs.")
     if forgotten := runs.total("forgotten"):
         print(f"\n{words(forgotten, 'old access', 'old accesses')} to much-used bytes were forgotten: a smaller "
               "problem has fewer")
