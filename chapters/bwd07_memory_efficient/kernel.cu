@@ -22,10 +22,10 @@ __device__ inline float clamp_by_magnitude(float weight, float least) {
   return copysignf(fmaxf(fabsf(weight), least), weight);  // [1]
 }
 
-/// 1 / divisor, or 0 where that is no float: with an eps of 0, y says nothing about the xhat of a
-/// weight of 0.
+/// 1 / divisor, or 0 for a divisor of 0 or so small that its reciprocal may be infinite. Only an
+/// eps of 0 lets such a weight through, and then y says next to nothing about xhat.
 __device__ inline float inverse_or_zero(float divisor) {
-  constexpr float kLeast = 0x1p-126f;  // the least normal float: that of less is infinite
+  constexpr float kLeast = 0x1p-126f;  // the least normal float
   return fabsf(divisor) < kLeast ? 0.0f : 1.0f / divisor;
 }
 

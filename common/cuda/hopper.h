@@ -232,8 +232,8 @@ __device__ void remote_store_async(T* pointer, unsigned rank, T value, Barrier& 
         : "memory");
 }
 
-/// A full release at the cluster's scope would wait for every store to device memory; one that is
-/// restricted to this block's shared memory need not.
+/// A full release at the cluster's scope waits for every store to device memory; one that is
+/// restricted to this block's shared memory need not, by PTX. (fwd09's laboratory has its cost.)
 __device__ inline void remote_arrive(Barrier& barrier, unsigned rank) {
   LNC_HOPPER_ASM("fence.release.sync_restrict::shared::cta.cluster;" ::: "memory");
   LNC_HOPPER_ASM("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(

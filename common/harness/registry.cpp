@@ -92,10 +92,11 @@ Refusal refusal(const Chapter& chapter, const Problem& problem, const Gpu& gpu) 
     return refuse(rule + "a tensor starts elsewhere", "misalign");
   }
   if (problem.batch_invariant && chapter.shares_by_address && !problem.has_whole_vectors())
-    return refuse("shares out a row of " + std::to_string(problem.cols) + " " +
-                      std::string(name(problem.dtype)) +
-                      " by where it starts, so that its bits depend on its place in the batch",
-                  "batch_invariant");
+    return refuse(
+        "assigns the columns of a row of " + std::to_string(problem.cols) + " " +
+            std::string(name(problem.dtype)) +
+            " to threads by its address, so its bits would depend on its place in the batch",
+        "batch_invariant");
   const auto most = [](std::int64_t number, const char* what) {
     return "takes " + std::to_string(number) + " " + what + " at most, not ";
   };

@@ -26,7 +26,8 @@ struct Exchange {
 };
 
 /// Adds up the threads' sums of the nth row and sends the block's to every block of the cluster.
-/// Who receives it may overwrite what this block has read: sums of rows before nth - 1.
+/// A block that has received them may overwrite this block's slots of rows up to nth - 2, which its
+/// warps have read.
 __device__ inline void send_sums(float2 c, Exchange& exchange, std::int64_t nth) {
   const int warp = threadIdx.x / kWarpSize;
   const int lane = threadIdx.x % kWarpSize;

@@ -14,8 +14,9 @@ struct Columns {
   std::int64_t first;  // before the row's start, or past its end, for a vector that straddles
   std::int64_t cols;
 
-  /// @param batch_invariant vectors start at the row's start. Otherwise they start at 16-byte
-  ///     boundaries of memory, wherever the row does.
+  /// @param batch_invariant vectors begin at the row's first column; otherwise at 16-byte
+  /// boundaries
+  ///     of memory, wherever the row begins
   __device__ Columns(const T* row, std::int64_t vector, std::int64_t cols, bool batch_invariant)
       : cols(cols) {
     const bool at_start = kAligned || batch_invariant;

@@ -66,15 +66,15 @@ struct Chapter {
   bool needs_affine = false;   ///< refuses null weight and bias
   bool needs_aligned = false;  ///< refuses a problem that is not Problem::aligned
   bool takes_strides = false;  ///< of the rows of x and dy: Problem::strided
-  /// The widest strided rows that it shares out among threads as it does dense ones, in bytes.
+  /// Up to this many bytes, a strided row is mapped to threads just as a dense one.
   std::int64_t strided_like_dense_bytes = std::numeric_limits<std::int64_t>::max();
   bool fused = false;          ///< takes a Problem::fusion
   bool residual_only = false;  ///< of it a residual and prenorm, and nothing else
   /// The widest rows of which a fused forward pass reads every element before it writes the same
   /// place, so that y may be x, and the sum the residual; 0 where it does not.
   std::int64_t in_place_cols = 0;
-  /// Which thread has a column depends on where the row starts, unless rows are whole vectors: of
-  /// others it refuses Problem::batch_invariant.
+  /// Which thread has a column depends on the row's address, except for rows of whole vectors.
+  /// Other rows it refuses with Problem::batch_invariant.
   bool shares_by_address = false;
   bool recomputes_output = false;  ///< takes Problem::recompute_output
   bool takes_frozen = false;       ///< leaves out what Problem::frozen does not want

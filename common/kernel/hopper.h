@@ -9,7 +9,7 @@
 //   L2Policy                                what L2 gives up first                  bwd12
 //   bulk_store, commit_bulk_stores,
 //   wait_bulk_stores_read                   shared to global, likewise              fwd15
-//   fence_proxy_async                       own loads and stores, then the engine   fwd08, fwd15
+//   fence_proxy_async                       own loads and stores before a copy      fwd08, fwd15
 //   cluster_rank, cluster_size              which block of a cluster                fwd09, bwd13
 //   cluster_arrive_relaxed, cluster_wait    until the others' Barriers are there    fwd09
 //   cluster_sync                            waits for all threads of the cluster    bwd17
@@ -41,10 +41,10 @@
 // bytes count for the barrier's phase when they are there; who has waited for that sees them. An
 // L2Policy may follow: lines that are EvictFirst are the first that L2 gives up.
 //
-// The copy engine is another proxy: of what threads load and store it knows nothing by a barrier
-// alone. So where a copy goes to a place that threads have read, each of them calls
-// fence_proxy_async() behind its last load, then they meet, and then one of them asks. Many kernels
-// leave that fence out, and none is known to fail; PTX promises nothing without it.
+// The copy engine is another proxy: a barrier alone does not order threads' loads and stores before
+// its copies. Before a copy overwrites what threads have read, each of them calls
+// fence_proxy_async() after its last load, then they meet at a barrier, then one of them starts the
+// copy. Many kernels leave that fence out, and none is known to fail; PTX guarantees nothing then.
 //
 // bulk_store(to_global, from_shared, bytes). By the same rules, but it completes in a group: a
 // thread commits what it has begun as one group, and wait_bulk_stores_read<n>() waits until all of

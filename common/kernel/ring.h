@@ -62,8 +62,8 @@ struct Ring {
     full[stage].wait(parity);
     return slot(stage);
   }
-  /// Each thread that has read a slot calls this before they meet and one of them asks for what
-  /// comes there next: the copy engine is another proxy, and might write before they have read.
+  /// Each thread that has read a slot calls this before the barrier after which one of them starts
+  /// the next copy into it: to the copy engine, another proxy, the barrier alone says nothing.
   __device__ static void release() { fence_proxy_async(); }
   __device__ void advance() {
     stage = stage + 1 < stages ? stage + 1 : 0;

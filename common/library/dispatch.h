@@ -11,14 +11,14 @@
 
 namespace lnc {
 
-/// The GPUs that the table was measured on. An H100 or H200 with fewer multiprocessors or another
-/// memory is another GPU.
+/// The GPUs that the table was measured on, both SXM. An H100 or H200 with fewer multiprocessors or
+/// another memory, such as an H100 PCIe, is another GPU.
 enum class MeasuredGpu { H100, H200, None };
 MeasuredGpu measured_gpu(const Gpu& gpu);
 
 /// Which GPUs a line of the table is for.
 enum class For {
-  Any,       ///< right on every GPU, by how a row fits and not by a time; other GPUs get only these
+  Any,       ///< a default; most follow from what fits. Other GPUs get only these
   Measured,  ///< tuned on an H100, and held to an H200's measurements
   H200,      ///< tuned on an H200
 };
@@ -50,9 +50,10 @@ struct Choice {
   std::int64_t min_rows = 0, max_rows = std::numeric_limits<std::int64_t>::max();
   std::int64_t max_tensor_bytes = std::numeric_limits<std::int64_t>::max();  ///< of x
   For gpus = For::Any;
-  int min_architecture = 0, max_architecture = std::numeric_limits<int>::max();  ///< of For::Any
+  int min_architecture = 0,
+      max_architecture = std::numeric_limits<int>::max();  ///< used only with For::Any
 
-  /// The GPU whose times `because` tells, as CUDA names it.
+  /// The GPU that the line was tuned on, as CUDA names it.
   const char* measured_on() const {
     return gpus == For::H200 ? "NVIDIA H200" : "NVIDIA H100 80GB HBM3";
   }

@@ -74,11 +74,11 @@ Problem problem_of(const lnc_problem& given, bool affine) {
             [&] { return field + (" is " + std::to_string(number)) + "; it must be " + what; });
   };
   require_field(given.kind == LNC_LAYER || given.kind == LNC_RMS, "kind", given.kind,
-                "LNC_LAYER, 0, or LNC_RMS, 1");
+                "LNC_LAYER (0) or LNC_RMS (1)");
   require_field(is_dtype(given.dtype), "dtype", given.dtype,
-                "LNC_F32, 0, LNC_F16, 1, or LNC_BF16, 2");
+                "LNC_F32 (0), LNC_F16 (1) or LNC_BF16 (2)");
   require_field(given.parameter_dtype == given.dtype || given.parameter_dtype == LNC_F32,
-                "parameter_dtype", given.parameter_dtype, "dtype or LNC_F32, 0");
+                "parameter_dtype", given.parameter_dtype, "dtype or LNC_F32 (0)");
   require_field(given.rows >= 0, "rows", given.rows, "0 or more");
   require_field(given.cols >= 1, "cols", given.cols, "1 or more");
   require_field(given.batch_invariant == 0 || given.batch_invariant == 1, "batch_invariant",
@@ -320,13 +320,13 @@ Problem check(const lnc_backward_args& a) {
 
 /// What a call will run. The problem is frozen only if the chapter can leave out what is.
 struct Plan {
-  Problem problem;  ///< as the chapter gets it: behind Staging
+  Problem problem;  ///< as the chapter sees it, after staging
   const Chapter* chapter;
   const Choice* line;            ///< of the dispatch's table; null where the chapter was asked for
   std::int64_t workspace_bytes;  ///< the chapter's own
 };
 
-/// Whether the rows of x and dy are staged where they lie apart.
+/// Whether strided rows of x and dy are copied first.
 bool stages_rows(const Problem& problem, const Chapter& chapter) {
   constexpr std::int64_t kBoundary = 16;
   const auto whole = [&](std::int64_t elements) {
@@ -377,9 +377,8 @@ Plan new_plan(const char* asked, Request request) {
                                          : " starts from x, and y (memory-efficient) is given"));
   }
   if (problem.strided() && problem.rows > kMaxStridedRows)
-    throw Failure(LNC_REFUSED, "rows is " + std::to_string(problem.rows) +
-                                   "; of rows that lie apart " + "there may be " +
-                                   std::to_string(kMaxStridedRows));
+    throw Failure(LNC_REFUSED, "rows is " + std::to_string(problem.rows) + "; at most " +
+                                   std::to_string(kMaxStridedRows) + " strided rows are supported");
   problem = staged(problem, *chapter);
   if (asked != nullptr || problem.batch_invariant) {
     const Refusal why = refusal(*chapter, problem, request.gpu);
@@ -489,8 +488,9 @@ FusedBackward<T, W> fused_of(const lnc_fused_backward* f) {
           .residual_is_float = f->has_residual != 0 && f->float_residual != 0};
 }
 
-/// Calls `visit(tensor, shape)` for each tensor of a pass that may start anywhere; an output is a
-/// pointer to what is not const. `rows` goes to null where rows that lay apart no longer do.
+/// Calls `visit(tensor, shape)` for each tensor of a pass that may start anywhere. Outputs are the
+/// pointers to non-const. `visit` sets `rows` to null when it puts a dense copy in place of strided
+/// rows.
 template <typename Visit>
 void for_each_tensor(const Problem& p, lnc_forward_args& a, lnc_fused_forward* f,
                      const Visit& visit) {
@@ -536,8 +536,8 @@ template <typename Args>
 using FusedOf = std::conditional_t<std::is_same_v<Args, lnc_forward_args>, lnc_fused_forward,
                                    lnc_fused_backward>;
 
-/// Puts copies in place of the tensors of a batch-invariant pass whose whole vectors start at no
-/// 16-byte boundary, and of rows that lie apart where the chapter takes no such rows.
+/// Puts copies in place of those tensors of a batch-invariant pass that are made of whole vectors
+/// but are not 16-byte aligned, and of strided rows that the chapter does not take.
 /// @param fused *a.fused, where that is there
 template <typename Args>
 void stage(const Plan& plan, Args& a, FusedOf<Args>* fused, Staging& staging) {

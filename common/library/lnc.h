@@ -21,11 +21,13 @@
  *
  * Batch invariance. Which chapter runs, and how it shares out a row, may depend on how many rows
  * there are and on where tensors start, and so may the last bits of a row. With
- * lnc_problem.batch_invariant they do not: a row's y, mean, rstd and dx then depend on the contents
- * of that row, on cols, on the types, on the chapter if one is asked for, and on the GPU.
- * Tensors whose rows are whole 16-byte vectors but start elsewhere are copied into the workspace.
- * dweight and dbias are sums over all rows. The order in which these are added depends on rows,
- * cols, the types and the GPU's multiprocessors; with batch_invariant, on nothing else.
+ * lnc_problem.batch_invariant they do not: a row's y, mean, rstd and dx then depend only on that
+ * row of every input, on weight, bias, eps and the options of the pass, on cols, the types, the
+ * chapter if one is asked for, and the GPU. Tensors whose rows are whole 16-byte vectors but do not
+ * start on a 16-byte boundary, and strided rows that the chapter cannot take, are first copied into
+ * the workspace. dweight and dbias are sums over all rows. The order in which these are added
+ * depends on rows, cols, the types and the GPU's multiprocessors; with batch_invariant, on nothing
+ * else.
  */
 #ifndef LNC_H
 #define LNC_H
@@ -156,9 +158,9 @@ typedef struct lnc_plan {
   size_t workspace_bytes;  /* that it needs; may be 0 */
   const char* because;     /* the measurement or reason behind the dispatch's rule; empty where the
                               chapter was asked for */
-  const char* measured_on; /* the GPU of that measurement, as CUDA names it; likewise */
-  int32_t measured_here;   /* 1: this GPU is one that the dispatch was tuned on, an H100 or H200. 0:
-                              it is another, and gets only rules that are right on every GPU */
+  const char* measured_on; /* the GPU that the rule was tuned on, as CUDA names it; likewise */
+  int32_t measured_here;   /* 1: this GPU is one that the dispatch was tuned on, an H100 SXM or an
+                              H200 SXM. 0: it is another, and gets only the dispatch's defaults */
 } lnc_plan;
 
 /* Puts a pass on args->stream. */

@@ -261,10 +261,9 @@ CommandLine parse_command_line(int argc, char** argv) {
       ->group("Output");
   app.add_flag(
          "--list", line.list,
-         "list the chapters of this program and stop, and of all chapters which the dispatch takes "
-         "for the problem, and why; with --json, all that is to be known of them, the types and "
-         "the "
-         "dispatch, as JSON")
+         "list this program's chapters and stop; the program of all chapters also prints which one "
+         "the dispatch chooses for the problem, and why. With --json: chapters, types and the "
+         "dispatch's table, as JSON")
       ->group("Output");
 
   // --list --json has no file.

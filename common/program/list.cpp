@@ -85,25 +85,25 @@ Json of(const ElementType& type) {
 void print_choice(const char* what, const Request& request) {
   const Chosen chosen = choose(request);
   if (chosen.line == nullptr) return;
-  std::printf("  %-15s %s, by a rule measured on an %s: %s\n", what,
+  std::printf("  %-15s %s, by a rule tuned on an %s: %s\n", what,
               std::string(chosen.chapter->id).c_str(), chosen.line->measured_on(),
               std::string(chosen.line->because).c_str());
 }
 
-/// What the dispatch takes for a problem.
+/// What the dispatch chooses for a problem.
 void print_choices(const Problem& problem) {
   Gpu gpu{};
   try {
     gpu = current_gpu();
   } catch (const std::exception& error) {
-    std::printf("\nThe dispatch takes none of them here: %s\n", error.what());
+    std::printf("\nNo choice by the dispatch: %s\n", error.what());
     return;
   }
   const char* const about =
       measured_gpu(gpu) != MeasuredGpu::None
-          ? "its rules were measured on such a GPU"
-          : "none of its rules was measured on such a GPU, so it keeps to those that hold on any";
-  std::printf("\nThe dispatch takes for %s (%s):\n", describe(problem).c_str(), about);
+          ? "tuned on such a GPU"
+          : "not tuned on such a GPU: its defaults, with times of the GPU that each line names";
+  std::printf("\nThe dispatch chooses, for %s (%s):\n", describe(problem).c_str(), about);
   print_choice("forward", {.direction = Direction::Forward, .problem = problem, .gpu = gpu});
   print_choice("backward", {.direction = Direction::Backward, .problem = problem, .gpu = gpu});
   print_choice("backward from y",

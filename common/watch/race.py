@@ -4,8 +4,9 @@
 Runs a chapter on the SIMT machine, and shows each pair of accesses to one byte that nothing orders, with their
 lines. Without a chapter it runs all, a line each. Without --rows and --cols it takes a few small problems that
 show most of a chapter: narrow and wide rows, aligned and not, and more rows than blocks.
-Some pairs are ordered only by a convention that PTX does not promise: a block overwrites what another block has read
-once it has a message that was sent after the read. They are counted; --strict reports them as races.
+Some pairs are ordered only by a convention that PTX does not guarantee: a block overwrites data in another block's
+shared memory once it has a message which that block sent after reading the data. They are counted; --strict reports
+them as races.
 --json FILE writes all that was seen. Exit status: 0 no race; 1 a race or a fault; 2 the request was wrong.
 """
 
@@ -187,7 +188,7 @@ class Runs:
         if self.faults:
             what += ", and a fault"
         if self.passed_over:
-            what += f", {words(len(self.passed_over), 'pair')} ordered by convention only"
+            what += f", {words(len(self.passed_over), 'pair')} ordered only by a convention"
         return f"{what}: {seen} in {seconds:.1f} s"
 
     def as_json(self):
@@ -320,8 +321,8 @@ def show_one(runs):
     for fault in runs.faults:
         print(f"\nfault: {fault}")
     if runs.passed_over:
-        print("\nOrdered by a convention that PTX does not promise: a block overwrites what another block has read once"
-              "\nit has a message that was sent after the read (common/kernel/hopper.h). --strict shows these pairs.")
+        print("\nPTX does not guarantee the convention: a block overwrites data in another block's shared memory once it has"
+              "\na message which that block sent after reading the data (common/kernel/hopper.h). --strict shows the pairs.")
     if forgotten := runs.total("forgotten"):
         print(f"\n{words(forgotten, 'old access', 'old accesses')} to much-used bytes were forgotten: a smaller "
               "problem has fewer")

@@ -498,11 +498,11 @@ TEST_CASE("a batch-invariant pass asks for room for copies where it makes some, 
 }
 
 TEST_CASE(
-    "a chapter that shares out rows by where they start refuses batch invariance of such rows") {
+    "a chapter that assigns columns by a row's address refuses batch invariance of such rows") {
   Case<float> c(LNC_LAYER, 6, 1001);
   c.problem.batch_invariant = 1;
   CHECK(failed_with(LNC_REFUSED, c.run(c.forward_args("fwd16")),
-                    "fwd16 shares out a row of 1001 f32 by where it starts"));
+                    "fwd16 assigns the columns of a row of 1001 f32 to threads by its address"));
   CHECK(c.run(c.forward_args("fwd06")) == LNC_OK);
   c.check_forward();
 }

@@ -40,7 +40,7 @@ std::string words(at::Layout layout) {
     case at::kMkldnn:
       return "torch._mkldnn";
     default:
-      return "torch.sparse_coo, torch.sparse_csr or the like";
+      return "a sparse layout";
   }
 }
 
@@ -119,8 +119,8 @@ void check_device(const at::Tensor& x) {
   const char* remedy = "move it to the GPU";
   if (works_on == "cuda" && !at::globalContext().hasCUDA())
     remedy =
-        "PyTorch sees no GPU here; kernels for the CPU are built where no GPU is, or by "
-        "'make library BACKEND=cpu'";
+        "PyTorch sees no GPU here; to use CPU tensors, build the CPU kernels: 'make library "
+        "BACKEND=cpu'";
   if (works_on == "cpu" && x.is_cuda())
     remedy = "install the package where nvcc and the GPU are, or run 'make library BACKEND=cuda'";
   if (works_on == "cpu" && !x.is_cuda()) remedy = "move it to the CPU";

@@ -192,7 +192,7 @@ void check_branches(const at::Tensor& x, c10::SymIntArrayRef shape, bool has_x1,
   const auto check_given = [](const char* name, const MaybeTensor& tensor, bool needed,
                               const char* where) {
     TORCH_CHECK_VALUE(is_there(tensor) == needed, name, " is ", needed ? "None" : "given",
-                      "; it must be given where ", where, ", and nowhere else");
+                      "; give it exactly where ", where);
   };
   check_given("seeds", seeds, drops, "dropout is above 0");
   check_given("seeds1", seeds1, drops && has_x1, "x1 is and dropout is above 0");
@@ -213,7 +213,7 @@ void check_add_norm(const at::Tensor& x, const MaybeTensor& residual, c10::SymIn
   check_like("x1", x1, x, {x.scalar_type()});
   check_branches(x, shape, is_there(x1), rowscale, rowscale1, seeds, seeds1, dropout);
   TORCH_CHECK_VALUE(is_there(residual) || !float_sum || x.scalar_type() == at::kFloat,
-                    "residual is None, and float_sum is true: the sum has x's type then, ",
+                    "float_sum is true, but residual is None: without one the sum has x's type, ",
                     words(x.scalar_type()));
 }
 
@@ -552,7 +552,7 @@ TORCH_LIBRARY_IMPL(layernorm_chapters, CompositeExplicitAutograd, m) {
 void refuse_nested(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack*) {
   TORCH_CHECK_TYPE(false,
                    "x is a nested tensor of layout torch.strided; it must be one of layout "
-                   "torch.jagged, or no nested one");
+                   "torch.jagged, or a tensor that is not nested");
 }
 #define LNC_REFUSE_NESTED(key)                                                    \
   TORCH_LIBRARY_IMPL(layernorm_chapters, key, m) {                                \

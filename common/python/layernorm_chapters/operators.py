@@ -74,7 +74,7 @@ def enabled():
     """enable() for a block of code: `with layernorm_chapters.enabled(): y = model(x)`.
 
     It holds for the thread that is in the block and for no other. If the forward pass is in the block, the kernels run
-    its backward pass, too, wherever that is called.
+    its backward pass, too, on any thread.
     """
     operators = load()
     operators.enter_enabled()
@@ -223,10 +223,10 @@ def layer_norm(x: Tensor, normalized_shape: int | Sequence[int], weight: Tensor 
     zero_centred: the weight is what it differs from 1 by; 1 is added in float32.
     chapter: a forward chapter, a backward one, or one of each ("fwd06", ("fwd06", "bwd09")); for
     the rest, the library's dispatch chooses.
-    batch_invariant: a row's bits depend on that row alone; None: as the batch_invariant() around the call says.
+    batch_invariant: a row's bits depend on that row alone; None: what the surrounding `with batch_invariant():` says, if any.
 
-    Raises TypeError and ValueError, which name the argument, and RuntimeError for a tensor on another device than the
-    kernels', or where a launch fails.
+    Raises TypeError and ValueError, which name the argument, and RuntimeError if x is on a device for which no kernels
+    are built, or if a launch fails.
     """
     return _norm(x, normalized_shape, weight, bias, eps, False, memory_efficient, zero_centred, chapter,
                  batch_invariant)
@@ -255,7 +255,7 @@ def _check_in_place(residual, residual_in_fp32, parts):
 
 
 def _mixed(words):
-    """The output mix of splitmix64 (Steele, Lea, Flood 2014), but of int64: a shift brings in copies of the sign."""
+    """The output mix of splitmix64 (Steele, Lea, Flood 2014), but of int64, whose right shifts extend the sign."""
     words = (words ^ (words >> 30)) * -0x40A7B892E31B1A47
     words = (words ^ (words >> 27)) * -0x6B2FB644ECCEEE15
     return words ^ (words >> 31)
@@ -273,7 +273,7 @@ def _row_seeds(rows, device, seed, branch):
 
 def _check_seed(seed):
     if not isinstance(seed, numbers.Integral) or not -2 ** 62 <= seed < 2 ** 62:
-        raise ValueError(f"seed is {seed!r}; it must be None, or an integer of less than 63 bits")
+        raise ValueError(f"seed is {seed!r}; it must be None, or an integer from -2**62 to 2**62 - 1")
 
 
 def _add_norm(x, residual, normalized_shape, weight, bias, eps, rms, *, prenorm=True, residual_in_fp32=False,

@@ -1,4 +1,4 @@
-"""replace_norms(model): the norms of a model that exists, of whatever class, by the chapters.
+"""replace_norms(model): runs an existing model's norms, of whatever class, on the chapters' kernels.
 
 A module of torch.nn's LayerNorm or RMSNorm, or of any class whose name ends in Norm, is probed: a copy of it, on the
 CPU, with random weights, normalises random rows. Only where its outputs and gradients are those of layer norm, of RMS
@@ -107,20 +107,20 @@ class _LeftAlone(Exception):
 
 
 def _obstacle(module):
-    """What speaks against a module before it is tried, or nothing."""
+    """Why a module cannot be replaced, as far as that is known without running it; else None."""
     if isinstance(module, (LayerNorm, RMSNorm)):
-        return "it is of this package"
+        return "it is one of this package's modules"
     if getattr(module, "_by_layernorm_chapters", None) is not None:
         return "it is replaced already"
     if "forward" in vars(module):
         return "its forward was set on the module itself, as accelerate does"
     if hasattr(module, "parametrizations"):
-        return "its parameters are parametrised, as by weight_norm; replace it before that"
+        return "its parameters are parametrised, as by weight_norm; call replace_norms before that"
     for kind, found in (("parameters", module._parameters), ("buffers", module._buffers), ("modules", module._modules)):
         others = [name for name, part in found.items() if part is not None and not (kind == "parameters" and
                                                                                   name in ("weight", "bias"))]
         if others:
-            return f"it has {kind} beside weight and bias: {', '.join(others)}"
+            return f"it has {kind} other than weight and bias: {', '.join(others)}"
     tensors = [name for name, value in vars(module).items() if isinstance(value, Tensor)]
     if tensors:
         return f"it has tensors that are neither parameters nor buffers: {', '.join(tensors)}"
@@ -249,7 +249,7 @@ def _formula_of(module, shape, leading):
         samples.append(_rows((shape[0], shape[0]), shape, 1.0))
     outputs = [_forward(probe, x) for x in samples]
     if any(y.dtype != torch.float32 for y in outputs):
-        raise _LeftAlone("of float32 it makes another type")
+        raise _LeftAlone("given float32, it returns another type")
     attributes = [name for name, value in (*vars(module).items(), *vars(type(module)).items())
                   if isinstance(value, float) or (value is None and name in ("eps", "epsilon"))]
     for kind, zero_centred in KINDS:
@@ -276,7 +276,7 @@ def _check_gradients(module, formula, shape):
         expected = torch.autograd.grad(right, leaves, dy.double())
         for ours, theirs in zip(found, expected):
             if ours is None or not _close(_as_rows(ours, shape), _as_rows(theirs, shape), 1e-4):
-                raise _LeftAlone("its gradients are others")
+                raise _LeftAlone("its gradients differ")
 
 
 def _types_of(module, formula, shape):
@@ -305,7 +305,7 @@ def _check_training(module, formula, shape):
     for training in (True, False):
         probe = _probe_of(module, torch.float32, training)
         if not formula.agrees(probe, x, shape, _forward(probe, x)):
-            raise _LeftAlone(f"it does something else while it {'trains' if training else 'is in eval()'}")
+            raise _LeftAlone(f"{'in training' if training else 'in eval()'} it computes something else")
 
 
 def _argument_of(module):
@@ -381,7 +381,7 @@ def _is_norm(module):
 
 
 def replace_norms(model):
-    """Has every norm of the model that the kernels can stand in for use them. Parameters, hooks and state_dict stay.
+    """Replaces the forward of every norm in the model that computes what the kernels compute. Parameters, hooks and state_dict stay.
     A call that the kernels do not take goes to the module's own forward.
     Returns a Replaced, which says what was left alone and why, and whose undo() takes it back."""
     done = Replaced()

@@ -139,7 +139,7 @@ LEFT_ALONE = {
                                          "neither"),
     "over all rows": (lambda: norm_of(lambda m, x: m.weight * x * torch.rsqrt(x.square().mean() + m.variance_epsilon)), "neither"),
     "a dropout while it trains": (lambda: norm_of(lambda m, x: nn.functional.dropout(
-        m.weight * rms_of(x, m.variance_epsilon), 0.5, m.training)), "while it trains"),
+        m.weight * rms_of(x, m.variance_epsilon), 0.5, m.training)), "in training it computes something else"),
     "a part that is not differentiated": (lambda: norm_of(lambda m, x: m.weight * x * torch.rsqrt(
         x.square().mean(-1, keepdim=True) + m.variance_epsilon).detach()), "gradients"),
     "a second result": (lambda: norm_of(lambda m, x: (m.weight * rms_of(x, m.variance_epsilon), x)), "returns tuple"),

@@ -148,7 +148,7 @@ def test_operators_that_are_called_directly_read_nothing_beyond_their_arguments(
             (add_norm_backward, {"dy1": dy.half()}, "dy1 is of torch.float16"),
             (add_norm_backward, {"sum": x.half()}, "sum is of torch.float16"),
             (add_norm_backward, {"rowscale": torch.ones(5, device=device)}, r"rowscale has shape \[5\]"),
-            (add_norm_backward, {"seeds": torch.zeros(6, device=device, dtype=torch.int32)}, "seeds is given; it must be given where"),
+            (add_norm_backward, {"seeds": torch.zeros(6, device=device, dtype=torch.int32)}, "seeds is given; give it exactly where"),
             (add_norm_backward, {"weight1": x[0, :7]}, r"weight1 has shape \[7\]")):
         assert run() is not None
         with pytest.raises((TypeError, ValueError), match=words):
