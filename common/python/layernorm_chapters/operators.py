@@ -223,7 +223,7 @@ def layer_norm(x: Tensor, normalized_shape: int | Sequence[int], weight: Tensor 
     zero_centred: the weight is what it differs from 1 by; 1 is added in float32.
     chapter: a forward chapter, a backward one, or one of each ("fwd06", ("fwd06", "bwd09")); for
     the rest, the library's dispatch chooses.
-    batch_invariant: a row's bits depend on that row alone; None: what the surrounding `with batch_invariant():` says, if any.
+    batch_invariant: a row's bits depend on that row alone; None: as a surrounding batch_invariant() says, if any.
 
     Raises TypeError and ValueError, which name the argument, and RuntimeError if x is on a device for which no kernels
     are built, or if a launch fails.

@@ -381,9 +381,11 @@ def _is_norm(module):
 
 
 def replace_norms(model):
-    """Replaces the forward of every norm in the model that computes what the kernels compute. Parameters, hooks and state_dict stay.
-    A call that the kernels do not take goes to the module's own forward.
-    Returns a Replaced, which says what was left alone and why, and whose undo() takes it back."""
+    """Replaces the forward of every norm in the model that computes what the kernels compute.
+
+    Parameters, hooks and state_dict stay. A call that the kernels do not take goes to the module's own forward.
+    Returns a Replaced, which says what was left alone and why; its undo() restores the originals.
+    """
     done = Replaced()
     known = {}  # what was probed: a Recipe, or why not
     for name, module in model.named_modules():
