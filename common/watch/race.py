@@ -321,8 +321,8 @@ def show_one(runs):
     for fault in runs.faults:
         print(f"\nfault: {fault}")
     if runs.passed_over:
-        print("\nPTX does not guarantee the convention: a block overwrites data in another block's shared memory once it has"
-              "\na message which that block sent after reading the data (common/kernel/hopper.h). --strict shows the pairs.")
+        print("\nPTX does not guarantee that convention: a block overwrites data in another block's shared memory"
+              "\nonce it has a message that was sent after the data was read (hopper.h). --strict shows the pairs.")
     if forgotten := runs.total("forgotten"):
         print(f"\n{words(forgotten, 'old access', 'old accesses')} to much-used bytes were forgotten: a smaller "
               "problem has fewer")

@@ -39,8 +39,18 @@ std::string words(at::Layout layout) {
       return "torch.jagged";
     case at::kMkldnn:
       return "torch._mkldnn";
+    case at::kSparse:
+      return "torch.sparse_coo";
+    case at::kSparseCsr:
+      return "torch.sparse_csr";
+    case at::kSparseCsc:
+      return "torch.sparse_csc";
+    case at::kSparseBsr:
+      return "torch.sparse_bsr";
+    case at::kSparseBsc:
+      return "torch.sparse_bsc";
     default:
-      return "a sparse layout";
+      return "number " + std::to_string(static_cast<int>(layout));
   }
 }
 
@@ -60,11 +70,15 @@ bool same(c10::SymIntArrayRef a, c10::SymIntArrayRef b) {
   return true;
 }
 
+void check_layout(const char* name, const at::Tensor& tensor) {
+  TORCH_CHECK_TYPE(tensor.layout() == at::kStrided, name, " is of layout ", words(tensor.layout()),
+                   "; it must be dense, torch.strided");
+}
+
 }  // namespace
 
 void check_rows(const char* name, const at::Tensor& x, c10::SymIntArrayRef shape) {
-  TORCH_CHECK_TYPE(x.layout() == at::kStrided, name, " is of layout ", words(x.layout()),
-                   "; it must be dense, torch.strided");
+  check_layout(name, x);
   TORCH_CHECK_TYPE(is_row_type(x.scalar_type()), name, " is of ", words(x.scalar_type()),
                    "; the chapters take float32, float16 and bfloat16");
   const auto sizes = x.sym_sizes();
@@ -81,6 +95,7 @@ void check_rows(const char* name, const at::Tensor& x, c10::SymIntArrayRef shape
 void check_parameter(const char* name, const MaybeTensor& parameter, const at::Tensor& x,
                      c10::SymIntArrayRef shape) {
   if (!is_there(parameter)) return;
+  check_layout(name, *parameter);
   TORCH_CHECK_VALUE(same(parameter->sym_sizes(), shape), name, " has shape ",
                     words(parameter->sym_sizes()), "; it must be normalized_shape, ", words(shape));
   TORCH_CHECK_VALUE(parameter->device() == x.device(), name, " is on ", words(parameter->device()),
@@ -92,6 +107,7 @@ void check_parameter(const char* name, const MaybeTensor& parameter, const at::T
 void check_like(const char* name, const MaybeTensor& other, const at::Tensor& x,
                 std::initializer_list<at::ScalarType> types) {
   if (!is_there(other)) return;
+  check_layout(name, *other);
   TORCH_CHECK_VALUE(same(other->sym_sizes(), x.sym_sizes()), name, " has shape ",
                     words(other->sym_sizes()), "; it must be that of x, ", words(x.sym_sizes()));
   TORCH_CHECK_VALUE(other->device() == x.device(), name, " is on ", words(other->device()),
@@ -105,6 +121,7 @@ void check_like(const char* name, const MaybeTensor& other, const at::Tensor& x,
 void check_each_row(const char* name, const MaybeTensor& tensor, const at::Tensor& x,
                     const c10::SymInt& rows, at::ScalarType type) {
   if (!is_there(tensor)) return;
+  check_layout(name, *tensor);
   TORCH_CHECK_VALUE(tensor->sym_numel() == rows, name, " has shape ", words(tensor->sym_sizes()),
                     "; it must have a number for each of x's ", words(rows), " rows");
   TORCH_CHECK_VALUE(tensor->device() == x.device(), name, " is on ", words(tensor->device()),

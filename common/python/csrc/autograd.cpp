@@ -62,6 +62,13 @@ void check_no_tangents(std::initializer_list<const Tensor*> inputs) {
   }
 }
 
+/// So would the gradient of a rowscale.
+void check_no_gradient(const char* name, const Tensor& rowscale) {
+  TORCH_CHECK_NOT_IMPLEMENTED(!torch::autograd::compute_requires_grad(rowscale), name,
+                              " requires a gradient, and the fused passes have none for it: "
+                              "multiply x by it before the call, or detach it");
+}
+
 /// What both passes' nodes keep beside tensors.
 struct Settings {
   std::vector<c10::SymInt> shape;
@@ -274,7 +281,11 @@ Four add_norm_autograd(c10::DispatchKeySet keys, const Tensor& x, const MaybeTen
   const Tensor b = value(bias);
   const Tensor w1 = value(weight1);
   const Tensor b1 = value(bias1);
-  check_no_tangents({&x, &r, &second, &w, &b, &w1, &b1});
+  const Tensor scale = value(rowscale);
+  const Tensor scale1 = value(rowscale1);
+  check_no_tangents({&x, &r, &second, &w, &b, &w1, &b1, &scale, &scale1});
+  check_no_gradient("rowscale", scale);
+  check_no_gradient("rowscale1", scale1);
   if (!torch::autograd::compute_requires_grad(x, r, second, w, b, w1, b1)) return run();
   auto node = new_node<AddNormBackward>();
   node->set_next_edges(torch::autograd::collect_next_edges(x, r, second, w, b, w1, b1));
@@ -293,8 +304,8 @@ Four add_norm_autograd(c10::DispatchKeySet keys, const Tensor& x, const MaybeTen
   node->weight1 = SavedVariable(w1, false);
   node->bias1 = SavedVariable(b1, false);
   node->statistics = SavedVariable(statistics, true);
-  node->rowscale = SavedVariable(value(rowscale), false);
-  node->rowscale1 = SavedVariable(value(rowscale1), false);
+  node->rowscale = SavedVariable(scale, false);
+  node->rowscale1 = SavedVariable(scale1, false);
   node->seeds = SavedVariable(value(seeds), false);
   node->seeds1 = SavedVariable(value(seeds1), false);
   return {y, sum, statistics, y1};
@@ -331,7 +342,32 @@ void add_norm_in_place_versions(c10::DispatchKeySet keys, const Tensor& x, const
                      eps, rms, zero_centred, chapter, batch_invariant);
 }
 
+/// Of a tensor that is negated lazily. PyTorch's own fallback expects an operator that writes to
+/// return what it has written, and reads beyond the stack of one that returns nothing.
+void add_norm_in_place_negated(c10::DispatchKeySet keys, const Tensor& x, const Tensor& residual,
+                               c10::SymIntArrayRef shape, const MaybeTensor& weight,
+                               const MaybeTensor& bias, double eps, bool rms, bool zero_centred,
+                               MaybeName chapter, bool batch_invariant) {
+  for (const auto& [name, written] : {std::pair{"x", &x}, std::pair{"residual", &residual}}) {
+    TORCH_CHECK_VALUE(!written->is_neg(), name,
+                      " is negated lazily, as the imaginary part of a conjugate is, and "
+                      "inplace=True writes it: give it as ",
+                      name, ".resolve_neg()");
+  }
+  const auto resolved = [](const MaybeTensor& parameter) {
+    return is_there(parameter) ? MaybeTensor(parameter->resolve_neg()) : parameter;
+  };
+  static const auto& forward = find<AddNormInPlaceSignature>("layernorm_chapters::add_norm_");
+  constexpr c10::DispatchKeySet kBelow(c10::DispatchKeySet::FULL_AFTER, c10::DispatchKey::Negative);
+  forward.redispatch(keys & kBelow, x, residual, shape, resolved(weight), resolved(bias), eps, rms,
+                     zero_centred, chapter, batch_invariant);
+}
+
 }  // namespace
+
+TORCH_LIBRARY_IMPL(layernorm_chapters, Negative, m) {
+  m.impl("add_norm_", add_norm_in_place_negated);
+}
 
 TORCH_LIBRARY_IMPL(layernorm_chapters, ADInplaceOrView, m) {
   m.impl("add_norm_", add_norm_in_place_versions);

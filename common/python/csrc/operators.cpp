@@ -188,6 +188,8 @@ void check_branches(const at::Tensor& x, c10::SymIntArrayRef shape, bool has_x1,
   check_each_row("seeds1", seeds1, x, rows, at::kInt);
   TORCH_CHECK_VALUE(dropout >= 0.0 && dropout < 1.0, "dropout is ", words(dropout),
                     "; it must be a probability, 0 <= dropout < 1");
+  TORCH_CHECK_VALUE(dropout == 0.0 || static_cast<float>(dropout) > 0.0f, "dropout is ",
+                    words(dropout), ", which float32 rounds to 0: give 0 or a larger probability");
   const bool drops = dropout > 0.0;
   const auto check_given = [](const char* name, const MaybeTensor& tensor, bool needed,
                               const char* where) {
@@ -549,10 +551,18 @@ TORCH_LIBRARY_IMPL(layernorm_chapters, CompositeExplicitAutograd, m) {
 }
 
 /// In place of what PyTorch says of a nested tensor, which is the operator's name.
-void refuse_nested(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack*) {
-  TORCH_CHECK_TYPE(false,
-                   "x is a nested tensor of layout torch.strided; it must be one of layout "
-                   "torch.jagged, or a tensor that is not nested");
+void refuse_nested(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  const auto& arguments = op.schema().arguments();
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const c10::IValue& given = torch::jit::peek(*stack, i, arguments.size());
+    if (!given.isTensor() || !given.toTensor().is_nested()) continue;
+    const std::string& name = arguments[i].name();
+    TORCH_CHECK_TYPE(name == "x" || name == "dy", name,
+                     " is a nested tensor; it must be a dense one");
+    TORCH_CHECK_TYPE(false, name, " is a nested tensor of layout ",
+                     words(given.toTensor().layout()),
+                     "; it must be one of layout torch.jagged, or a tensor that is not nested");
+  }
 }
 #define LNC_REFUSE_NESTED(key)                                                    \
   TORCH_LIBRARY_IMPL(layernorm_chapters, key, m) {                                \

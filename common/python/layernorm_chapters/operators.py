@@ -54,6 +54,13 @@ def chapters():
 # --- For a process, or a block of code -------------------------------------------------------------
 
 
+def _not_traced(function):
+    """What torch.compiler.disable() does, without importing Dynamo: a trace would do once what each run should."""
+    function._torchdynamo_disable = True
+    return function
+
+
+@_not_traced
 def enable():
     """Puts the kernels behind PyTorch's own layer_norm and rms_norm, for every model of this process.
 
@@ -64,44 +71,69 @@ def enable():
     load().enable()
 
 
+@_not_traced
 def disable():
     """Undoes enable(). A thread inside of `with enabled():` keeps the kernels until it leaves the block."""
     load().disable()
 
 
-@contextlib.contextmanager
+class _Block(contextlib.ContextDecorator):
+    """What holds for a block of code, or for a function that it decorates. A class, since Dynamo of PyTorch 2.15 enters
+    a generator's block and does not leave it again."""
+
+    def _recreate_cm(self):
+        return type(self)()  # each call of a function that is decorated has its own
+
+    def __init_subclass__(cls):
+        _not_traced(cls.__enter__)
+        _not_traced(cls.__exit__)
+
+
+class _Enabled(_Block):
+    def __enter__(self):
+        load().enter_enabled()
+
+    def __exit__(self, *error):
+        load().leave_enabled()
+
+
+@_not_traced
 def enabled():
     """enable() for a block of code: `with layernorm_chapters.enabled(): y = model(x)`.
 
     It holds for the thread that is in the block and for no other. If the forward pass is in the block, the kernels run
-    its backward pass, too, on any thread.
+    its backward pass, too, on any thread; not where torch.utils.checkpoint computes the forward pass again, unless its
+    context_fn enters the block. Code that torch.compile traces breaks its graph where it enters the block.
     """
-    operators = load()
-    operators.enter_enabled()
-    try:
-        yield
-    finally:
-        operators.leave_enabled()
+    load()
+    return _Enabled()
 
 
-@contextlib.contextmanager
+class _BatchInvariant(_Block):
+    def __enter__(self):
+        load().enter_batch_invariant()
+        self.token = _BATCH_INVARIANT.set(True)
+        _count_batch_invariant(1)
+
+    def __exit__(self, *error):
+        _count_batch_invariant(-1)
+        _BATCH_INVARIANT.reset(self.token)
+        load().leave_batch_invariant()
+
+
+@_not_traced
 def batch_invariant():
     """Batch-invariant passes for a block of code: `with layernorm_chapters.batch_invariant(): y = model(x)`.
 
     In it a row's y, and in the backward pass its dx, depend on that row alone, bit for bit: not on how many rows there
     are, which of them it is, or where tensors start in memory. It holds for the thread that is in the block, for the
-    functions, the modules and enabled(). Compiled code is batch-invariant while any thread is in such a block.
+    functions, the modules and enabled(). Compiled code is batch-invariant while any thread is in such a block, and
+    breaks its graph where it enters one itself. What torch.utils.checkpoint computes again is outside of the block,
+    unless its context_fn enters it; batch_invariant=True of a function or module holds there, too. Gradients that have
+    gradients (create_graph=True, torch.func.grad) are made of PyTorch's operations, for which nothing is promised.
     """
-    operators = load()
-    operators.enter_batch_invariant()
-    token = _BATCH_INVARIANT.set(True)
-    _count_batch_invariant(1)
-    try:
-        yield
-    finally:
-        _count_batch_invariant(-1)
-        _BATCH_INVARIANT.reset(token)
-        operators.leave_batch_invariant()
+    load()
+    return _BatchInvariant()
 
 
 def _count_batch_invariant(change):
@@ -156,17 +188,25 @@ def _integer(size):
         raise TypeError(f"normalized_shape is {size!r}; it must be an integer, or several") from None
 
 
-def _check_types(normalized_shape, numbers_given, **tensors):
+def _check_types(normalized_shape, numbers_given, flags, **tensors):
     """Says which argument is of a wrong type, where one is. PyTorch would name the operator's declaration."""
     for name, given in tensors.items():
         if not isinstance(given, Tensor) and (given is not None or name == "x"):
             wanted = "a tensor" if name == "x" else "a tensor or None"
             raise TypeError(f"{name} is of type {type(given).__name__}; it must be {wanted}")
     for name, given in numbers_given.items():
-        if not isinstance(given, (numbers.Real, Tensor)):
+        if not isinstance(given, (numbers.Real, Tensor)) or (isinstance(given, Tensor) and given.numel() != 1):
             raise TypeError(f"{name} is {given!r}; it must be a number")
+        try:
+            float(given)
+        except OverflowError:
+            raise ValueError(f"{name} is {given!r}, which is too large for a float") from None
     for size in _shape(normalized_shape):
-        _integer(size)
+        if _integer(size) >= 2 ** 63:
+            raise ValueError(f"normalized_shape is {normalized_shape!r}, which is more than a tensor can have")
+    for name, given in flags.items():
+        if not isinstance(given, bool):
+            raise TypeError(f"{name} is {given!r}; it must be True or False")
 
 
 def _is_plain(x):
@@ -199,12 +239,13 @@ def _norm(x, normalized_shape, weight, bias, eps, rms, memory_efficient, zero_ce
                 batch_invariant))
         _register_shardings_for(x)
     try:
-        if not (memory_efficient or zero_centred or chapter or batch_invariant):
+        if not (memory_efficient or zero_centred or chapter is not None or batch_invariant):
             return norm(x, _shape(normalized_shape), weight, bias, eps, rms)[0]
         return norm(x, _shape(normalized_shape), weight, bias, eps, rms, memory_efficient, zero_centred,
                     *_chapter_pair(chapter), batch_invariant)[0]
     except (RuntimeError, TypeError):
-        _check_types(normalized_shape, {"eps": eps}, x=x, weight=weight, bias=bias)
+        flags = {"memory_efficient": memory_efficient, "zero_centred": zero_centred, "batch_invariant": batch_invariant}
+        _check_types(normalized_shape, {"eps": eps}, flags, x=x, weight=weight, bias=bias)
         raise
 
 
@@ -219,7 +260,8 @@ def layer_norm(x: Tensor, normalized_shape: int | Sequence[int], weight: Tensor 
 
     x may be float32, float16 or bfloat16. Its rows may lie apart in one or two dimensions; any other layout is copied.
     The result is contiguous, of x's type. weight and bias may be of any floating type; each may be None.
-    memory_efficient: the backward pass starts from the result in place of x, which is then free.
+    memory_efficient: the backward pass starts from the result in place of x, which is then free. It divides by the
+    weight, whose magnitude counts as eps where it is less, as in Apex: a weight of 0 gets no gradient and stays 0.
     zero_centred: the weight is what it differs from 1 by; 1 is added in float32.
     chapter: a forward chapter, a backward one, or one of each ("fwd06", ("fwd06", "bwd09")); for
     the rest, the library's dispatch chooses.
@@ -278,12 +320,19 @@ def _check_seed(seed):
 
 def _add_norm(x, residual, normalized_shape, weight, bias, eps, rms, *, prenorm=True, residual_in_fp32=False,
               dropout=0.0, seed=None, rowscale=None, x1=None, rowscale1=None, weight1=None, bias1=None,
-              zero_centred=False, inplace=False, chapter=None, batch_invariant=None):
+              zero_centred=False, inplace=False, chapter=None, batch_invariant=None, **unknown):
+    if unknown:
+        raise TypeError(f"fused_add_{'rms' if rms else 'layer'}_norm() takes no {next(iter(unknown))}; its docstring "
+                        "lists its options")
     load()
     batch_invariant = _is_batch_invariant(batch_invariant)
     if not _is_plain(x):
         if getattr(x, "is_nested", False):
             raise TypeError("x is a nested tensor, which a fused pass does not take: add, and then normalise")
+        if (dropout or inplace) and "torch.distributed.tensor" in sys.modules and isinstance(
+                x, sys.modules["torch.distributed.tensor"].DTensor):
+            raise TypeError(f"x is a DTensor, for which fused passes support no {'inplace' if inplace else 'dropout'}: "
+                            "call them on local tensors, as torch.distributed.tensor.experimental.local_map does")
         _register_shardings_for(x)
     tensors = {"x": x, "residual": residual, "weight": weight, "bias": bias, "rowscale": rowscale, "x1": x1,
                "rowscale1": rowscale1, "weight1": weight1, "bias1": bias1}
@@ -291,7 +340,8 @@ def _add_norm(x, residual, normalized_shape, weight, bias, eps, rms, *, prenorm=
         return _run_add_norm(tensors, _shape(normalized_shape), eps, rms, prenorm, residual_in_fp32, dropout, seed,
                              zero_centred, inplace, _chapter_pair(chapter), batch_invariant)
     except (RuntimeError, TypeError, AttributeError):
-        _check_types(normalized_shape, {"eps": eps, "dropout": dropout}, **tensors)
+        flags = {"zero_centred": zero_centred, "residual_in_fp32": residual_in_fp32, "batch_invariant": batch_invariant}
+        _check_types(normalized_shape, {"eps": eps, "dropout": dropout}, flags, **tensors)
         raise
 
 
@@ -319,9 +369,9 @@ def _run_add_norm(tensors, shape, eps, rms, prenorm, residual_in_fp32, dropout, 
     if float_sum and residual is None and x.dtype != torch.float32:
         residual = torch.zeros_like(x, dtype=torch.float32)
     seeds = seeds1 = None
+    if seed is not None:
+        _check_seed(seed)
     if dropout:
-        if seed is not None:
-            _check_seed(seed)
         rows = x.shape[:x.dim() - len(shape)]
         seeds = _row_seeds(rows, x.device, seed, 0)
         seeds1 = None if x1 is None else _row_seeds(rows, x.device, seed, 1)

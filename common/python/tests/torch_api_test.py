@@ -318,6 +318,22 @@ def test_some_gradients_of_a_fused_pass(device):
     assert residual.grad is not None and weight.grad is None and x.grad is None
 
 
+def test_a_gradient_of_rowscale_is_refused(device):
+    x, rowscale = random(6, 40, device=device), torch.rand(6, device=device)
+    for name in ("rowscale", "rowscale1"):
+        def run(scale, name=name):
+            scales = {"rowscale": rowscale, "rowscale1": rowscale, "x1": x} | {name: scale}
+            return lnc.fused_add_layer_norm(x, x, 40, **scales)[0].sum()
+        with pytest.raises(NotImplementedError, match=f"{name} requires a gradient"):
+            run(rowscale.clone().requires_grad_())
+        with pytest.raises(NotImplementedError, match=f"{name} requires a gradient"):
+            torch.func.grad(run)(rowscale)
+        with pytest.raises(NotImplementedError, match="no forward-mode derivatives"):
+            torch.func.jvp(run, (rowscale,), (rowscale,))
+        with torch.no_grad():
+            run(rowscale.clone().requires_grad_())
+
+
 def fused(kind):
     return lnc.fused_add_layer_norm if kind == "layer" else lnc.fused_add_rms_norm
 

@@ -90,6 +90,35 @@ def test_batch_invariance_is_seen_by_compiled_code(device):
     assert seen == [[False, True], [True, True], [False, True]]
 
 
+def test_a_block_within_compiled_code_is_entered_and_left_in_each_run(device):
+    enabled = torch.ops.layernorm_chapters.is_enabled
+    seen = []
+
+    @torch.compile(backend="eager")
+    def run(x):
+        with lnc.enabled(), lnc.batch_invariant():
+            y = torch.nn.functional.layer_norm(x, (16,))
+            seen.append(enabled())  # and a break in the graph
+        return y * lnc.layer_norm(x, 16)
+
+    x = torch.randn(3, 16, device=device)
+    torch.compiler.reset()
+    for _ in range(3):
+        run(x)
+        assert not enabled()
+    assert seen == [True] * 3
+
+    @torch.compile(backend="eager")
+    def switch(x):
+        lnc.disable()
+        return torch.nn.functional.layer_norm(x, (16,))
+
+    for _ in range(2):
+        lnc.enable()
+        switch(x)
+        assert not enabled()
+
+
 # --- Exported ---
 
 

@@ -69,13 +69,28 @@ def test_nested_tensors_that_are_refused(device):
 def test_tensors_of_other_layouts_are_refused(device):
     x = torch.randn(3, 8, device=device)
     for other in (x.to_sparse(), x.to_sparse_csr()):
-        with pytest.raises(TypeError, match="x is of layout .*; it must be dense, torch.strided"):
+        with pytest.raises(TypeError, match="x is of layout torch.sparse_.*; it must be dense, torch.strided"):
             lnc.layer_norm(other, 8)
+    with pytest.raises(TypeError, match="weight is of layout torch.sparse_coo"):
+        lnc.layer_norm(x, 8, x[0].to_sparse())
+    for inplace in (False, True):
+        with pytest.raises(TypeError, match="residual is of layout torch.sparse_coo"):
+            lnc.fused_add_layer_norm(x.clone(), x.to_sparse(), 8, inplace=inplace)
+    jagged = torch.nested.nested_tensor([x[:2], x[:1]], layout=torch.jagged)
+    for call in (lambda: lnc.layer_norm(x, 8, jagged), lambda: lnc.fused_add_layer_norm(x, jagged, 8)):
+        with pytest.raises(TypeError, match="(weight|residual) is a nested tensor; it must be a dense one"):
+            call()
 
 
 def test_a_tensor_that_is_negated_lazily(device):
     x = torch.randn(3, 8, device=device)
     assert torch.equal(lnc.layer_norm(torch._neg_view(x), 8), lnc.layer_norm(-x, 8))
+    for name, written in (("x", (torch._neg_view(x), x)), ("residual", (x, torch._neg_view(x)))):
+        with pytest.raises(ValueError, match=f"{name} is negated lazily.*: give it as {name}.resolve_neg"):
+            lnc.fused_add_layer_norm(*written, 8, inplace=True)
+    weight = x[0].clone()
+    y, _ = lnc.fused_add_layer_norm(x.clone(), x.clone(), 8, torch._neg_view(weight), inplace=True)
+    assert torch.equal(y, lnc.fused_add_layer_norm(x, x, 8, -weight)[0])
 
 
 def test_tensors_without_elements_on_the_meta_device():
@@ -107,13 +122,31 @@ def wrong_types():
             (lambda d: lnc.fused_add_rms_norm(x.to(d), [1.0], 8), "residual is of type list; it must be a tensor or None"),
             (lambda d: lnc.fused_add_rms_norm(x.to(d), None, 8, x1=1.0), "x1 is of type float; it must be a tensor or None"),
             (lambda d: lnc.fused_add_rms_norm(x.to(d), x.to(d), 8, dropout="half"), "dropout is 'half'; it must be a number"),
-            (lambda d: lnc.fused_add_rms_norm(1.0, 2.0, 8, inplace=True), "x is of type float; it must be a tensor$")]
+            (lambda d: lnc.fused_add_rms_norm(1.0, 2.0, 8, inplace=True), "x is of type float; it must be a tensor$"),
+            (lambda d: lnc.layer_norm(x.to(d), 8, eps=torch.ones(2)), "eps is tensor.*; it must be a number"),
+            (lambda d: lnc.fused_add_rms_norm(x.to(d), x.to(d), 8, dropout=torch.ones(2)), "dropout is tensor.*; it must be a n"),
+            (lambda d: lnc.layer_norm(x.to(d), 8, zero_centred="no"), "zero_centred is 'no'; it must be True or False"),
+            (lambda d: lnc.fused_add_rms_norm(x.to(d), x.to(d), 8, residual_in_fp32="no"),
+             "residual_in_fp32 is 'no'; it must be True or False"),
+            (lambda d: lnc.fused_add_rms_norm(x.to(d), x.to(d), 8, memory_efficient=True),
+             r"fused_add_rms_norm\(\) takes no memory_efficient")]
 
 
 @pytest.mark.parametrize("call, words", wrong_types(), ids=[words for _, words in wrong_types()])
 def test_an_argument_of_a_wrong_type_is_named(device, call, words):
     with pytest.raises(TypeError, match=words):
         call(device)
+
+
+def test_numbers_that_are_too_large_or_too_small_are_named(device):
+    x = torch.randn(3, 8, device=device)
+    for call, words in ((lambda: lnc.layer_norm(x, 2 ** 63), "normalized_shape is 9223372036854775808"),
+                        (lambda: lnc.layer_norm(x, 8, eps=10 ** 400), "eps is 1000*, which is too large"),
+                        (lambda: lnc.fused_add_rms_norm(x, x, 8, dropout=1e-50), "dropout is 1e-50, which float32 rounds to 0"),
+                        (lambda: lnc.fused_add_rms_norm(x, x, 8, seed=2 ** 80), "seed is .*; it must be None, or an integer"),
+                        (lambda: lnc.layer_norm(x, 8, chapter=""), "chapter=''")):
+        with pytest.raises(ValueError, match=words):
+            call()
 
 
 @pytest.mark.parametrize("eps", (1e39, float("inf"), float("nan"), -1e-5))
@@ -268,6 +301,15 @@ def test_a_sharded_tensor(device, mesh, dim, what):
         if ours.grad is not None:
             assert torch.equal(ours.grad.full_tensor(), theirs.grad)
             assert ours.grad.placements in ((placement,), (Partial(),) if dim is not None else (Replicate(),))
+
+
+def test_what_a_fused_pass_does_not_do_with_a_sharded_tensor_is_said(device, mesh):
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    x = distribute_tensor(torch.randn(6, 40, device=device), mesh, [Shard(0)])
+    for options, what in (({"dropout": 0.1, "seed": 3}, "dropout"), ({"inplace": True}, "inplace")):
+        with pytest.raises(TypeError, match=f"x is a DTensor, for which fused passes support no {what}"):
+            lnc.fused_add_layer_norm(x, x, 40, **options)
 
 
 def test_norms_over_other_dimensions_of_one_sharded_tensor(device, mesh):
