@@ -23,6 +23,7 @@ CHART = "common/book/chart"
 ANCHOR = re.compile(r'<a id="([^"]+)">')
 OTHER_SOURCE = re.compile(r"\]\(((?:[\w.]+/)*(?!kernel\.cu)\w+\.cu)\)")
 CONTRIBUTING = re.compile(r"\]\(((?:\.\./)*)\.github/CONTRIBUTING\.md")
+BADGE = re.compile(r"^\[!\[.*/codespaces/new\)\n", re.MULTILINE)  # of GitHub's page
 LINK_TO = r"\[([^\]]*)\]\({name}\.md(?:#[^)]*)?\)"  # in the same directory
 IMAGE_WITHOUT_WORDS = re.compile(r"<img(?![^>]*\balt=\"[^\"])[^>]*>")
 MATHJAX = "sphinx-mathjax-offline"
@@ -93,7 +94,7 @@ def on_source(app, document, source):
     source[0] = OTHER_SOURCE.sub(r"](path:\1)", source[0])  # a file, not a page
     source[0] = CONTRIBUTING.sub(r"](\1common/book/contributing.md", source[0])
     if document == "README":
-        source[0] += contents()
+        source[0] = BADGE.sub("", source[0]) + contents()
     elif document.startswith("notebooks/") and document != "notebooks/README":
         add_outputs(app, document, source)
     elif page == "notes":
