@@ -169,6 +169,7 @@ __global__ void __launch_bounds__(kThreads)
       store_dx(shot_start + done, done, statistics_of(nth - 1));
     }
     parity ^= 1;
+    // Before the next shot's copies overwrite what this thread has read.
     fence_proxy_async();
     cluster_sync();  // [8]
   }

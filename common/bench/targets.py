@@ -21,7 +21,7 @@ from typing import NamedTuple
 import measurements
 from book import KINDS, PEERS, is_right, provenance
 from measurements import ROOT, SETS, WIDTHS, DataError, Problem, geometric_mean, mib, problem_of
-from peers import is_ours, nearest, own_choice, pairs, side_by_side
+from peers import DISPATCH, is_ours, nearest, own_choice, pairs, side_by_side
 
 LARGEST = Problem.of("f32", 512, 262144)  # 512 MiB, of the set "wide"
 
@@ -58,7 +58,7 @@ def standings(records):
 
 
 def standing(direction, problem, records):
-    records = [record for record in records if record["provider"] not in ("dispatch-invariant", "dispatch-from-y")]
+    records = [record for record in records if record["provider"] not in DISPATCH[1:]]
     together = side_by_side(records)
     ours = newest_run([record for record in records if is_ours(record["provider"])])
     if not ours:

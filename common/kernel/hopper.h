@@ -26,7 +26,7 @@
 //   arrive()                  what this thread wrote before is seen by those who wait
 //   arrive_and_expect(bytes)  arrives, and the phase wants so many bytes more: less than 2^20
 //   wait(parity)              until the phase of this parity is complete
-//   wait_at_cluster_scope(parity)  likewise, for remote_store_async and remote_arrive
+//   wait_at_cluster_scope(parity)  the same, where other blocks store or arrive
 //
 // What other blocks do is released at the cluster's scope, so by the letter of PTX a wait for it
 // acquires there. It speaks of shared memory only: of device memory it orders nothing, and L1 keeps

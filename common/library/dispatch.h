@@ -50,8 +50,7 @@ struct Choice {
   std::int64_t min_rows = 0, max_rows = std::numeric_limits<std::int64_t>::max();
   std::int64_t max_tensor_bytes = std::numeric_limits<std::int64_t>::max();  ///< of x
   For gpus = For::Any;
-  int min_architecture = 0,
-      max_architecture = std::numeric_limits<int>::max();  ///< used only with For::Any
+  int min_architecture = 0, max_architecture = std::numeric_limits<int>::max();  ///< of For::Any
 
   /// The GPU that the line was tuned on, as CUDA names it.
   const char* measured_on() const {

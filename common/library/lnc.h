@@ -158,7 +158,8 @@ typedef struct lnc_plan {
   size_t workspace_bytes;  /* that it needs; may be 0 */
   const char* because;     /* the measurement or reason behind the dispatch's rule; empty where the
                               chapter was asked for */
-  const char* measured_on; /* the GPU that the rule was tuned on, as CUDA names it; likewise */
+  const char* measured_on; /* the GPU that the rule was tuned on, as CUDA names it; empty
+                              where the chapter was asked for */
   int32_t measured_here;   /* 1: this GPU is one that the dispatch was tuned on, an H100 SXM or an
                               H200 SXM. 0: it is another, and gets only the dispatch's defaults */
 } lnc_plan;

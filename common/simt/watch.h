@@ -107,7 +107,7 @@ class Witness {
 
   virtual void inits([[maybe_unused]] unsigned thread, [[maybe_unused]] const void* barrier) {}
   virtual void arrives([[maybe_unused]] unsigned thread, [[maybe_unused]] const void* barrier) {}
-  /// Likewise at a barrier of another block of the cluster, and who watches that.
+  /// The same at a barrier of another block of the cluster, which `other` watches.
   virtual void arrives_at([[maybe_unused]] unsigned thread, [[maybe_unused]] Witness& other,
                           [[maybe_unused]] const void* barrier) {}
   /// All arrivals and bytes of the barrier's phase have come.

@@ -20,7 +20,8 @@ from .library import Library, LibraryError, binding_path, library_path
 
 _OPERATORS = None  # torch.ops.layernorm_chapters, once its file is loaded
 _BATCH_INVARIANT = contextvars.ContextVar("layernorm_chapters.batch_invariant", default=False)
-# Whether any thread is in batch_invariant(): what compiled code goes by, since Dynamo cannot guard on a ContextVar.
+# Whether any thread is in batch_invariant(): what compiled code goes by, since Dynamo cannot guard on a ContextVar, and
+# would compile anew for each number of threads.
 _ANY_BATCH_INVARIANT = False
 _LOCK, _THREADS_WITHIN = threading.Lock(), 0
 
@@ -105,7 +106,6 @@ def enabled():
     its backward pass, too, on any thread; not where torch.utils.checkpoint computes the forward pass again, unless its
     context_fn enters the block. Code that torch.compile traces breaks its graph where it enters the block.
     """
-    load()
     return _Enabled()
 
 
@@ -132,7 +132,6 @@ def batch_invariant():
     unless its context_fn enters it; batch_invariant=True of a function or module holds there, too. Gradients that have
     gradients (create_graph=True, torch.func.grad) are made of PyTorch's operations, for which nothing is promised.
     """
-    load()
     return _BatchInvariant()
 
 
@@ -213,9 +212,14 @@ def _is_plain(x):
     return type(x) is Tensor or type(x) is torch.nn.Parameter
 
 
+def _has_dtensor():
+    """Whether something has imported DTensor: that takes half a second, so the package does not."""
+    return "torch.distributed.tensor" in sys.modules
+
+
 def _register_shardings_for(x):
-    """Tells DTensor how the operators split over devices, once it is there: importing it takes half a second."""
-    if isinstance(x, Tensor) and "torch.distributed.tensor" in sys.modules:
+    """Tells DTensor how the operators split over devices, once it is there."""
+    if isinstance(x, Tensor) and _has_dtensor():
         from .sharding import register_shardings
         register_shardings()
 
@@ -329,8 +333,7 @@ def _add_norm(x, residual, normalized_shape, weight, bias, eps, rms, *, prenorm=
     if not _is_plain(x):
         if getattr(x, "is_nested", False):
             raise TypeError("x is a nested tensor, which a fused pass does not take: add, and then normalise")
-        if (dropout or inplace) and "torch.distributed.tensor" in sys.modules and isinstance(
-                x, sys.modules["torch.distributed.tensor"].DTensor):
+        if (dropout or inplace) and _has_dtensor() and isinstance(x, torch.distributed.tensor.DTensor):
             raise TypeError(f"x is a DTensor, for which fused passes support no {'inplace' if inplace else 'dropout'}: "
                             "call them on local tensors, as torch.distributed.tensor.experimental.local_map does")
         _register_shardings_for(x)

@@ -96,7 +96,7 @@ class _ByKernels:
 
     def __reduce_ex__(self, protocol):
         reduced, own = super().__reduce_ex__(max(protocol, 2)), _own_class(type(self))
-        if own is None or isinstance(reduced, str):  # somebody has made a further class of it, whose business this is
+        if own is None or isinstance(reduced, str):  # a subclass of ours that others made pickles as they say
             return reduced
         rebuild, arguments, *state = reduced
         call = tuple(own if part is type(self) else part for part in (rebuild, *arguments))

@@ -323,7 +323,7 @@ def broken(**attributes):
 
 
 class OddModule(nn.Module):
-    """Of which nobody may make another class."""
+    """It refuses a change of its class."""
     __slots__ = ()
 
     def __setattr__(self, name, value):
