@@ -2,6 +2,7 @@
 
 BACKEND      ?= auto
 CH           ?=
+LIB          ?=
 FROM         ?=
 ARGS         ?=
 JSON         ?= notebooks/data/local.jsonl
@@ -14,8 +15,8 @@ export PYTHON CLANG_FORMAT
 setup := bash common/setup
 tools := bash common/tools
 
-# Which program (bin/chapters, or the one of CH), which backend, set up what is missing, build.
-prepare = program=$$($(PYTHON) common/tools/find_chapter.py '$(CH)') && \
+# Which program (bin/chapters, or that of CH or LIB), which backend, set up what is missing, build.
+prepare = program=$$($(PYTHON) common/tools/find_chapter.py '$(CH)' '$(LIB)') && \
           backend=$$($(setup)/backend.sh '$(BACKEND)' $1) && \
           $(setup)/setup.sh $$backend && $(setup)/build.sh $$backend $$program
 program = build/$$backend/bin/$$program
@@ -36,8 +37,8 @@ run:
 
 # What the SIMT machine sees while it runs a kernel: a build of its own, without a GPU.
 watch = case '$(BACKEND)' in auto|cpu) ;; *) echo "make $@ watches the SIMT machine, which runs on the CPU: leave out BACKEND=$(BACKEND)" >&2; exit 2;; esac && \
-        case '$@ $(CH)' in 'trace ') echo "make trace shows one chapter: make trace CH=fwd02" >&2; exit 2;; esac && \
-        program=$$($(PYTHON) common/tools/find_chapter.py '$(CH)') && $(setup)/setup.sh cpu && \
+        case '$@ $(CH)$(LIB)' in 'trace ') echo "make trace shows one kernel: make trace CH=fwd02" >&2; exit 2;; esac && \
+        program=$$($(PYTHON) common/tools/find_chapter.py '$(CH)' '$(LIB)') && $(setup)/setup.sh cpu && \
         $(setup)/build.sh cpu-watch $$program -DWATCH=ON && \
         $(PYTHON) common/watch/$@.py build/cpu-watch/bin/$$program $(ARGS)
 
@@ -45,7 +46,8 @@ count trace:
 	@$(watch)
 
 race:
-	@$(PYTHON) common/watch/race.py '$(CH)' --backend '$(BACKEND)' $(ARGS)
+	@program=$$($(PYTHON) common/tools/find_chapter.py '$(CH)' '$(LIB)') && \
+	$(PYTHON) common/watch/race.py $$program --backend '$(BACKEND)' $(ARGS)
 
 bench:
 	@$(prepare) && $(program) --set progression,sweep,large,wide,narrow,odd,fused,residual,parts,frozen,groups --json '$(JSON)' $(ARGS)
@@ -71,15 +73,17 @@ peers:
 	@$(PYTHON) common/bench/compare_peers.py --ready $(ARGS) && $(setup)/setup.sh cuda && $(setup)/build.sh cuda lnc && \
 	$(PYTHON) common/bench/compare_peers.py --json '$(JSON)' $(ARGS)
 
-# All quick tests; with CH=… those of one chapter, which need no Python.
+# All quick tests; with CH=… or LIB=… those of one kernel, which need no Python.
 test:
-	@chapter=$$($(PYTHON) common/tools/find_chapter.py '$(CH)') && \
+	@kernel=$$($(PYTHON) common/tools/find_chapter.py '$(CH)' '$(LIB)') && \
 	backends=$$($(setup)/backend.sh '$(BACKEND)' test) && $(setup)/setup.sh $$backends && \
-	if [ $$chapter = chapters ]; then \
+	if [ $$kernel = chapters ]; then \
 	  target=all; tests='--label-exclude complete'; \
 	  $(setup)/setup.sh --with-tests || echo "test: without them the Python tests are skipped" >&2; \
+	elif [ $$kernel = library_kernels ]; then \
+	  target=library_kernel_tests; tests='--tests-regex ^lib_ --label-exclude complete'; \
 	else \
-	  target=$${chapter}_test; tests="--tests-regex ^$$chapter$$"; \
+	  target=$${kernel}_test; tests="--tests-regex ^$$kernel$$"; \
 	fi && \
 	for backend in $$backends; do $(setup)/build.sh $$backend $$target && $(tools)/test.sh $$backend $$tests || exit; done
 
@@ -88,9 +92,11 @@ test-all:
 	for backend in $$backends; do $(setup)/build.sh $$backend all || exit; done && $(tools)/test_all.sh $$backends
 
 tables:
-	@backend=$$($(setup)/backend.sh cpu) && $(setup)/setup.sh $$backend && $(setup)/build.sh $$backend chapters && \
-	build/$$backend/bin/chapters --list --json >build/all_chapters.json && \
-	$(PYTHON) common/tools/committed_list.py build/all_chapters.json >build/chapters.json && \
+	@backend=$$($(setup)/backend.sh cpu) && $(setup)/setup.sh $$backend && \
+	for program in chapters library_kernels; do \
+	  $(setup)/build.sh $$backend $$program && build/$$backend/bin/$$program --list --json >build/list_of_$$program.json || exit; \
+	done && \
+	$(PYTHON) common/tools/committed_list.py build/list_of_chapters.json build/list_of_library_kernels.json >build/chapters.json && \
 	cmp -s build/chapters.json notebooks/data/chapters.json || cp build/chapters.json notebooks/data/chapters.json
 	@$(setup)/python.sh common/bench/tables.py
 

@@ -13,171 +13,132 @@
 namespace bwd06 {
 using namespace lnc;
 
-constexpr int kWarps = 4;  // 32 x 4 threads, as Apex has them
-constexpr int kThreads = kWarps * kWarpSize;
+constexpr int kThreads = 128;  // of a block, in the first two kernels
+constexpr int kSmBlocks = 8;   // of them, at least: leaves 64 registers a thread for loads
+constexpr int kGroups = 16;    // of rows, as Apex has them
+constexpr int kSumWarps = 8;   // of a block, in the third
 
-template <typename T, typename W>
-__device__ float mean_or_0(const BackwardArgs<T, W>& a, int64_t row) {
-  return a.kind == Kind::Layer ? a.mean[row] : 0.0f;
-}
+constexpr int kLaneColumns = 4;                         // neighbours in a row
+constexpr int kLanesPerRow = kWarpSize / kLaneColumns;  // 8, for 32 columns
+constexpr int kTileRows = kThreads / kLanesPerRow;      // 16 rows a block and step
+constexpr int kTileStride = kWarpSize + 1;              // [1] a padding of 1
 
 /// dx alone, a block a row: bwd04 without its atomics.
-template <typename T, typename W>
-__global__ void __launch_bounds__(kThreads) input_gradient(BackwardArgs<T, W> a) {
+template <typename T>
+__global__ void __launch_bounds__(kThreads, kSmBlocks) input_gradient(BackwardArgs<T> a) {
   const int64_t row = blockIdx.x;
   const T* dy = a.dy + row * a.cols;
   const T* x = a.x + row * a.cols;
   T* dx = a.dx + row * a.cols;
-  const float mean = mean_or_0(a, row);
+  const float mean = a.mean[row];
   const float rstd = a.rstd[row];
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
-  const auto weight = [&](int64_t col) {
-    return a.weight == nullptr ? 1.0f : to_float(__ldg(a.weight + col));
-  };
 
   float c1 = 0.0f;
   float c2 = 0.0f;
 #pragma unroll 4
   for (int64_t col = threadIdx.x; col < a.cols; col += kThreads) {
-    const float wdy = weight(col) * to_float(dy[col]);
+    const float wdy = to_float(a.weight[col]) * to_float(dy[col]);
     c1 += wdy * ((to_float(x[col]) - mean) * rstd);
     c2 += wdy;
   }
   c1 = block_sum<kThreads>(c1) * inverse_cols;
-  c2 = a.kind == Kind::Layer ? block_sum<kThreads>(c2) * inverse_cols : 0.0f;  // [1]
+  c2 = block_sum<kThreads>(c2) * inverse_cols;
 
 #pragma unroll 4
-  for (int64_t col = threadIdx.x; col < a.cols; col += kThreads) {  // [2]
+  for (int64_t col = threadIdx.x; col < a.cols; col += kThreads) {
+    const float wdy = to_float(__ldg(a.weight + col)) * to_float(__ldg(dy + col));  // [2]
     const float xhat = (to_float(__ldg(x + col)) - mean) * rstd;
-    const float wdy = weight(col) * to_float(__ldg(dy + col));
     dx[col] = from_float<T>(rstd * (wdy - c2 - xhat * c1));
   }
 }
 
-/// Sums over a part of the rows, [count, cols] each.
-struct Partials {
-  float* dweight;
-  float* dbias;
-  int count;
-};
-
-constexpr int kLaneColumns = 4;                         // neighbours in a row
-constexpr int kLanesPerRow = kWarpSize / kLaneColumns;  // 8, for 32 columns
-constexpr int kTileRows = kThreads / kLanesPerRow;      // 16 rows a block and step
-constexpr int kTileStride = kWarpSize + 1;              // [3] a padding of 1
-
-/// Block (c, p) adds up the rows of part p in columns 32 c to 32 c + 31.
-template <typename T, typename W>
+/// Block (s, g) adds up the rows of group g in columns 32 s to 32 s + 31. Row g of `partials` gets
+/// the group's sums for dweight, and behind them those for dbias.
+template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    partial_gradients(BackwardArgs<T, W> a, Partials partials, int64_t rows_per_part) {
-  __shared__ float dw_tile[kTileRows * kTileStride];
-  __shared__ float db_tile[kTileRows * kTileStride];
-  const int tile_row = threadIdx.x / kLanesPerRow;  // [4]
+    partial_gradients(BackwardArgs<T> a, float* partials, int64_t group_rows) {
+  __shared__ float tiles[2][kTileRows * kTileStride];  // of dweight and of dbias
+  const int tile_row = threadIdx.x / kLanesPerRow;     // [3]
   const int tile_col = threadIdx.x % kLanesPerRow * kLaneColumns;
-  const int64_t start_col = int64_t{blockIdx.x} * kWarpSize;
-  const int64_t first = blockIdx.y * rows_per_part;
-  const int64_t end = min(first + rows_per_part, a.rows);
+  const int64_t strip = int64_t{blockIdx.x} * kWarpSize;  // its first column
+  const int64_t first_row = blockIdx.y * group_rows;
+  const int64_t end_row = min(first_row + group_rows, a.rows);
 
-  float dw[kLaneColumns] = {};  // [5]
-  float db[kLaneColumns] = {};
-  for (int64_t row = first + tile_row; row < end; row += kTileRows) {
-    const float mean = mean_or_0(a, row);
+  float dweight[kLaneColumns] = {};  // [4]
+  float dbias[kLaneColumns] = {};
+  for (int64_t row = first_row + tile_row; row < end_row; row += kTileRows) {
+    const float mean = a.mean[row];
     const float rstd = a.rstd[row];
+    float dy[kLaneColumns], x[kLaneColumns];
     for (int k = 0; k < kLaneColumns; ++k) {
-      const int64_t col = start_col + tile_col + k;
-      const float dy = col < a.cols ? to_float(a.dy[row * a.cols + col]) : 0.0f;
-      const float x = col < a.cols ? to_float(a.x[row * a.cols + col]) : 0.0f;
-      dw[k] += dy * ((x - mean) * rstd);
-      db[k] += dy;
+      const int64_t col = strip + tile_col + k;
+      dy[k] = col < a.cols ? to_float(a.dy[row * a.cols + col]) : 0.0f;
+      x[k] = col < a.cols ? to_float(a.x[row * a.cols + col]) : 0.0f;
+    }
+    for (int k = 0; k < kLaneColumns; ++k) {
+      dweight[k] += dy[k] * ((x[k] - mean) * rstd);
+      dbias[k] += dy[k];
     }
   }
   for (int k = 0; k < kLaneColumns; ++k) {
-    dw_tile[tile_row * kTileStride + tile_col + k] = dw[k];
-    db_tile[tile_row * kTileStride + tile_col + k] = db[k];
+    tiles[0][tile_row * kTileStride + tile_col + k] = dweight[k];
+    tiles[1][tile_row * kTileStride + tile_col + k] = dbias[k];
   }
   __syncthreads();
 
   const int warp = threadIdx.x / kWarpSize;
-  const int lane = threadIdx.x % kWarpSize;
-  const int64_t col = start_col + lane;  // [6] a lane is a column now
-  if (warp > 1 || col >= a.cols) return;
-  const float* tile = warp == 0 ? dw_tile : db_tile;
-  float* out = warp == 0 ? partials.dweight : partials.dbias;
+  const int lane = threadIdx.x % kWarpSize;  // [5] is a column now
+  if (warp > 1 || strip + lane >= a.cols) return;
   float sum = 0.0f;
-  for (int row = 0; row < kTileRows; ++row) {
-    sum += tile[row * kTileStride + lane];
-  }
-  out[blockIdx.y * a.cols + col] = sum;
+  for (int row = 0; row < kTileRows; ++row) sum += tiles[warp][row * kTileStride + lane];
+  partials[(2 * blockIdx.y + warp) * a.cols + strip + lane] = sum;
 }
 
-constexpr int kSumWarps = 8;  // 32 x 8 threads
-
-/// A block adds up the parts of 32 columns.
-template <typename W>
+/// A block adds up 32 columns of the partial sums: first come those of dweight, then of dbias.
+template <typename T>
 __global__ void __launch_bounds__(kSumWarps* kWarpSize)
-    sum_partials(Partials partials, W* dweight, W* dbias, int64_t cols) {
-  __shared__ float dw_above[kSumWarps / 2][kWarpSize];
-  __shared__ float db_above[kSumWarps / 2][kWarpSize];
+    sum_partials(const float* partials, int64_t groups, T* dweight, T* dbias, int64_t cols) {
+  __shared__ float of_warp[kSumWarps][kWarpSize];
   const int warp = threadIdx.x / kWarpSize;
   const int lane = threadIdx.x % kWarpSize;
   const int64_t col = int64_t{blockIdx.x} * kWarpSize + lane;
-  float dw = 0.0f;
-  float db = 0.0f;
-  for (int part = warp; part < partials.count && col < cols; part += kSumWarps) {  // [7]
-    dw += partials.dweight[part * cols + col];
-    db += partials.dbias[part * cols + col];
-  }
-  for (int offset = kSumWarps / 2; offset > 0; offset /= 2) {  // [8]
-    if (warp >= offset && warp < 2 * offset) {
-      dw_above[warp - offset][lane] = dw;
-      db_above[warp - offset][lane] = db;
-    }
-    __syncthreads();
-    if (warp < offset) {
-      dw += dw_above[warp][lane];
-      db += db_above[warp][lane];
-    }
-    __syncthreads();
-  }
-  if (warp > 0 || col >= cols) return;
-  dweight[col] = from_float<W>(dw);
-  if (dbias != nullptr) dbias[col] = from_float<W>(db);
+  float sum = 0.0f;
+  for (int64_t group = warp; group < groups && col < 2 * cols; group += kSumWarps)  // [6]
+    sum += partials[group * 2 * cols + col];
+  of_warp[warp][lane] = sum;
+  __syncthreads();
+  if (warp > 0 || col >= 2 * cols) return;
+  for (int other = 1; other < kSumWarps; ++other) sum += of_warp[other][lane];
+  T* const to = col < cols ? dweight + col : dbias + col - cols;
+  *to = from_float<T>(sum);
 }
 
-/// How the rows are dealt out: whole steps of 16 rows, as even as they go, and no empty part.
-struct Split {
-  int64_t rows_per_part = 0;
-  int64_t parts = 0;
+/// Rows a group: whole steps of 16, and the same for all groups but the last.
+int64_t rows_of_group(int64_t rows, int asked) {
+  constexpr int kMaxGroups = 65535;  // gridDim.y's limit
+  const int64_t groups = std::min(asked > 0 ? asked : kGroups, kMaxGroups);
+  return int64_t{blocks_for(rows, groups * kTileRows)} * kTileRows;  // [7]
+}
 
-  Split(int64_t rows, int asked) {        // [9]
-    constexpr int64_t kParts = 16;        // Apex's
-    constexpr int64_t kMaxParts = 65535;  // gridDim.y's
-    const int64_t wanted = asked > 0 ? std::min<int64_t>(asked, kMaxParts) : kParts;
-    const int64_t steps = (rows + kTileRows - 1) / kTileRows;
-    const int64_t steps_per_part = (steps + wanted - 1) / wanted;
-    if (steps == 0) return;
-    rows_per_part = steps_per_part * kTileRows;
-    parts = (steps + steps_per_part - 1) / steps_per_part;
-  }
-};
+int64_t groups_of(int64_t rows, int asked) {
+  return rows == 0 ? 0 : blocks_for(rows, rows_of_group(rows, asked));
+}
 
-template <typename T, typename W>
-void run(const BackwardArgs<T, W>& a) {
-  const Split split(a.rows, a.group);
-  const unsigned column_blocks = blocks_for(a.cols, kWarpSize);
-  auto* workspace = static_cast<float*>(a.workspace);
-  const Partials partials{workspace, workspace + split.parts * a.cols,
-                          static_cast<int>(split.parts)};
-  launch(input_gradient<T, W>, {blocks_for(a.rows, 1), kThreads, 0, a.stream}, a);
-  launch(partial_gradients<T, W>,
-         {dim3(column_blocks, static_cast<unsigned>(split.parts)), kThreads, 0, a.stream}, a,
-         partials, split.rows_per_part);
-  launch(sum_partials<W>, {column_blocks, kSumWarps * kWarpSize, 0, a.stream}, partials, a.dweight,
-         a.dbias, a.cols);
+template <typename T>
+void run(const BackwardArgs<T>& a) {
+  const int64_t group_rows = rows_of_group(a.rows, a.group);
+  const int64_t groups = groups_of(a.rows, a.group);
+  auto* partials = static_cast<float*>(a.workspace);
+  const dim3 grid(blocks_for(a.cols, kWarpSize), static_cast<unsigned>(groups));
+  launch(input_gradient<T>, {blocks_for(a.rows, 1), kThreads, 0, a.stream}, a);
+  launch(partial_gradients<T>, {grid, kThreads, 0, a.stream}, a, partials, group_rows);
+  launch(sum_partials<T>, {blocks_for(2 * a.cols, kWarpSize), kSumWarps * kWarpSize, 0, a.stream},
+         partials, groups, a.dweight, a.dbias, a.cols);
 }
 
 std::int64_t partials_bytes(const Problem& p) {
-  return 2 * Split(p.rows, p.group).parts * p.cols * std::int64_t{sizeof(float)};
+  return groups_of(p.rows, p.group) * 2 * p.cols * std::int64_t{sizeof(float)};
 }
 
 const Registration registration{{
@@ -187,9 +148,10 @@ const Registration registration{{
     .source = "NVIDIA Apex",
     .parent = "bwd05",
     .road = Road::Sums,
+    .kinds = {Kind::Layer},
+    .needs_affine = true,
     .group = "row groups",
-    .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
-                             run<__nv_bfloat16, float>},
+    .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>},
     .predicted_bytes = [](const Problem& p, const Gpu& gpu) -> std::int64_t {
       const bool still_in_l2 = 3 * p.tensor_bytes() <= gpu.l2_bytes;  // x, dy and dx
       const std::int64_t read_again = still_in_l2 ? 0 : 2 * p.tensor_bytes();

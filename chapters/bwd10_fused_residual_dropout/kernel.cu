@@ -7,7 +7,6 @@
 // with dropout a little more, since the masks take nearly as many instructions as all the rest.
 #include "common/kernel/branch.h"
 #include "common/kernel/chapter.h"
-#include "common/kernel/gradient_terms.h"
 #include "common/kernel/partial_sums.h"
 #include "common/kernel/reduce.h"
 #include "common/kernel/vector.h"
@@ -15,252 +14,194 @@
 namespace bwd10 {
 using namespace lnc;
 
-constexpr int kMaxThreads = 512;
-constexpr int kColumnSums = 16;  // [1] dweight's, of all pairs of a thread; and as many of dbias
-constexpr int kRowsAGroup = 4;   // at least: fastest where rows are few (lab.md, 'Rows a block')
+constexpr int kThreads = 256;
+constexpr int kBlocks = 2;   // [1] on a multiprocessor: 512 threads with 128 registers each
+constexpr int kVectors = 2;  // of 16 bytes of T, a thread's share of a row
 
-/// What a thread loads of a row at once. Stream is the type of z, as the forward pass stored it.
-template <typename T, typename W, typename Stream, int kElements, int kPairs>
-struct Loaded {
-  Packed<Stream, kElements> z;
-  Packed<Stream, kElements> past_norm;
-  Packed<T, kElements> dy[kPairs];
-  Packed<W, kElements> weight[kPairs];
+template <typename T>
+constexpr int kElements = kVectorElements<T>;  // of a vector
+
+/// A thread's share of a row: as a tensor of U has it, and as floats. Its vectors are kThreads
+/// vectors apart, as in bwd09: vector i begins at column(i).
+template <typename T, typename U = T>
+struct Share {
+  Packed<U, kElements<T>> vector[kVectors];
+};
+template <typename T>
+using Floats = float[kVectors][kElements<T>];
+
+/// What a thread needs of a row. U is the type of z: T, or float.
+template <typename T, typename U>
+struct Row {
+  Share<T, U> z;
+  Share<T, U> past_norm;
+  Share<T> dy;
   float mean;
   float rstd;
-
-  __device__ void load(const BackwardArgs<T, W>& a, int64_t row, int64_t col) {
-    const auto part_of = [&](const auto* tensor) {  // [2]
-      return load_if<kElements>(tensor != nullptr && col < a.cols, tensor, row * a.cols + col);
-    };
-    z = part_of(static_cast<const Stream*>(a.fused.residual_out));
-    past_norm = part_of(static_cast<const Stream*>(a.fused.dresidual_out));
-    for (int pair = 0; pair < kPairs; ++pair) {
-      const W* const weights = pair == 0 ? a.weight : a.fused.weight1;
-      const T* const gradients = pair == 0 ? a.dy : a.fused.dy1;
-      weight[pair] = load_if<kElements>(weights != nullptr && col < a.cols, weights, col, 1.0f);
-      dy[pair] = part_of(gradients);
-    }
-    mean = a.mean == nullptr ? 0.0f : a.mean[row];
-    rstd = a.rstd[row];
-  }
-  __device__ GradientTerms<kElements> terms(int pair) const {
-    return {z, dy[pair], weight[pair], mean, rstd};
-  }
 };
 
-/// The gradients of one pair's weight and bias, in a thread's columns.
-template <int kVectors, int kElements>
-struct PairSums {
-  float dweight[kVectors][kElements];
-  float dbias[kVectors][kElements];
-
-  __device__ void add(const GradientTerms<kElements>& terms, int i) {
-    for (int k = 0; k < kElements; ++k) {
-      dweight[i][k] += terms.dy[k] * terms.xhat[k];
-      dbias[i][k] += terms.dy[k];
-    }
-  }
+/// The gradients of one output's weight and bias, over a block's rows so far.
+template <typename T>
+struct alignas(16) Sums {
+  Floats<T> dweight;
+  Floats<T> dbias;
+  float padding[4];  // [2] where threads' sums lie side by side in shared memory
 };
 
-/// The gradient of z: the norm's, and what comes past it.
-template <typename Vectors, int kElements>
-__device__ void gradient_of_z(const Vectors& loaded, const float (&wdy)[kElements], float c1,
-                              float c2, float (&gradient)[kElements]) {
-  float past_norm[kElements];
-  to_floats(loaded.z, gradient);
-  to_floats(loaded.past_norm, past_norm);
-  for (int k = 0; k < kElements; ++k) {
-    const float xhat = (gradient[k] - loaded.mean) * loaded.rstd;
-    gradient[k] = loaded.rstd * (wdy[k] - c2 - xhat * c1) + past_norm[k];
-  }
+template <typename T>
+__device__ int column(int i) {
+  return (i * kThreads + static_cast<int>(threadIdx.x)) * kElements<T>;
 }
 
-/// Stores the gradient of a branch, x or x1, made of that of z.
-template <typename T, int kElements>
-__device__ void store_branch(T* tensor, const Branch& branch, int64_t start, int64_t col,
-                             const float (&gradient)[kElements]) {
-  float values[kElements];
-  for (int k = 0; k < kElements; ++k) {
-    values[k] = gradient[k];
-  }
-  branch.apply(values, col);  // [3]
-  store(tensor, start + col, values);
-}
-
-/// The number itself, which the compiler takes for a new one in each turn of a loop: [4].
-__device__ inline unsigned made_anew(unsigned number) {
-  asm volatile("" : "+r"(number));
-  return number;
-}
-
-/// A block takes the rows group, group + groups, … and the columns of one slice. Where a slice is
-/// not the whole row, `wide_sums` has what each row's c1 and c2 are means of; else it is null.
-template <typename T, typename W, typename Stream, int kElements, int kPairs>
-__global__ void __launch_bounds__(kMaxThreads)
-    fused_backward(BackwardArgs<T, W> a, int64_t groups, float* partials, const float2* wide_sums) {
-  constexpr int kVectors = kColumnSums / kPairs / kElements;
-  // [5] Whether registers are left for the next row.
-  constexpr bool kAhead = kElements > 1 && (kPairs == 2 || sizeof(Stream) == 2);
-  const FusedBackward<T, W>& f = a.fused;
-  const unsigned group = blockIdx.x % groups;
-  const unsigned slice = blockIdx.x / groups;
-  const auto column = [&](int i) {
-    const unsigned vector = made_anew(i * blockDim.x + threadIdx.x);
-    return slice * int64_t{kMaxThreads * kColumnSums / kPairs} + vector * kElements;
-  };
-  const float inverse_cols = 1.0f / static_cast<float>(a.cols);
-  PairSums<kVectors, kElements> sums[kPairs] = {};
-  Loaded<T, W, Stream, kElements, kPairs> loaded[kVectors];
-  Loaded<T, W, Stream, kElements, kPairs> now[kVectors];
-  const auto load = [&](int64_t row, int i) { loaded[i].load(a, row, column(i)); };
+template <typename T, typename U>
+__device__ Share<T, U> load_share(const U* row, int cols) {
+  Share<T, U> share;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
-    if (kAhead && group < a.rows) load(group, i);
+    share.vector[i] = load_if<kElements<T>>(column<T>(i) < cols, row, column<T>(i));
   }
+  return share;
+}
 
-  int parity = 0;
-  for (int64_t row = group; row < a.rows; row += groups) {
-    const int64_t start = row * a.cols;
+template <typename T, typename U>
+__device__ void store_share(const Floats<T>& values, U* row, int cols) {
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    if (column<T>(i) < cols) store(row, column<T>(i), values[i]);
+  }
+}
+
+/// Stores the gradient of a branch, x or x1: that of z, scaled and dropped as the branch was.
+template <typename T>
+__device__ void store_branch(const Floats<T>& dz, const Branch& branch, T* row, int cols) {
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    float values[kElements<T>];
+    for (int k = 0; k < kElements<T>; ++k) values[k] = dz[i][k];
+    int col = column<T>(i);
+    asm volatile("" : "+r"(col));  // [3] hides from nvcc that col is the same for every row
+    branch.apply(values, col);
+    if (col < cols) store(row, col, values);
+  }
+}
+
+template <typename U, typename T>
+__device__ Row<T, U> load_row(const BackwardArgs<T>& a, int64_t row) {
+  const int64_t start = row * a.cols;
+  const U* const z = static_cast<const U*>(a.fused.residual_out);
+  const U* const past_norm = static_cast<const U*>(a.fused.dresidual_out);
+  return {load_share<T>(z + start, a.cols),
+          past_norm == nullptr ? Share<T, U>{} : load_share<T>(past_norm + start, a.cols),  // [4]
+          load_share<T>(a.dy + start, a.cols), a.mean[row], a.rstd[row]};
+}
+
+/// Adds an output's part, y's or y1's, to wdy, to c and to the gradients of its parameters.
+template <typename T>
+__device__ void add_output(const Share<T>& dy_share, const T* weights, int cols,
+                           const Floats<T>& xhat, Floats<T>& wdy, float2& c, Sums<T>& sums) {
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    float dy[kElements<T>];
+    float weight[kElements<T>];
+    to_floats(dy_share.vector[i], dy);
+    to_floats(load_if<kElements<T>>(column<T>(i) < cols, weights, column<T>(i)), weight);
+    for (int k = 0; k < kElements<T>; ++k) {
+      const float term = weight[k] * dy[k];
+      wdy[i][k] += term;  // [5]
+      c.x += term * xhat[i][k];
+      c.y += term;
+      sums.dweight[i][k] += dy[k] * xhat[i][k];
+      sums.dbias[i][k] += dy[k];
+    }
+  }
+}
+
+/// Takes a block's rows back, one after another.
+template <typename U, typename T>
+__device__ void walk_rows(const BackwardArgs<T>& a, Sums<T>& sums, Sums<T>& sums1) {
+  constexpr bool kAhead = sizeof(U) == sizeof(T);  // [6]
+  const FusedBackward<T, T>& f = a.fused;
+  const int cols = static_cast<int>(a.cols);
+  Row<T, U> loaded = load_row<U>(a, blockIdx.x);
+  for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
+    const int64_t start = row * cols;
+    if (!kAhead) loaded = load_row<U>(a, row);
     const Branch branch(f.rowscale, f.seeds, f.dropout, row);
     const Branch branch1(f.rowscale1, f.seeds1, f.dropout, row);
+    Floats<T> xhat;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      if (!kAhead) load(row, i);
+      to_floats(loaded.z.vector[i], xhat[i]);
+      for (float& value : xhat[i]) value = (value - loaded.mean) * loaded.rstd;
     }
+    Floats<T> wdy = {};
     float2 c = make_float2(0.0f, 0.0f);
-    float wdy[kVectors][kElements] = {};
+    add_output<T>(loaded.dy, a.weight, cols, xhat, wdy, c, sums);
+    if (f.dy1 != nullptr) {
+      add_output<T>(load_share<T>(f.dy1 + start, cols), f.weight1, cols, xhat, wdy, c, sums1);
+    }
+    const Row<T, U> now = loaded;  // [7]
+    if (kAhead) loaded = load_row<U>(a, min(row + gridDim.x, a.rows - 1));
+    c = block_sum<kThreads>(c);
+    const float c1 = c.x / static_cast<float>(cols);
+    const float c2 = c.y / static_cast<float>(cols);
+    Floats<T> dz;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      for (int pair = 0; pair < kPairs; ++pair) {  // [6]
-        const GradientTerms<kElements> terms = loaded[i].terms(pair);
-        terms.add_to(c);
-        sums[pair].add(terms, i);
-        for (int k = 0; k < kElements; ++k) {
-          wdy[i][k] += terms.wdy[k];
-        }
+      to_floats(now.past_norm.vector[i], dz[i]);
+      for (int k = 0; k < kElements<T>; ++k) {
+        dz[i][k] += now.rstd * (wdy[i][k] - c2 - xhat[i][k] * c1);  // [8]
       }
-      now[i] = loaded[i];  // [7]
-      if (kAhead && row + groups < a.rows) load(row + groups, i);
     }
-    if (wide_sums == nullptr) {
-      c = team_sums<kMaxThreads, 2>(c, parity, 0, blockDim.x / kWarpSize);
-    } else {
-      c = wide_sums[row];
-    }
-    parity ^= 1;
-    const float c1 = c.x * inverse_cols;
-    const float c2 = a.kind == Kind::Layer ? c.y * inverse_cols : 0.0f;
-#pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      const int64_t col = column(i);
-      if (col >= a.cols) continue;
-      float gradient[kElements];
-      gradient_of_z(now[i], wdy[i], c1, c2, gradient);
-      if (f.dresidual != nullptr)
-        store(static_cast<Stream*>(f.dresidual), start + col, gradient);  // [8]
-      if (f.dx1 != nullptr) store_branch(f.dx1, branch1, start, col, gradient);
-      store_branch(a.dx, branch, start, col, gradient);
-    }
-  }
-  if (a.dweight == nullptr) return;  // frozen parameters: nobody wants the sums
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    if (column(i) >= a.cols) continue;
-    for (int pair = 0; pair < kPairs; ++pair) {
-      const int64_t at = (2 * pair * groups + group) * a.cols + column(i);
-      store(partials, at, sums[pair].dweight[i]);
-      if (a.kind == Kind::Layer) store(partials, at + groups * a.cols, sums[pair].dbias[i]);
-    }
+    if (f.dresidual != nullptr) store_share<T>(dz, static_cast<U*>(f.dresidual) + start, cols);
+    if (f.dx1 != nullptr) store_branch<T>(dz, branch1, f.dx1 + start, cols);
+    store_branch<T>(dz, branch, a.dx + start, cols);  // [9]
   }
 }
 
-/// The sums of rows that are wider than a block's registers.
-template <typename T, typename W, typename Stream, int kElements, int kPairs>
-__global__ void __launch_bounds__(kMaxThreads) sum_rows(BackwardArgs<T, W> a, float2* wide_sums) {
-  float2 c = make_float2(0.0f, 0.0f);
-#pragma unroll 2
-  for (int64_t col = threadIdx.x * kElements; col < a.cols; col += kMaxThreads * kElements) {
-    Loaded<T, W, Stream, kElements, kPairs> loaded;
-    loaded.load(a, blockIdx.x, col);
-    for (int pair = 0; pair < kPairs; ++pair) {
-      loaded.terms(pair).add_to(c);
-    }
-  }
-  c = block_sum<kMaxThreads>(c);
-  if (threadIdx.x == 0) wide_sums[blockIdx.x] = c;
-}
-
-/// How the work is cut: `groups` of rows times `slices` of columns, a block each.
-struct Plan {
-  unsigned threads = kMaxThreads;
-  int64_t slices;
-  int64_t groups;
-
-  Plan(int64_t rows, int64_t cols, int pairs, int asked) {
-    slices = blocks_for(cols, kMaxThreads * kColumnSums / pairs);
-    if (slices == 1) threads = blocks_for(cols, kColumnSums / pairs * kWarpSize) * kWarpSize;
-    const int64_t at_once = int64_t{multiprocessors()} * kMaxThreads / (threads * slices);  // [9]
-    groups = blocks_for(rows, asked > 0 ? asked : kRowsAGroup);
-    if (asked == 0) groups = std::min(groups, std::max<int64_t>(at_once, 1));
-  }
-};
-
-template <typename Stream, int kElements, int kPairs, typename T, typename W>
-void run_rows(BackwardArgs<T, W> a) {
-  if (a.fused.residual_out == nullptr) a.fused.residual_out = a.x;  // [10]
-  const Plan plan(a.rows, a.cols, kPairs, a.group);
-  const int64_t size = plan.groups * a.cols;
-  auto* const partials = static_cast<float*>(a.workspace);
-  float2* wide_sums = nullptr;
-  if (plan.slices > 1) {
-    const int64_t of_columns = a.dweight == nullptr ? 0 : 2 * kPairs * size;
-    wide_sums = reinterpret_cast<float2*>(partials + of_columns);
-    launch(sum_rows<T, W, Stream, kElements, kPairs>,
-           {blocks_for(a.rows, 1), kMaxThreads, 0, a.stream}, a, wide_sums);
-  }
-  launch(fused_backward<T, W, Stream, kElements, kPairs>,
-         {blocks_for(plan.groups * plan.slices, 1), plan.threads, 0, a.stream}, a, plan.groups,
-         partials, wide_sums);
-  add_partial_sums(a, {partials, partials + size, a.cols}, plan.groups);
-  if constexpr (kPairs == 2) {
-    a.dweight = a.fused.dweight1;
-    a.dbias = a.fused.dbias1;
-    add_partial_sums(a, {partials + 2 * size, partials + 3 * size, a.cols}, plan.groups);
-  }
-}
-
-template <typename T, typename W>
-void run(const BackwardArgs<T, W>& a) {
-  const FusedBackward<T, W>& f = a.fused;
-  constexpr int kElements = kVectorElements<T>;
-  const bool aligned =
-      a.cols % kElements == 0 && at_16_bytes(a.dy, a.x, a.weight, a.dx, f.dy1, f.residual_out,
-                                             f.dresidual_out, f.weight1, f.dx1, f.dresidual);
-  const auto run_as = [&]<typename Stream>(Stream) {
-    const bool two_pairs = f.dy1 != nullptr || f.dweight1 != nullptr;  // without rows the latter
-    if (aligned && two_pairs) {
-      run_rows<Stream, kElements, 2>(a);
-    } else if (aligned) {
-      run_rows<Stream, kElements, 1>(a);
-    } else if (two_pairs) {
-      run_rows<Stream, 1, 2>(a);
-    } else {
-      run_rows<Stream, 1, 1>(a);
-    }
-  };
-  if (f.residual_is_float) {
-    run_as(float{});
+template <typename T>
+__global__ void __launch_bounds__(kThreads, kBlocks)
+    fused_backward(BackwardArgs<T> a, float* partials) {
+  Sums<T> sums = {};
+  Sums<T>& sums1 = dynamic_shared<Sums<T>>()[threadIdx.x];  // [10]
+  if (a.fused.dy1 != nullptr) sums1 = {};
+  if (a.fused.residual_is_float) {
+    walk_rows<float>(a, sums, sums1);
   } else {
-    run_as(T{});
+    walk_rows<T>(a, sums, sums1);
   }
+  float* const partial = partials + blockIdx.x * a.cols;
+  const int64_t size = gridDim.x * a.cols;
+  store_share<T>(sums.dweight, partial, a.cols);
+  store_share<T>(sums.dbias, partial + size, a.cols);
+  if (a.fused.dy1 == nullptr) return;
+  store_share<T>(sums1.dweight, partial + 2 * size, a.cols);
+  store_share<T>(sums1.dbias, partial + 3 * size, a.cols);
 }
 
-std::int64_t workspace_bytes(const Problem& p) {
-  const int pairs = 1 + p.fusion.second_affine;
-  const Plan plan(p.rows, p.cols, pairs, p.group);
-  const std::int64_t wide_sums_bytes = plan.slices > 1 ? p.rows * std::int64_t{sizeof(float2)} : 0;
-  return pairs * partial_sums_bytes(p, plan.groups) + wide_sums_bytes;
+/// As few as take no more turns than all that fit on the GPU.
+int64_t blocks_of(int64_t rows) {
+  if (rows == 0) return 0;
+  const int64_t turns = blocks_for(rows, kBlocks * multiprocessors());
+  return blocks_for(rows, turns);
+}
+
+template <typename T>
+void run(const BackwardArgs<T>& args) {
+  BackwardArgs<T> a = args;
+  if (a.fused.residual_out == nullptr) a.fused.residual_out = a.x;  // no fusion: z is x
+  const int64_t blocks = blocks_of(a.rows);
+  const int64_t size = blocks * a.cols;
+  float* const partials = static_cast<float*>(a.workspace);
+  const bool two_outputs = a.fused.dweight1 != nullptr;
+  const std::size_t shared_bytes = two_outputs ? kThreads * sizeof(Sums<T>) : 0;
+  launch(fused_backward<T>, {static_cast<unsigned>(blocks), kThreads, shared_bytes, a.stream}, a,
+         partials);
+  add_partial_sums(a, {partials, partials + size, a.cols}, blocks);
+  if (!two_outputs) return;
+  a.dweight = a.fused.dweight1;
+  a.dbias = a.fused.dbias1;
+  add_partial_sums(a, {partials + 2 * size, partials + 3 * size, a.cols}, blocks);
 }
 
 const Registration registration{{
@@ -270,23 +211,23 @@ const Registration registration{{
     .source = "FlashAttention",
     .parent = "bwd09",
     .road = Road::Fusion,
+    .kinds = {Kind::Layer},
+    .needs_affine = true,
+    .needs_aligned = true,
     .fused = true,
-    .takes_frozen = true,
-    .group = "rows a block",
-    .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
-                             run<__nv_bfloat16, float>},
-    .predicted_bytes = [](const Problem& p, const Gpu& gpu) -> std::int64_t {
+    .max_row_bytes = kThreads * kVectors * 16,
+    .max_row_bytes_because = "a thread keeps two vectors of 16 bytes in registers",
+    .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>},
+    .predicted_bytes = [](const Problem& p, const Gpu&) -> std::int64_t {
       const Fusion& f = p.fusion;
-      const int pairs = 1 + f.second_affine;
+      const int outputs = 1 + f.second_affine;
       const int inputs = 1 + f.second_input;
       const int numbers_a_row = inputs * (f.rowscale + (f.dropout > 0.0f));  // scales and seeds
-      const int walks = p.cols > kMaxThreads * kColumnSums / pairs ? 2 : 1;
-      const auto walked = p.rows * p.cols * p.residual_element_bytes() + pairs * p.tensor_bytes();
-      const auto walked_again = (device_reads(walks, walked, gpu) - 1) * walked;
-      return backward_tensor_bytes(p) + walked_again + 4 * p.rows * numbers_a_row +
-             pairs * parameter_bytes(p);
+      return backward_tensor_bytes(p) + 4 * p.rows * numbers_a_row + outputs * parameter_bytes(p);
     },
-    .workspace_bytes = workspace_bytes,
+    .workspace_bytes = [](const Problem& p) -> std::int64_t {
+      return (1 + p.fusion.second_affine) * partial_sums_bytes(p, blocks_of(p.rows));
+    },
 }};
 
 }  // namespace bwd10

@@ -1,265 +1,153 @@
 // bwd11 · Asynchronous copies to a thread's own ring
 //
-// bwd09 holds the next row in registers while it works on one. They are the scarcest store of a
-// multiprocessor: from 8193 columns on (4097 of float) rows are read twice, and two vectors of x
-// and of dy are ahead. Here up to four are, in shared memory: asynchronous copies bring them past
-// the registers, and each thread fetches what it will itself use, so that no barrier stands between
-// a copy and its reader. Registers are left for dweight and dbias.
+// bwd09 holds the next row in registers while it works on one: 16 of a thread's 128 only wait, and
+// a second row ahead has no room. Here two rows ahead wait in shared memory. Asynchronous copies
+// bring them there past the registers, and each thread fetches exactly the vectors that it will
+// itself use, so that no barrier stands between a copy and its reader.
 //
-// It should move 3·M·N elements up to 16384 columns, at the speed of a triad.
+// It should run at the speed of a triad where there are many rows: 3·M·N elements, each moved once.
+// Where there are few it should be slower than bwd09, whose first row has a shorter way.
 #include "common/kernel/chapter.h"
-#include "common/kernel/gradient_terms.h"
 #include "common/kernel/own_copies.h"
 #include "common/kernel/partial_sums.h"
 #include "common/kernel/reduce.h"
-#include "common/kernel/thread_columns.h"
 #include "common/kernel/vector.h"
 
 namespace bwd11 {
 using namespace lnc;
 
-constexpr int kFewColumns = 16;  // [1] of a thread
-constexpr int kManyColumns = 32;
-constexpr int kMaxWarps = 16;  // of a row; a multiprocessor has 128 registers for each thread
-constexpr int kMostCols = kMaxWarps * kWarpSize * kManyColumns;
-constexpr int kBlockWarps = 8;  // [2] of a block, where a row has fewer
-constexpr int kAhead = 4;       // [3] vectors that a thread asks for ahead of time
-// [4] Of a thread, of the 224 KB of shared memory that a multiprocessor has for the threads' own.
-constexpr int kThreadBytes = (224 << 10) / (kMaxWarps * kWarpSize);
+constexpr int kVectors = 2;       // of 16 bytes, a thread's share of a row
+constexpr int kMaxThreads = 512;  // [1] with 128 registers each; so rows of up to 16 KB
+constexpr int kStages = 2;        // [2] slots in the ring, each for a row of x and one of dy
 
-/// How the work is cut: each block has `rows` rows at a time and `turns` times, with `warps` warps
-/// a row and `columns` columns a thread.
-struct Plan {
-  int columns, warps, rows, turns, blocks;
-  int64_t stride, step;  ///< rows of all blocks in a turn, and their elements
-  float inverse_cols;
-};
-
-/// The sums of both values over a row, in each of its threads. Rows of `row_warps` warps each lie
-/// side by side in a block; `team` is the number of this warp's row among them. What team_sums
-/// does, in a form in which nvcc spills 8 bytes less.
-__device__ inline float2 sums_of_row(float2 values, int team, int row_warps, int parity) {
-  values = warp_sum(values);
-  if (row_warps == 1) return values;
-  __shared__ float2 partial[2][kMaxWarps];
-  const int warp = threadIdx.x / kWarpSize;
-  const int lane = threadIdx.x % kWarpSize;
-  if (lane == 0) partial[parity][warp] = values;
-  __syncthreads();
-  values = make_float2(0.0f, 0.0f);
-  if (lane < row_warps) values = partial[parity][team * row_warps + lane];
-  return warp_sum(values);
-}
-
-/// A thread's places in shared memory, each for a vector of x and one of dy. Those of a warp's
-/// lanes lie side by side.
+/// Block b of B has the rows b, b + B, b + 2B, …
 template <typename T>
-struct OwnRing {
-  static constexpr int kWarpElements = kWarpSize * kVectorElements<T>;
-  T* first;
-
-  __device__ T* x(int place) const { return first + place * 2 * kWarpElements; }
-  __device__ T* dy(int place) const { return x(place) + kWarpElements; }
-};
-
-template <typename T, typename W, int kColumns>
-__global__ void __launch_bounds__(kMaxWarps* kWarpSize, 1)
-    layer_norm_backward(BackwardArgs<T, W> a, Plan plan, PartialSums sums) {
+__global__ void __launch_bounds__(kMaxThreads)
+    layer_norm_backward(BackwardArgs<T> a, PartialSums sums) {
   constexpr int kElements = kVectorElements<T>;
-  constexpr int kVectors = kColumns / kElements;
-  constexpr int kWarpElements = kWarpSize * kElements;
-  constexpr int kWeightBytes = kColumns * sizeof(W);
-  constexpr int kPlaceBytes = 2 * kElements * sizeof(T);
-  constexpr int kPlacesWithRoom = (kThreadBytes - kWeightBytes) / kPlaceBytes;
-  constexpr int kWanted = kVectors + kAhead;
-  constexpr int kDepth = kWanted < kPlacesWithRoom ? kWanted : kPlacesWithRoom;  // places
-  const int lane = threadIdx.x % kWarpSize;
-  const int warp = threadIdx.x / kWarpSize;
-  constexpr bool kAlone = kColumns == kManyColumns;  // [5]
-  const int rows = kAlone ? 1 : plan.rows;
-  const int team = kAlone ? 0 : warp / plan.warps;  // which of the rows in a turn is this warp's
-  const int row_warp = warp - team * plan.warps;
   const auto cols = static_cast<int>(a.cols);
-  const int first_column = row_warp * kWarpSize * kColumns + lane * kElements;  // [6]
-  const ThreadColumns own{first_column, kWarpElements, cols};
-  const int64_t first_row = int64_t{blockIdx.x} * rows;
-  // Whoever begins with `row` has a row in all turns, or in all but the last: there the tensor may
-  // end between the rows of a block. A team without a row asks for nothing and adds nothing then,
-  // but goes round with the others, for their barrier.
-  const auto turns_of = [&](int64_t row) {
-    const int64_t last = row + (plan.turns - 1) * plan.stride;
-    return last < a.rows ? plan.turns : plan.turns - 1;
+  const float inverse_cols = 1.0f / static_cast<float>(cols);
+  T* const ring = dynamic_shared<T>();  // [stage][x, dy][column]
+  const auto col_of = [=](int i) {      // the first column of this thread's vector i
+    return static_cast<int>(i * blockDim.x + threadIdx.x) * kElements;
   };
-  int64_t row = first_row + team;
-  int turns = turns_of(first_row);                       // that are left to the block
-  const int fewer = kAlone ? 0 : turns - turns_of(row);  // that the team has: by 1 or 0
-  const bool layer = a.kind == Kind::Layer;
 
-  auto* const shared = dynamic_shared<unsigned char>() + warp * kWarpSize * kThreadBytes;  // [7]
-  W* const weights = reinterpret_cast<W*>(shared) + lane * kElements;
-  T* const places = reinterpret_cast<T*>(shared + kWarpSize * kWeightBytes) + lane * kElements;
-  const OwnRing<T> ring{places};
-  int64_t here = row * a.cols + own.first;  // the thread's element in its row
-  const auto request = [&](int i, int place) {
-    const int later = i / kVectors;  // turns
-    const int vector = i % kVectors;
-    if (turns - fewer > later && own.has(vector)) {
-      const int64_t from = here + later * plan.step + vector * kWarpElements;
-      __pipeline_memcpy_async(ring.x(place), a.x + from, kElements * sizeof(T));
-      __pipeline_memcpy_async(ring.dy(place), a.dy + from, kElements * sizeof(T));
+  const auto request = [&](int64_t row, T* slot) {
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      if (row >= a.rows || col_of(i) >= cols) continue;
+      __pipeline_memcpy_async(slot + col_of(i), a.x + row * cols + col_of(i), 16);  // [3]
+      __pipeline_memcpy_async(slot + cols + col_of(i), a.dy + row * cols + col_of(i), 16);
     }
-    __pipeline_commit();  // [8]
+    __pipeline_commit();  // [4]
   };
-#pragma unroll
-  for (int i = 0; i < kDepth; ++i) {
-    request(i, i);
-  }
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {  // [9]
-    const bool given = a.weight != nullptr && own.has(i);
-    const auto weight = load_if<kElements>(given, a.weight, own.of(i), 1.0f);
-    *reinterpret_cast<Packed<W, kElements>*>(weights + i * kWarpElements) = weight;
-  }
+  for (int stage = 0; stage < kStages; ++stage)
+    request(blockIdx.x + stage * gridDim.x, ring + stage * 2 * cols);
 
-  Vector<float, kElements> dweight[kVectors] = {};
-  Vector<float, kElements> dbias[kVectors] = {};
-  const auto statistics_of = [&](int64_t of_row, bool there) {  // mean and rstd
-    if (!there) return make_float2(0.0f, 0.0f);
-    const float mean = layer ? a.mean[of_row] : 0.0f;
-    return make_float2(mean, a.rstd[of_row]);
-  };
-  float2 next = statistics_of(row, turns > fewer);
-  constexpr bool kRowsNeverWrap = kDepth % kVectors == 0;  // from the ring's end to its start
-  int first_place = 0;
-  for (; turns > 0; --turns) {
-    const bool there = kAlone || turns > fewer;
-    const float mean = next.x;
-    const float rstd = next.y;
-    const auto place_of = [=](int i) {
-      const int place = first_place + i;
-      return (kRowsNeverWrap || place < kDepth) ? place : place - kDepth;
-    };
-    const auto terms_of = [&](int i) {
-      const bool given = there && own.has(i);
-      const auto x = load_if<kElements>(given, ring.x(place_of(i)), 0);
-      const auto dy = load_if<kElements>(given, ring.dy(place_of(i)), 0);
-      const auto weight = load_if<kElements>(given, weights, i * kWarpElements);
-      return GradientTerms<kElements>(x, dy, weight, mean, rstd);
-    };
-    wait_for_own_copies<kDepth - kVectors>();  // [10]
+  Packed<T, kElements> weight[kVectors];
+  float dweight[kVectors][kElements] = {};
+  float dbias[kVectors][kElements] = {};
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i)
+    weight[i] = load_if<kElements>(col_of(i) < cols, a.weight, col_of(i));
+  float next_mean = a.mean[blockIdx.x];
+  float next_rstd = a.rstd[blockIdx.x];
+
+  int stage = 0;
+  for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
+    const float mean = next_mean;
+    const float rstd = next_rstd;
+    const int64_t next_row = min(row + gridDim.x, a.rows - 1);
+    next_mean = a.mean[next_row];
+    next_rstd = a.rstd[next_row];
+
+    T* const slot = ring + stage * 2 * cols;
+    wait_for_own_copies<kStages - 1>();  // [5]
+    Packed<T, kElements> x[kVectors], dy[kVectors];
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      x[i] = load_if<kElements>(col_of(i) < cols, slot, col_of(i));
+      dy[i] = load_if<kElements>(col_of(i) < cols, slot + cols, col_of(i));
+    }
+    request(row + kStages * int64_t{gridDim.x}, slot);  // [6]
+
+    float xhat[kVectors][kElements], wdy[kVectors][kElements];
     float2 c = make_float2(0.0f, 0.0f);
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      const auto terms = terms_of(i);
-      terms.add_to(c);
+      float of_dy[kElements];
+      stay_packed(weight[i]);  // otherwise nvcc keeps it as floats, in twice the registers
+      to_floats(x[i], xhat[i]);
+      to_floats(dy[i], of_dy);
+      to_floats(weight[i], wdy[i]);
       for (int k = 0; k < kElements; ++k) {
-        dweight[i].at[k] += terms.dy[k] * terms.xhat[k];
-        dbias[i].at[k] += terms.dy[k];
+        xhat[i][k] = (xhat[i][k] - mean) * rstd;
+        wdy[i][k] *= of_dy[k];
+        c.x += wdy[i][k] * xhat[i][k];
+        c.y += wdy[i][k];
+        dweight[i][k] += of_dy[k] * xhat[i][k];
+        dbias[i][k] += of_dy[k];
       }
     }
-    c = sums_of_row(c, team, plan.warps, turns % 2);
-    const float c1 = c.x * plan.inverse_cols;
-    const float c2 = layer ? c.y * plan.inverse_cols : 0.0f;
-    row += plan.stride;
-    next = statistics_of(row, turns - fewer > 1);
+    c = block_sum<kMaxThreads>(c, blockDim.x);
+    const float c1 = c.x * inverse_cols;
+    const float c2 = c.y * inverse_cols;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      forget();  // [11]
-      const auto terms = terms_of(i);
       float dx[kElements];
-      for (int k = 0; k < kElements; ++k) {
-        // In two multiply-adds, with c1 · rstd and c2 · rstd, 32 columns of bfloat16 beside float
-        // weights would spill 16 bytes in place of 8.
-        dx[k] = rstd * (terms.wdy[k] - c2 - terms.xhat[k] * c1);
-      }
-      if (there && own.has(i)) store(a.dx, here + i * kWarpElements, dx);
-      request(i + kDepth, place_of(i));  // [12]
+      for (int k = 0; k < kElements; ++k) dx[k] = rstd * (wdy[i][k] - c2 - xhat[i][k] * c1);
+      if (col_of(i) < cols) store(a.dx, row * cols + col_of(i), dx);
     }
-    first_place += kVectors;
-    if (first_place >= kDepth) first_place -= kDepth;
-    here += plan.step;
+    stage = stage + 1 < kStages ? stage + 1 : 0;
   }
 
-  if (a.dweight == nullptr) return;  // frozen parameters: nobody wants the sums
-  // [13] A row that has its block for itself goes this way too: stored at once, its sums made nvcc
-  // spill 8 bytes in the loop.
-  auto* const of_rows = dynamic_shared<float>();
-  auto* const dbias_of_rows = of_rows + rows * cols;
-  const int64_t part = blockIdx.x * a.cols;
-  __syncthreads();
-  store_sums(own, dweight, of_rows + team * cols);
-  if (layer) store_sums(own, dbias, dbias_of_rows + team * cols);
-  __syncthreads();
-  add_rows(of_rows, rows, cols, sums.dweight + part);
-  if (layer) add_rows(dbias_of_rows, rows, cols, sums.dbias + part);
-}
-
-Plan plan_for(int64_t rows, int64_t cols, int group) {
-  const int room = std::min(max_shared_bytes() / (kThreadBytes * kWarpSize), kMaxWarps);
-  Plan plan;
-  const auto warps_with = [&](int columns) {
-    return static_cast<int>(blocks_for(cols, columns * kWarpSize));
-  };
-  plan.columns = warps_with(kFewColumns) <= room ? kFewColumns : kManyColumns;
-  plan.warps = warps_with(plan.columns);
-  if (plan.warps > room) {
-    throw std::runtime_error("bwd11: the shared memory of this GPU has no room for rows of " +
-                             std::to_string(cols) + " columns");
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    if (col_of(i) >= cols) continue;
+    store(sums.dweight, int64_t{blockIdx.x} * cols + col_of(i), dweight[i]);
+    store(sums.dbias, int64_t{blockIdx.x} * cols + col_of(i), dbias[i]);
   }
-  const int most_rows = std::max(std::min(kBlockWarps, room) / plan.warps, 1);
-  const auto rows_each = static_cast<int>(blocks_for(rows, multiprocessors()));
-  plan.rows = std::clamp(rows_each, 1, most_rows);
-  const int blocks_each = group > 0 ? group : room / (plan.warps * plan.rows);
-  const int64_t places = int64_t{multiprocessors()} * blocks_each;
-  plan.turns = std::max(static_cast<int>(blocks_for(rows, places * plan.rows)), 1);
-  plan.blocks = static_cast<int>(blocks_for(rows, int64_t{plan.turns} * plan.rows));  // [14]
-  plan.stride = int64_t{plan.blocks} * plan.rows;
-  plan.step = plan.stride * cols;
-  plan.inverse_cols = 1.0f / static_cast<float>(cols);
-  return plan;
 }
 
-template <int kColumns, typename T, typename W>
-void launch_plan(const BackwardArgs<T, W>& a, const Plan& plan) {
-  const auto blocks = static_cast<unsigned>(plan.blocks);
-  const auto threads = static_cast<unsigned>(plan.rows * plan.warps * kWarpSize);
-  const std::size_t shared_bytes = std::size_t{threads} * kThreadBytes;
-  const PartialSums sums = partial_sums(a, plan.blocks);
-  launch(layer_norm_backward<T, W, kColumns>, {blocks, threads, shared_bytes, a.stream}, a, plan,
-         sums);
-  add_partial_sums<OrdinaryStart, kMostCols>(a, sums, plan.blocks);
+/// As many threads as a row needs.
+unsigned threads_of(int64_t row_bytes) {
+  return blocks_for(row_bytes, kVectors * 16 * kWarpSize) * kWarpSize;
 }
 
-template <typename T, typename W>
-void run(const BackwardArgs<T, W>& a) {
-  const Plan plan = plan_for(a.rows, a.cols, a.group);
-  if (plan.columns == kFewColumns) {
-    launch_plan<kFewColumns>(a, plan);
-  } else {
-    launch_plan<kManyColumns>(a, plan);
-  }
+/// Two blocks a multiprocessor, or one where a row takes more than half of its threads.
+int64_t blocks_of(int64_t rows, int64_t row_bytes) {
+  const int64_t each = threads_of(row_bytes) <= kMaxThreads / 2 ? 2 : 1;
+  return std::min(rows, multiprocessors() * each);
+}
+
+template <typename T>
+void run(const BackwardArgs<T>& a) {
+  const int64_t row_bytes = a.cols * sizeof(T);
+  const auto blocks = static_cast<unsigned>(blocks_of(a.rows, row_bytes));
+  const std::size_t ring_bytes = kStages * 2 * row_bytes;
+  const PartialSums sums = partial_sums(a, blocks);
+  launch(layer_norm_backward<T>, {blocks, threads_of(row_bytes), ring_bytes, a.stream}, a, sums);
+  add_partial_sums(a, sums, blocks);
 }
 
 const Registration registration{{
     .id = "bwd11",
     .title = "Asynchronous copies to a thread's own ring",
-    .teaches = "each thread brings what it will use to shared memory, vectors ahead, by cp.async",
+    .teaches = "each thread brings what it will use to shared memory, rows ahead, by cp.async",
     .source = "this repository",
     .parent = "bwd09",
     .road = Road::Main,
+    .kinds = {Kind::Layer},
+    .needs_affine = true,
     .needs_aligned = true,
-    .takes_frozen = true,
-    .group = "blocks a multiprocessor",
-    .max_cols = kMostCols,
-    .max_cols_because = "a block holds a whole row",
-    .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
-                             run<__nv_bfloat16, float>},
+    .max_row_bytes = kMaxThreads * kVectors * 16,
+    .max_row_bytes_because = "a block holds a whole row, two vectors in each thread",
+    .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>},
     .predicted_bytes = [](const Problem& p, const Gpu&) -> std::int64_t {
       return 3 * p.tensor_bytes() + parameter_bytes(p);
     },
     .workspace_bytes = [](const Problem& p) -> std::int64_t {
-      const Plan plan = plan_for(p.rows, p.cols, p.group);
-      return partial_sums_bytes(p, plan.blocks);
+      return partial_sums_bytes(p, blocks_of(p.rows, p.cols * p.element_bytes()));
     },
 }};
 

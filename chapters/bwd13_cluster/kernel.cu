@@ -1,262 +1,191 @@
 // bwd13 · Rows in clusters
 //
-// A block of bwd12 holds a whole row, and 8192 columns are the most that it has registers for.
-// Here a cluster of up to 16 blocks has a row, each a slice: weight and the next rows in shared
-// memory, dweight and dbias in registers. A row's two sums go from every block to every other, past
-// device memory; while they are on their way, the blocks add up the next row. (Where one row has
-// room, float past 185 088 columns, dx follows its own sums.)
+// A block of bwd12 has room for a row of 16 KB, 8192 halves. Here a cluster of up to 16 blocks has
+// a row, and each block a slice of 16 KB. The ring, the sums in registers and the early last sum
+// are bwd12's. What is new is how c1 and c2 cross the cluster: each block sends its two sums, 8
+// bytes, to every block. While they are on their way it adds up the next row, and only then makes
+// dx of this one.
 //
-// It takes rows of up to 262 144 columns, and up to 131 072 it should run at the speed of a triad:
-// 3·M·N elements, each moved once.
+// It should run at the speed of a triad for rows of up to 256 KB: 3·M·N elements, each moved once.
 #include "common/kernel/chapter.h"
-#include "common/kernel/cluster_sums.h"
 #include "common/kernel/gradient_terms.h"
+#include "common/kernel/hopper.h"
 #include "common/kernel/partial_sums.h"
 #include "common/kernel/reduce.h"
-#include "common/kernel/ring.h"
-#include "common/kernel/thread_columns.h"
 #include "common/kernel/vector.h"
 
 namespace bwd13 {
 using namespace lnc;
 
-constexpr int kMaxStages = 4;  // [1] rows of a slice in shared memory
-constexpr int kLeastStages = 3;
-constexpr int kSliceBytes = 18 << 10;  // [2] of x, at most, where a cluster may have more blocks
-constexpr int kLeastCluster = 2;       // blocks
-constexpr int kPortable = 8;           // that every Hopper has room for
-constexpr int kMaxCluster = 16;
-constexpr int kMaxThreads = 512;
-constexpr int kMaxWarps = kMaxThreads / kWarpSize;
-static_assert(kMaxWarps <= kExchangeWarps && kMaxCluster <= kExchangeBlocks);
-constexpr int kColumns = 32;  // [3] of a thread
+constexpr int kVectors = 2;  // of 16 bytes, of a thread in x and in dy
+constexpr int kThreads = 512;
+constexpr int kWarps = kThreads / kWarpSize;
+constexpr int kSliceVectors = kThreads * kVectors;  // [1] of a row: 16 KB of x
+constexpr int kMostBlocks = 16;                     // of a cluster
+constexpr int kSlots = 4;                           // [2] of the ring, and of the exchange
 
-/// How a row is cut: `cluster_blocks` blocks of `slice` columns.
-struct Plan {
-  int64_t slice;
-  int cluster_blocks, threads, stages;
+/// A block's slice of a row.
+template <typename T>
+struct Slice {
+  Packed<T, kVectorElements<T>> x[kSliceVectors];
+  Packed<T, kVectorElements<T>> dy[kSliceVectors];
 };
 
-template <typename T, typename W, Kind kKind>
-__global__ void __launch_bounds__(kMaxThreads)
-    layer_norm_backward(BackwardArgs<T, W> a, Plan plan, PartialSums sums) {
-  constexpr int kElements = kVectorElements<T>;
-  constexpr int kVectors = kColumns / kElements;
-  constexpr bool kLayer = kKind == Kind::Layer;
-  __shared__ Barrier full[kMaxStages];
-  __shared__ Exchange exchange;  // [4]
-  const int blocks = cluster_size();
-  const int threads = blockDim.x;
-  const int64_t cluster = blockIdx.x / blocks;  // [5]
-  const int64_t clusters = gridDim.x / blocks;
-  const int64_t rows = (a.rows - cluster + clusters - 1) / clusters;  // of this cluster
-  const int64_t start = cluster_rank() * plan.slice;
-  const auto cols = static_cast<int>(max(min(a.cols - start, plan.slice), int64_t{0}));
-  const ThreadColumns own{static_cast<int>(threadIdx.x) * kElements, threads * kElements, cols};
-  const auto row_of = [=](int64_t nth) { return cluster + nth * clusters; };  // its nth row
-  const auto element = [=](int64_t nth) { return row_of(nth) * a.cols + start; };
+/// What a thread keeps of a row from its sums to its dx.
+template <typename T>
+struct Part {
+  Packed<T, kVectorElements<T>> x[kVectors], dy[kVectors];
+  float mean, rstd;
+};
 
-  const int stages = plan.stages;
-  const auto slice_vectors = static_cast<int>(plan.slice) / kElements;
-  Ring<T> ring{dynamic_shared<Packed<T, kElements>>(), 2 * slice_vectors, stages, full};
-  const auto request = [&](int64_t nth, int stage) {
-    if (nth >= rows) return;
-    const auto bytes = static_cast<unsigned>(cols * sizeof(T));
-    full[stage].arrive_and_expect(2 * bytes);
-    if (bytes == 0) return;
-    auto* const x_slice = ring.slot(stage);
-    auto* const dy_slice = x_slice + slice_vectors;
-    bulk_load(x_slice, a.x + element(nth), bytes, full[stage]);
-    bulk_load(dy_slice, a.dy + element(nth), bytes, full[stage]);
+/// Cluster q of Q has the rows q, q + Q, q + 2Q, … of the tensor: its rows 0, 1, 2, …
+template <typename T>
+__global__ void __launch_bounds__(kThreads, 1)
+    layer_norm_backward(BackwardArgs<T> a, int slice_vectors, PartialSums sums) {
+  constexpr int kElements = kVectorElements<T>;
+  using V = Packed<T, kElements>;
+  __shared__ Barrier full[kSlots];     // of the ring: x and dy are there
+  __shared__ Barrier arrived[kSlots];  // of the exchange: the sums of all blocks are there
+  __shared__ float2 from_block[kSlots][kMostBlocks];
+  __shared__ float2 from_warp[kSlots][kWarps];
+  Slice<T>* ring = dynamic_shared<Slice<T>>();
+  const int warp = threadIdx.x / kWarpSize;
+  const int lane = threadIdx.x % kWarpSize;
+  const int blocks = cluster_size();
+  const int64_t cluster = blockIdx.x / blocks;
+  const int64_t clusters = gridDim.x / blocks;
+  const int rows = static_cast<int>((a.rows - cluster + clusters - 1) / clusters);
+  const int row_vectors = static_cast<int>(a.cols) / kElements;
+  const int first = cluster_rank() * slice_vectors;  // the slice's first vector of the row
+  const int vectors = max(min(row_vectors - first, slice_vectors), 0);
+  const float inverse_cols = 1.0f / static_cast<float>(a.cols);
+  // This thread's vectors of the slice; rows of the tensor; slices of its rows, in vectors.
+  const auto at = [](int i) { return i * kThreads + static_cast<int>(threadIdx.x); };
+  const auto row_of = [=](int n) { return cluster + n * clusters; };
+  const auto slice_of = [=](int n) { return row_of(n) * row_vectors + first; };
+
+  const auto request = [&](int n) {  // one thread asks for x and dy of row n
+    if (n >= rows) return;
+    const auto bytes = static_cast<unsigned>(vectors * sizeof(V));
+    Barrier& barrier = full[n % kSlots];
+    barrier.arrive_and_expect(2 * bytes);
+    if (bytes == 0) return;  // an empty slice
+    bulk_load(ring[n % kSlots].x, reinterpret_cast<const V*>(a.x) + slice_of(n), bytes, barrier);
+    bulk_load(ring[n % kSlots].dy, reinterpret_cast<const V*>(a.dy) + slice_of(n), bytes, barrier);
   };
   if (threadIdx.x == 0) {
-    exchange.init();
-    ring.fill([&](int stage) { request(stage, stage); });
+    for (int slot = 0; slot < kSlots; ++slot) {
+      full[slot].init(1);
+      arrived[slot].init(1 + blocks);  // [3]
+    }
+    fence_barrier_init();
+    for (int n = 0; n < kSlots; ++n) request(n);
   }
-  cluster_arrive_relaxed();  // [6]
-  W* const weights = reinterpret_cast<W*>(ring.slot(stages));
-#pragma unroll 1
-  for (int i = 0; own.has(i); ++i) {  // [7]
-    const auto weight = load_if<kElements>(a.weight != nullptr, a.weight, start + own.of(i), 1.0f);
-    *reinterpret_cast<Packed<W, kElements>*>(weights + own.of(i)) = weight;
-  }
-  cluster_wait();
-  launch_dependents();  // [8]
+  cluster_sync();  // [4] every block has started, and its Barriers are ready
+  launch_dependents();
 
-  const float inverse_cols = 1.0f / static_cast<float>(a.cols);
-  const int lane = threadIdx.x % kWarpSize;
-  const auto ask_for_statistics = [&](int64_t nth) {  // [9] mean and rstd, for lane 0
-    if (nth >= rows || lane > 0) return float2{};
-    const float mean = kLayer ? a.mean[row_of(nth)] : 0.0f;
-    return make_float2(mean, a.rstd[row_of(nth)]);
+  V weight[kVectors];
+  float dweight[kVectors][kElements] = {};
+  float dbias[kVectors][kElements] = {};
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    weight[i] = at(i) < vectors ? reinterpret_cast<const V*>(a.weight)[first + at(i)] : V{};
+  }
+  const auto terms_of = [&](const Part<T>& part, int i) {  // xhat, dy and wdy of vector i
+    return GradientTerms<kElements>(part.x[i], part.dy[i], weight[i], part.mean, part.rstd);
   };
-  const auto from_lane_0 = [](float2 asked) {
-    const float mean = kLayer ? __shfl_sync(kFullMask, asked.x, 0) : 0.0f;
-    return make_float2(mean, __shfl_sync(kFullMask, asked.y, 0));
+  const auto statistics_of = [&](int n) {  // requested a step before they are used
+    return n < rows ? make_float2(a.mean[row_of(n)], a.rstd[row_of(n)]) : float2{};
   };
-  const auto terms_of = [&](int stage, int i, float2 statistics) {
-    const T* const x_slice = reinterpret_cast<const T*>(ring.slot(stage));
-    const T* const dy_slice = x_slice + plan.slice;
-    const auto x = load_vector<kElements>(x_slice, own.of(i));
-    const auto dy = load_vector<kElements>(dy_slice, own.of(i));
-    const auto weight = load_vector<kElements>(weights, own.of(i));
-    return GradientTerms<kElements>(x, dy, weight, statistics.x, statistics.y);
-  };
-  Vector<float, kElements> dweight[kVectors] = {};
-  Vector<float, kElements> dbias[kVectors] = {};
-  const auto add_up = [&](int stage, float2 statistics) {
-    float2 c = make_float2(0.0f, 0.0f);
+
+  Part<T> now{};
+  float2 next = statistics_of(0);
+  for (int n = 0; n <= rows; ++n) {  // [5] a step: the sums of row n, then dx of row n - 1
+    const Part<T> before = now;
+    if (n < rows) {
+      const int slot = n % kSlots;
+      now.mean = next.x;
+      now.rstd = next.y;
+      next = statistics_of(n + 1);
+      full[slot].wait(n / kSlots % 2);
+      float2 c{};  // sums of wdy · xhat and of wdy
+#pragma unroll
+      for (int i = 0; i < kVectors; ++i) {
+        now.x[i] = at(i) < vectors ? ring[slot].x[at(i)] : V{};
+        now.dy[i] = at(i) < vectors ? ring[slot].dy[at(i)] : V{};
+        const auto terms = terms_of(now, i);
+        terms.add_to(c);
+        for (int k = 0; k < kElements; ++k) {
+          dweight[i][k] += terms.dy[k] * terms.xhat[k];
+          dbias[i][k] += terms.dy[k];
+        }
+      }
+      c = warp_sum(c);
+      if (lane == 0) from_warp[slot][warp] = c;
+      fence_proxy_async();
+      __syncthreads();  // [6] all have read the slot, and from_block of row n - 2
+      if (warp == 0) {
+        c = warp_sum(lane < kWarps ? from_warp[slot][lane] : float2{});
+        if (lane == 0) arrived[slot].arrive_and_expect(blocks * sizeof c);
+        if (lane < blocks) {  // [7] lane 0 sends to block 0, lane 1 to block 1, …
+          remote_store_async(&from_block[slot][cluster_rank()], lane, c, arrived[slot]);
+          remote_arrive(arrived[slot], lane);  // [8]
+        }
+      }
+      if (threadIdx.x == 0) request(n + kSlots);
+    }
+    if (n == 0) continue;
+
+    const int slot = (n - 1) % kSlots;
+    arrived[slot].wait_at_cluster_scope((n - 1) / kSlots % 2);
+    const float2 c = warp_sum(lane < blocks ? from_block[slot][lane] : float2{});
+    const float c1 = c.x * inverse_cols;
+    const float c2 = c.y * inverse_cols;
+    V* dx = reinterpret_cast<V*>(a.dx) + slice_of(n - 1);
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      if (!own.has(i)) continue;
-      const auto terms = terms_of(stage, i, statistics);
-      terms.add_to(c);
+      if (at(i) >= vectors) continue;
+      const auto terms = terms_of(before, i);
+      float values[kElements];
       for (int k = 0; k < kElements; ++k) {
-        dweight[i].at[k] += terms.dy[k] * terms.xhat[k];
-        if (kLayer) dbias[i].at[k] += terms.dy[k];
+        values[k] = before.rstd * (terms.wdy[k] - c2 - terms.xhat[k] * c1);
       }
+      dx[at(i)] = from_floats<T>(values);
     }
-    return c;
-  };
-  const auto store_dx = [&](int64_t nth, int stage, float2 statistics, float2 c) {
-    const float rstd = statistics.y;
-    const float scaled_c1 = c.x * inverse_cols * rstd;
-    const float scaled_c2 = kLayer ? c.y * inverse_cols * rstd : 0.0f;
+  }
+
 #pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      if (!own.has(i)) continue;
-      const auto terms = terms_of(stage, i, statistics);
-      float dx[kElements];
-      for (int k = 0; k < kElements; ++k) {
-        dx[k] = rstd * terms.wdy[k] - (terms.xhat[k] * scaled_c1 + scaled_c2);
-      }
-      store(a.dx, element(nth) + own.of(i), dx);
-    }
-  };
-
-  // [10] Steps that dx is behind the sums. 0: one stage, so a row's dx follows its own sums.
-  const int lag = stages > 1 ? 1 : 0;
-  float2 of_done = {};                     // mean and rstd of the row whose dx is next
-  float2 of_row = {};                      // of the row that is added up
-  float2 of_next = ask_for_statistics(0);  // of the row behind that one, in lane 0
-  int done_stage = 0;
-  for (int64_t nth = 0; nth < rows + lag; ++nth) {
-    const int64_t done = nth - lag;
-    const float2 of_last = of_row;
-    of_row = from_lane_0(of_next);
-    of_done = lag == 0 ? of_row : of_last;
-    of_next = ask_for_statistics(nth + 1);
-    if (nth < rows) {
-      ring.wait();
-      const float2 c = add_up(ring.stage, of_row);
-      ring.advance();
-      send_sums(c, exchange, nth);  // [11]
-    }
-    if (done >= 0) {
-      const float2 c = receive_sums(exchange, done);  // [12]
-      store_dx(done, done_stage, of_done, c);
-    }
-    ring.release();
-    __syncthreads();  // [13]
-    if (done < 0) continue;
-    if (threadIdx.x == 0) request(done + stages, done_stage);
-    done_stage = done_stage + 1 < stages ? done_stage + 1 : 0;
-  }
-
-  if (a.dweight == nullptr) return;               // frozen parameters: nobody wants the sums
-  const int64_t part = cluster * a.cols + start;  // [14]
-  store_sums(own, dweight, sums.dweight + part);
-  if (kLayer) store_sums(own, dbias, sums.dbias + part);
-}
-
-/// How many rows of x and dy have room in a block beside the weight. 1 KB is left for what is
-/// static.
-int rows_with_room(int64_t slice, int64_t element_bytes, int64_t weight_bytes) {
-  const int64_t column_bytes = (max_shared_bytes() - (1 << 10)) / slice;
-  return static_cast<int>((column_bytes - weight_bytes) / (2 * element_bytes));
-}
-
-/// A row of so many columns over so many blocks.
-Plan cut_over(int blocks, int64_t cols, int64_t element_bytes, int64_t weight_bytes) {
-  const int64_t elements = 16 / element_bytes;
-  Plan plan{};
-  plan.cluster_blocks = blocks;
-  plan.slice = blocks_for(blocks_for(cols, elements), blocks) * elements;
-  const int rows = rows_with_room(plan.slice, element_bytes, weight_bytes);
-  plan.stages = std::clamp(rows, 1, kMaxStages);
-  const auto warps = static_cast<int>(blocks_for(plan.slice / elements, kWarpSize));
-  plan.threads = std::min(warps, kMaxWarps) * kWarpSize;
-  return plan;
-}
-
-/// [15] As few blocks as have no more than kSliceBytes each, or `group`; past kPortable all
-/// `most_blocks`. They double while a slice has no room. If that of `most_blocks` has none, it is
-/// too wide.
-Plan plan_for(int64_t cols, int64_t element_bytes, int64_t weight_bytes, int group,
-              int most_blocks) {
-  const int64_t needed = blocks_for(cols * element_bytes, kSliceBytes);
-  const int64_t wanted = std::max<int64_t>(group > 0 ? group : needed, kLeastCluster);
-  int blocks = wanted > kPortable ? most_blocks : static_cast<int>(wanted);
-  while (true) {
-    const Plan plan = cut_over(blocks, cols, element_bytes, weight_bytes);
-    const bool fits = plan.slice <= kMaxThreads * kColumns && plan.stages >= kLeastStages;
-    if (fits || blocks == most_blocks) return plan;
-    blocks = std::min(2 * blocks, most_blocks);
+  for (int i = 0; i < kVectors; ++i) {
+    if (at(i) >= vectors) continue;
+    const int64_t to = cluster * a.cols + int64_t{first + at(i)} * kElements;
+    store(sums.dweight, to, dweight[i]);  // [9]
+    store(sums.dbias, to, dbias[i]);
   }
 }
 
-/// The most clusters that a launch may have, with one block a multiprocessor or two small ones.
-/// More would make more partial sums.
-int64_t most_clusters_of(const Plan& plan) {
-  const int blocks_each = plan.threads <= kMaxThreads / 2 ? 2 : 1;
-  const int64_t blocks = int64_t{multiprocessors()} * blocks_each;
-  return std::max<int64_t>(blocks / plan.cluster_blocks, 1);
+/// A cluster has as many blocks as its row needs, and two at least.
+unsigned blocks_of(int64_t row_vectors) {
+  return std::max(blocks_for(row_vectors, kSliceVectors), 2u);
 }
 
-/// Whether there is room for clusters of up to `most_blocks`: then they are launched.
-template <Kind kKind, typename T, typename W>
-bool launch_clusters(const BackwardArgs<T, W>& a, int most_blocks) {
-  const auto kernel = layer_norm_backward<T, W, kKind>;
-  const Plan plan = plan_for(a.cols, sizeof(T), sizeof(W), a.group, most_blocks);
-  if (plan.slice > kMaxThreads * kColumns) return false;
-  const std::size_t stage_bytes = 2 * plan.slice * sizeof(T);
-  const std::size_t shared_bytes = plan.stages * stage_bytes + plan.slice * sizeof(W);
-  LaunchConfig config{0, unsigned(plan.threads), shared_bytes, a.stream,
-                      unsigned(plan.cluster_blocks)};
-  const int64_t fit = resident_clusters(kernel, config);
-  if (fit == 0) return false;
-  const int64_t clusters = std::min({fit, most_clusters_of(plan), a.rows});
-  config.grid = static_cast<unsigned>(clusters * plan.cluster_blocks);
+/// The ring's 128 KB leave room for a block a multiprocessor.
+int64_t most_clusters(int64_t row_vectors) {
+  return std::max<int64_t>(multiprocessors() / blocks_of(row_vectors), 1);
+}
+
+template <typename T>
+void run(const BackwardArgs<T>& a) {
+  const int64_t row_vectors = a.cols / kVectorElements<T>;
+  const unsigned blocks = blocks_of(row_vectors);
+  const auto slice_vectors = static_cast<int>(blocks_for(row_vectors, blocks));
+  const auto kernel = layer_norm_backward<T>;
+  LaunchConfig config{0, kThreads, kSlots * sizeof(Slice<T>), a.stream, blocks};
+  const int64_t fit = std::max(resident_clusters(kernel, config), 1);  // where 0, launch() throws
+  const int64_t clusters = std::min({fit, most_clusters(row_vectors), a.rows});
+  config.grid = static_cast<unsigned>(clusters) * blocks;
   const PartialSums sums = partial_sums(a, clusters);
-  launch(kernel, config, a, plan, sums);
+  launch(kernel, config, a, slice_vectors, sums);
   add_partial_sums<EarlyStart>(a, sums, clusters);
-  return true;
-}
-
-template <Kind kKind, typename T, typename W>
-void run_kind(const BackwardArgs<T, W>& a) {
-  if (launch_clusters<kKind>(a, kMaxCluster)) return;
-  if (launch_clusters<kKind>(a, kPortable)) return;  // [16]
-  throw std::runtime_error("bwd13: this GPU has no room for the cluster of blocks that a row of " +
-                           std::to_string(a.cols) + " columns takes");
-}
-
-template <typename T, typename W>
-void run(const BackwardArgs<T, W>& a) {
-  if (a.kind == Kind::Layer) {
-    run_kind<Kind::Layer>(a);
-  } else {
-    run_kind<Kind::Rms>(a);
-  }
-}
-
-/// A row for each cluster that a launch may have: smaller ones, where [16] comes to them, are more.
-int64_t most_partial_sums(const Problem& p) {
-  const auto clusters_with = [&](int most_blocks) {
-    return most_clusters_of(
-        plan_for(p.cols, p.element_bytes(), p.parameter_element_bytes(), p.group, most_blocks));
-  };
-  return std::min(p.rows, std::max(clusters_with(kMaxCluster), clusters_with(kPortable)));
 }
 
 const Registration registration{{
@@ -266,19 +195,19 @@ const Registration registration{{
     .source = "this repository, QuACK",
     .parent = "bwd12",
     .road = Road::WideRows,
+    .kinds = {Kind::Layer},
+    .needs_affine = true,
     .needs_aligned = true,
-    .takes_frozen = true,
-    .group = "blocks a cluster",
     .min_architecture = 90,
-    .max_cols = kMaxCluster * kMaxThreads * kColumns,
-    .max_cols_because = "a cluster holds a whole row",
-    .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
-                             run<__nv_bfloat16, float>},
+    .max_row_bytes = int64_t{kMostBlocks} * kSliceVectors * 16,
+    .max_row_bytes_because = "a cluster holds a whole row",
+    .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>},
     .predicted_bytes = [](const Problem& p, const Gpu&) -> std::int64_t {
       return 3 * p.tensor_bytes() + parameter_bytes(p);
     },
     .workspace_bytes = [](const Problem& p) -> std::int64_t {
-      return partial_sums_bytes(p, most_partial_sums(p));
+      const int64_t row_vectors = p.cols * p.element_bytes() / 16;
+      return partial_sums_bytes(p, std::min(p.rows, most_clusters(row_vectors)));
     },
 }};
 

@@ -1,283 +1,133 @@
 // bwd14 · Several rows a warp, their sums in registers
 //
 // In bwd12 a row has 32 lanes at least. A row of 64 halves is eight vectors: 8 lanes have work, all
-// 32 take part in ten shuffles, and after every eight rows the block meets at a barrier. Here a row
-// has a team of lanes within a warp, as in fwd10, and needs nobody else for c1 and c2. Blocks stay;
-// a lane keeps dweight and dbias of its columns in registers over all rows of its team, and
+// 32 take part in the shuffles, and after every row the block meets at a barrier. Here a row has a
+// team of lanes within a warp, as in fwd10, and needs no other warp for c1 and c2. Blocks stay; a
+// lane keeps dweight and dbias of its columns in registers over all rows of its team, and
 // asynchronous copies of its own, as in bwd11, bring it the vectors of the next rows.
 //
 // It should run at the speed of a triad: 3·M·N elements, each moved once.
 #include "common/kernel/chapter.h"
-#include "common/kernel/gradient_terms.h"
 #include "common/kernel/own_copies.h"
 #include "common/kernel/partial_sums.h"
 #include "common/kernel/reduce.h"
-#include "common/kernel/rows.h"
-#include "common/kernel/thread_columns.h"
 #include "common/kernel/vector.h"
 
 namespace bwd14 {
 using namespace lnc;
 
-constexpr int kThreads = 256;           // [1] of a block
-constexpr int kMostBlocks = 3;          // of them on a multiprocessor
-constexpr int kSharedBytes = 48 << 10;  // the most that static shared memory may be
-constexpr int kBytesAhead = 64;   // [2] that a lane has on their way of x, and of dy, at least
-constexpr int kWarpColumns = 16;  // of a lane, where a row has a whole warp
-constexpr int kMaxCols = kWarpColumns * kWarpSize;
+constexpr int kThreads = 256;
+constexpr int kSmBlocks = 3;  // [1] blocks of a multiprocessor, with 80 registers a thread
+constexpr int kAhead = 4;     // [2] rows that a team has on their way
+constexpr int kMaxRowBytes = kWarpSize * 16;
 
-/// A row has kLanes lanes, a team, and each of them kVectors vectors of kElements elements of T. A
-/// multiprocessor has registers for kBlocks blocks of such teams.
-template <typename T, int kElements_, int kLanes_, int kVectors_, int kBlocks_>
-struct Team {
-  static constexpr int kElements = kElements_;
-  static constexpr int kLanes = kLanes_;
-  static constexpr int kVectors = kVectors_;
-  static constexpr int kBlocks = kBlocks_;
-  static_assert(kBlocks <= kMostBlocks);
-  static constexpr int kWarpRows = kWarpSize / kLanes;
-  static constexpr int kBlockRows = kThreads / kLanes;
-  static constexpr int kColumns = kLanes * kVectors * kElements;           // of a row, at most
-  static constexpr int kRowBytes = kVectors * kElements * int{sizeof(T)};  // of a lane
-  static constexpr int kSumBytes = kBlockRows * kColumns * int{sizeof(float)};
-  static constexpr int kRoom = (kSharedBytes - kSumBytes) / (2 * kRowBytes * kThreads);  // for rows
-  static constexpr int kWanted = (kBytesAhead + kRowBytes - 1) / kRowBytes;
-  static constexpr int kAhead = std::min(kWanted, kRoom);  // rows
-  static constexpr int kRingBytes = 2 * kAhead * kRowBytes * kThreads;
-  static_assert(kRingBytes + kSumBytes <= kSharedBytes);
-};
-
-/// The ring's places for a row: each thread has its own, for its vectors of x and of dy.
-template <typename T, typename Team>
-struct Stage {  // [3]
-  Packed<T, Team::kElements> x[Team::kVectors][kThreads];
-  Packed<T, Team::kElements> dy[Team::kVectors][kThreads];
-};
-
-/// Begins the copies of a lane's columns of a row, where the row is `there`.
-template <typename T, typename Team>
-__device__ void begin_copies(bool there, const T* x_row, const T* dy_row, const ThreadColumns& own,
-                             Stage<T, Team>& stage) {
-  constexpr std::size_t kBytes = sizeof(Packed<T, Team::kElements>);
-#pragma unroll
-  for (int i = 0; i < Team::kVectors; ++i) {
-    if (!there || !own.has(i)) continue;
-    __pipeline_memcpy_async(&stage.x[i][threadIdx.x], x_row + own.of(i), kBytes);
-    __pipeline_memcpy_async(&stage.dy[i][threadIdx.x], dy_row + own.of(i), kBytes);
+/// The teams' sums meet: adds them up column by column, and stores the block's.
+template <int kLanes, int kElements>
+__device__ void store_sum_of_teams(const float (&of_lane)[kElements], int64_t cols, float* to) {
+  constexpr int kTeams = kThreads / kLanes;
+  __shared__ float of_team[kTeams][kLanes * kElements];
+  const int thread = static_cast<int>(threadIdx.x);
+  for (int k = 0; k < kElements; ++k) {
+    of_team[thread / kLanes][thread % kLanes * kElements + k] = of_lane[k];
   }
-}
-
-/// Likewise, and waits for them.
-template <typename T, typename Team>
-__device__ void copy_through_registers(bool there, const T* x_row, const T* dy_row,
-                                       const ThreadColumns& own, Stage<T, Team>& stage) {
-  constexpr int kElements = Team::kElements;
-  Packed<T, kElements> x[Team::kVectors];
-  Packed<T, kElements> dy[Team::kVectors];
-#pragma unroll
-  for (int i = 0; i < Team::kVectors; ++i) {
-    const bool given = there && own.has(i);
-    x[i] = load_if<kElements>(given, x_row, own.of(i));
-    dy[i] = load_if<kElements>(given, dy_row, own.of(i));
-  }
-#pragma unroll
-  for (int i = 0; i < Team::kVectors; ++i) {
-    stage.x[i][threadIdx.x] = x[i];
-    stage.dy[i][threadIdx.x] = dy[i];
-  }
-}
-
-/// The block's ring: kernels that differ in the norm, the weights or where rows start share one.
-template <typename T, typename Team>
-__device__ auto& ring_of_block() {
-  __shared__ Stage<T, Team> ring[Team::kAhead];
-  return ring;
-}
-
-/// Adds up the sums of the block's teams, column by column, and stores them.
-template <typename Team>
-__device__ void store_sum_of_teams(const ThreadColumns& own,
-                                   const Vector<float, Team::kElements> (&sums)[Team::kVectors],
-                                   float* to) {
-  alignas(16) __shared__ float of_team[Team::kBlockRows][Team::kColumns];
-  const int team = threadIdx.x / Team::kLanes;
-  store_sums(own, sums, of_team[team]);
   __syncthreads();
-  for (int col = threadIdx.x; col < own.cols; col += kThreads) {
+  if (thread < cols) {
     float sum = 0.0f;
-#pragma unroll 8
-    for (int other = 0; other < Team::kBlockRows; ++other) {
-      sum += of_team[other][col];
-    }
-    to[col] = sum;
+    for (const auto& team : of_team) sum += team[thread];
+    to[thread] = sum;
   }
   __syncthreads();
 }
 
-/// Where the rows of x and of dy start, `rows` says.
-template <typename Team, bool kLayer, typename T, typename W, typename Rows>
-__global__ void __launch_bounds__(kThreads, Team::kBlocks)
-    layer_norm_backward(BackwardArgs<T, W> a, float inverse_cols, PartialSums sums,
-                        InputRows<Rows> rows) {
-  constexpr int kElements = Team::kElements;
-  constexpr int kLanes = Team::kLanes;
-  constexpr int kVectors = Team::kVectors;
-  constexpr int kAhead = Team::kAhead;
-  auto& ring = ring_of_block<T, Team>();
-  const int warp = threadIdx.x / kWarpSize;
-  const int team_in_warp = threadIdx.x % kWarpSize / kLanes;
-  const int lane = threadIdx.x % kLanes;  // of the team
-  const auto cols = static_cast<int>(a.cols);
-  const ThreadColumns own{lane * kElements, kLanes * kElements, cols};
-  const int64_t first_row = int64_t{blockIdx.x} * Team::kBlockRows + warp * Team::kWarpRows;
-  const int64_t stride = int64_t{gridDim.x} * Team::kBlockRows;
+/// A row has a team of kLanes lanes, a power of two, each with one vector of it. A block has a row
+/// for each of its kTeams teams, then as many rows again after those of all other blocks.
+template <typename T, int kLanes>
+__global__ void __launch_bounds__(kThreads, kSmBlocks)
+    layer_norm_backward(BackwardArgs<T> a, PartialSums sums) {
+  constexpr int kElements = kVectorElements<T>;
+  constexpr int kTeams = kThreads / kLanes;
+  using V = Packed<T, kElements>;
+  __shared__ V x_ring[kAhead][kThreads];  // [3] each thread has places of its own
+  __shared__ V dy_ring[kAhead][kThreads];
+  const int thread = static_cast<int>(threadIdx.x);
+  const int team = thread / kLanes;
+  const int lane = thread % kLanes;  // of the team
+  const int row_vectors = static_cast<int>(a.cols) / kElements;
+  const bool in_row = lane < row_vectors;
+  const V* from_x = reinterpret_cast<const V*>(a.x) + lane;  // this lane's vector of row 0
+  const V* from_dy = reinterpret_cast<const V*>(a.dy) + lane;
+  V* to_dx = reinterpret_cast<V*>(a.dx) + lane;
 
-  const auto request = [&](int64_t row, Stage<T, Team>& stage) {
-    const T* const x_row = a.x + rows.x.start(row, cols);
-    const T* const dy_row = a.dy + rows.dy.start(row, cols);
-    const bool there = row < a.rows;
-    if constexpr (sizeof(T) * kElements < 4) {  // [4]
-      copy_through_registers(there, x_row, dy_row, own, stage);
-    } else {
-      begin_copies(there, x_row, dy_row, own, stage);  // [5]
+  const auto request = [&](int64_t row, int stage) {
+    if (in_row && row < a.rows) {
+      __pipeline_memcpy_async(&x_ring[stage][thread], from_x + row * row_vectors, sizeof(V));
+      __pipeline_memcpy_async(&dy_ring[stage][thread], from_dy + row * row_vectors, sizeof(V));
     }
     __pipeline_commit();
   };
-  for (int ahead = 0; ahead < kAhead; ++ahead) {
-    request(first_row + ahead * stride + team_in_warp, ring[ahead]);
-  }
-  const auto statistics_of = [&](int64_t row) {  // mean and rstd
-    const bool there = row < a.rows;
-    const float mean = kLayer && there ? a.mean[row] : 0.0f;
-    const float rstd = there ? a.rstd[row] : 0.0f;
-    return make_float2(mean, rstd);
-  };
-  float2 next = statistics_of(first_row + team_in_warp);  // [6]
-  Packed<W, kElements> weight[kVectors];
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    const bool given = a.weight != nullptr && own.has(i);
-    weight[i] = load_if<kElements>(given, a.weight, own.of(i), 1.0f);
-  }
-  Vector<float, kElements> dweight[kVectors] = {};  // [7]
-  Vector<float, kElements> dbias[kVectors] = {};
+  const int64_t first_row = int64_t{blockIdx.x} * kTeams;  // of the block
+  const int64_t stride = int64_t{gridDim.x} * kTeams;
+  for (int i = 0; i < kAhead; ++i) request(first_row + team + i * stride, i);
+
+  float weight[kElements];
+  to_floats(load_if<kElements>(in_row, a.weight, lane * kElements), weight);
+  float dweight[kElements] = {};  // [4] of this lane's columns, over all rows of its team
+  float dbias[kElements] = {};
+  const float inverse_cols = 1.0f / static_cast<float>(a.cols);
 
   int stage = 0;
-  for (int64_t warp_row = first_row; warp_row < a.rows; warp_row += stride) {  // [8]
-    const int64_t row = warp_row + team_in_warp;
-    const float mean = next.x;
-    const float rstd = next.y;
-    next = statistics_of(row + stride);
+  for (int64_t block_row = first_row; block_row < a.rows; block_row += stride) {  // [5]
+    const int64_t row = block_row + team;
+    const bool exists = in_row && row < a.rows;
+    const float mean = exists ? a.mean[row] : 0.0f;
+    const float rstd = exists ? a.rstd[row] : 0.0f;
+    wait_for_own_copies<kAhead - 1>();  // [6]
+    float xhat[kElements], dy[kElements], wdy[kElements], dx[kElements];
+    to_floats(exists ? x_ring[stage][thread] : V{}, xhat);  // [7]
+    to_floats(exists ? dy_ring[stage][thread] : V{}, dy);
+    request(row + kAhead * stride, stage);  // [8]
+    stage = (stage + 1) % kAhead;
 
-    wait_for_own_copies<kAhead - 1>();  // [9]
-    GradientTerms<kElements> terms[kVectors];
     float2 c = make_float2(0.0f, 0.0f);
-#pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      const bool given = row < a.rows && own.has(i);  // [10]
-      const auto& x_place = ring[stage].x[i][threadIdx.x];
-      const auto& dy_place = ring[stage].dy[i][threadIdx.x];
-      const auto x = given ? x_place : Packed<T, kElements>{};
-      const auto dy = given ? dy_place : Packed<T, kElements>{};
-      terms[i] = GradientTerms<kElements>(x, dy, weight[i], mean, rstd);
-      terms[i].add_to(c);
-      for (int k = 0; k < kElements; ++k) {
-        dweight[i].at[k] += terms[i].dy[k] * terms[i].xhat[k];
-        if (kLayer) dbias[i].at[k] += terms[i].dy[k];
-      }
+    for (int k = 0; k < kElements; ++k) {
+      xhat[k] = (xhat[k] - mean) * rstd;
+      wdy[k] = weight[k] * dy[k];
+      c.x += wdy[k] * xhat[k];
+      c.y += wdy[k];
+      dweight[k] += dy[k] * xhat[k];
+      dbias[k] += dy[k];
     }
-    request(row + kAhead * stride, ring[stage]);  // [11]
-    stage = stage + 1 < kAhead ? stage + 1 : 0;
-
-    const float c1 = warp_sum<kLanes>(c.x) * inverse_cols;  // [12]
-    const float c2 = kLayer ? warp_sum<kLanes>(c.y) * inverse_cols : 0.0f;
-    const float scaled_c1 = rstd * c1;
-    const float scaled_c2 = rstd * c2;
-#pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      float dx[kElements];
-      for (int k = 0; k < kElements; ++k) {
-        dx[k] = rstd * terms[i].wdy[k] - (scaled_c1 * terms[i].xhat[k] + scaled_c2);  // [13]
-      }
-      const bool given = row < a.rows && own.has(i);
-      if (given) store(a.dx, row * cols + own.of(i), dx);
-    }
+    c = warp_sum<kLanes>(c);  // [9]
+    const float c1 = c.x * inverse_cols;
+    const float c2 = c.y * inverse_cols;
+    for (int k = 0; k < kElements; ++k) dx[k] = rstd * (wdy[k] - c2 - xhat[k] * c1);
+    if (exists) to_dx[row * row_vectors] = from_floats<T>(dx);
   }
 
-  if (a.dweight == nullptr) return;  // frozen parameters: nobody wants the sums
-  const int64_t part = blockIdx.x * a.cols;
-  store_sum_of_teams<Team>(own, dweight, sums.dweight + part);  // [14]
-  if (kLayer) store_sum_of_teams<Team>(own, dbias, sums.dbias + part);
+  store_sum_of_teams<kLanes>(dweight, a.cols, sums.dweight + blockIdx.x * a.cols);  // [10]
+  store_sum_of_teams<kLanes>(dbias, a.cols, sums.dbias + blockIdx.x * a.cols);
 }
 
-template <typename Team, typename T, typename W>
-void launch_team(const BackwardArgs<T, W>& a) {
-  const int64_t most = most_blocks(a.group, Team::kBlocks);
-  const int64_t blocks = std::min<int64_t>(most, blocks_for(a.rows, Team::kBlockRows));
-  const float inverse_cols = 1.0f / static_cast<float>(a.cols);
+template <typename T, int kLanes>
+void run_with(const BackwardArgs<T>& a) {
+  const unsigned most = multiprocessors() * kSmBlocks;
+  const unsigned blocks = std::min(most, blocks_for(a.rows, kThreads / kLanes));
   const PartialSums sums = partial_sums(a, blocks);
-  with_rows(a, [&]<typename Rows>(const InputRows<Rows>& rows) {
-    const auto kernel = a.kind == Kind::Layer ? layer_norm_backward<Team, true, T, W, Rows>
-                                              : layer_norm_backward<Team, false, T, W, Rows>;
-    launch(kernel, {static_cast<unsigned>(blocks), kThreads, 0, a.stream}, a, inverse_cols, sums,
-           rows);
-  });
-  add_partial_sums<OrdinaryStart, kMaxCols>(a, sums, blocks);  // [15]
+  launch(layer_norm_backward<T, kLanes>, {blocks, kThreads, 0, a.stream}, a, sums);
+  add_partial_sums<OrdinaryStart, kMaxRowBytes / 2>(a, sums, blocks);  // [11]
 }
 
-/// Launches the first team that holds a row.
-template <typename Team, typename... Wider, typename T, typename W>
-void run_smallest(const BackwardArgs<T, W>& a) {
-  if constexpr (sizeof...(Wider) > 0) {
-    if (a.cols > Team::kColumns) return run_smallest<Wider...>(a);
-  }
-  launch_team<Team>(a);
-}
-
-/// Rows of whole vectors. Of each team: elements, lanes, vectors, blocks; columns up to …
-template <typename T, typename W>
-void run_vectors(const BackwardArgs<T, W>& a) {
-  if constexpr (sizeof(T) == sizeof(float)) {
-    run_smallest<Team<T, 4, 4, 1, 3>,   // 16
-                 Team<T, 4, 8, 1, 3>,   // 32
-                 Team<T, 4, 16, 1, 3>,  // 64
-                 Team<T, 2, 8, 5, 2>,   // 80: five vectors of 8 bytes, and no lane idle
-                 Team<T, 4, 8, 3, 2>,   // 96: three of 16 bytes, likewise
-                 Team<T, 4, 32, 1, 3>,  // 128
-                 Team<T, 4, 32, 2, 3>,  // 256
-                 Team<T, 4, 32, 4, 2>   // 512
-                 >(a);
+template <typename T>
+void run(const BackwardArgs<T>& a) {
+  const int64_t row_vectors = a.cols / kVectorElements<T>;
+  if (row_vectors <= 4) {
+    run_with<T, 4>(a);
+  } else if (row_vectors <= 8) {
+    run_with<T, 8>(a);
+  } else if (row_vectors <= 16) {
+    run_with<T, 16>(a);
   } else {
-    run_smallest<Team<T, 8, 4, 1, 3>,   // 32
-                 Team<T, 8, 8, 1, 3>,   // 64
-                 Team<T, 4, 8, 3, 2>,   // 96: three vectors of 8 bytes, and no lane idle
-                 Team<T, 8, 16, 1, 3>,  // 128
-                 Team<T, 4, 16, 3, 2>,  // 192, likewise
-                 Team<T, 8, 32, 1, 3>,  // 256
-                 Team<T, 8, 32, 2, 2>   // 512
-                 >(a);
-  }
-}
-
-/// Rows of any width, anywhere, element by element: [4].
-template <typename T, typename W>
-void run_elements(const BackwardArgs<T, W>& a) {
-  run_smallest<Team<T, 1, 8, 4, 3>,   // 32
-               Team<T, 1, 8, 9, 2>,   // 72
-               Team<T, 1, 16, 8, 2>,  // 128
-               Team<T, 1, 32, 8, 2>,  // 256
-               Team<T, 1, 32, 16, 1>  // 512
-               >(a);
-}
-
-template <typename T, typename W>
-void run(const BackwardArgs<T, W>& a) {
-  const bool aligned = a.cols % kVectorElements<T> == 0 && rows_of_vectors<T>(a.x_rows) &&
-                       rows_of_vectors<T>(a.dy_rows) && at_16_bytes(a.x, a.dy, a.dx, a.weight);
-  if (aligned) {
-    run_vectors(a);
-  } else {
-    run_elements(a);
+    run_with<T, 32>(a);
   }
 }
 
@@ -289,18 +139,17 @@ const Registration registration{{
     .parent = "bwd12",
     .road = Road::NarrowRows,
     .usual_cols = 128,
-    .takes_strides = true,
-    .takes_frozen = true,
-    .group = "blocks",
-    .max_cols = kMaxCols,
-    .max_cols_because = "a warp keeps a row in registers, 16 columns a lane",
-    .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
-                             run<__nv_bfloat16, float>},
+    .kinds = {Kind::Layer},
+    .needs_affine = true,
+    .needs_aligned = true,
+    .max_row_bytes = kMaxRowBytes,
+    .max_row_bytes_because = "a row has 32 lanes at most, a vector each",
+    .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>},
     .predicted_bytes = [](const Problem& p, const Gpu&) -> std::int64_t {
       return 3 * p.tensor_bytes() + parameter_bytes(p);
     },
     .workspace_bytes = [](const Problem& p) -> std::int64_t {
-      return partial_sums_bytes(p, std::min(p.rows, most_blocks(p.group, kMostBlocks)));
+      return partial_sums_bytes(p, std::min<int64_t>(p.rows, multiprocessors() * kSmBlocks));
     },
 }};
 

@@ -1,372 +1,166 @@
 // bwd15 · Rows that start anywhere, their sums in registers
 //
-// bwd12 refuses rows that do not start at 16-byte boundaries: its copies and its vectors need
-// these. Here rows lie in vectors that start at the boundary before each, as in fwd11, and a
-// block's steps lead to rows that start alike. So a thread has the same columns in all of its rows,
-// and dweight and dbias of them stay in its registers. A team has as many warps as a row needs.
-// Where x, dy and dx start differently, the same kernel takes elements one by one, and is slower.
+// bwd12 refuses rows of 4097 halves: its copies and its vectors need rows that start at 16-byte
+// boundaries, and seven of eight of these do not. But where they start repeats: row 8 starts as row
+// 0 does, row 9 as row 1. Here a block takes only rows that start alike. So a thread has the same
+// columns in each of them, in whole vectors counted from the boundary before the row, and its
+// dweight and dbias stay in registers. Only a row's two ends are loaded element by element.
 //
 // It should take as long as bwd12 with the next aligned width.
 #include "common/kernel/chapter.h"
-#include "common/kernel/gradient_terms.h"
 #include "common/kernel/hopper.h"
 #include "common/kernel/partial_sums.h"
 #include "common/kernel/reduce.h"
-#include "common/kernel/ring.h"
 #include "common/kernel/rows_anywhere.h"
+#include "common/kernel/vector.h"
 
 namespace bwd15 {
 using namespace lnc;
 
-constexpr int kMostStages = 3;         // of a block's ring
-constexpr int kSpareBytes = 10 << 10;  // of a multiprocessor's shared memory
-constexpr int64_t kFewColumns = 2048;  // of rows with 16 columns a thread
+constexpr int kStages = 3;                         // of the ring
+constexpr int kMaxThreads = 576;                   // [1] so rows of up to 9 KB
+constexpr int kBlocks = kSmThreads / kMaxThreads;  // 2 of so many threads, on a multiprocessor
 
-/// [1] What the registers allow: kBlocks blocks of up to kThreads threads on a multiprocessor, with
-/// kColumns columns a thread.
-template <int kThreads_, int kBlocks_, int kColumns_>
-struct Variant {
-  static constexpr int kThreads = kThreads_;
-  // Turing, for which this is compiled but never run, has places for fewer threads.
-  static constexpr int kBlocks = std::min(kBlocks_, kSmThreads / kThreads);
-  static constexpr int kColumns = kColumns_;
-};
-using FewWarps = Variant<256, 2, 16>;
-using ManyWarps = Variant<1024, 1, 8>;
-using TwoBlocks = Variant<576, 2, 8>;  // bf16 16384 × 4097: 8 % less time than ManyWarps (lab.md)
-
-/// Columns that a block of one team has room for, with the places that stand before a row.
-template <typename Fit>
-constexpr int64_t kRoom = int64_t{Fit::kThreads} * Fit::kColumns;
-// Up to 7 places stand before a row; 8 leave a multiple of 8.
-constexpr int64_t kMostCols = kRoom<ManyWarps> - 8;
-
-/// How a launch cuts the rows.
-struct Plan {
-  int row_threads;
-  unsigned teams;  ///< of a block: a step has a row for each
-  int stages;
-  int slot_elements;  ///< of a stage for the rows of x, and for those of dy
-  unsigned end_rows;  ///< at each end of a tensor
-};
-
-/// [2] Neighbouring rows of a tensor, far from its ends, on their way to shared memory: the whole
-/// vectors that they lie in, with what is their neighbours' in these.
+/// A vector that begins in column `col` of a row, element by element; 0 outside of the row.
 template <typename T>
-struct InnerPiece {
-  const T* boundary;  ///< where the first vector begins
-  unsigned bytes;
-
-  __device__ InnerPiece(const T* first, int elements) {
-    const auto begin = reinterpret_cast<std::uintptr_t>(first) / 16 * 16;
-    const auto end = (reinterpret_cast<std::uintptr_t>(first + elements) + 15) / 16 * 16;
-    boundary = reinterpret_cast<const T*>(begin);
-    bytes = static_cast<unsigned>(end - begin);
+__device__ inline Packed<T, kVectorElements<T>> load_elements(const T* row, int col, int cols) {
+  Vector<T, kVectorElements<T>> vector;
+  for (int k = 0; k < kVectorElements<T>; ++k) {
+    const bool in_row = col + k >= 0 && col + k < cols;
+    vector.at[k] = in_row ? row[col + k] : from_float<T>(0.0f);
   }
-  __device__ unsigned copy_bytes() const { return bytes; }
-  __device__ void copy(T* slot, Barrier& barrier) const {
-    bulk_load(slot + start_in_line(boundary), boundary, bytes, barrier);
-  }
-};
-
-/// [3] Likewise at an end of the tensor: only vectors that are wholly the tensor's are copied. The
-/// numbers count elements from the boundary before the piece, as the slot does.
-template <typename T>
-struct EndPiece {
-  static constexpr int kElements = kVectorElements<T>;
-  const T* boundary;
-  int begin, end;
-  int copy_begin, copy_end;
-
-  /// @param tensor_elements of which the piece has `elements`, from number `first` on
-  __device__ EndPiece(const T* tensor, int64_t tensor_elements, int64_t first, int elements) {
-    begin = start_in_vector(tensor + first);
-    end = begin + elements;
-    boundary = tensor + first - begin;
-    copy_begin = boundary < tensor ? kElements : 0;
-    copy_end = (end + kElements - 1) / kElements * kElements;
-    if (boundary + copy_end > tensor + tensor_elements) copy_end -= kElements;
-    copy_end = max(copy_end, copy_begin);
-  }
-  __device__ unsigned copy_bytes() const { return (copy_end - copy_begin) * sizeof(T); }
-  __device__ void copy(T* slot, Barrier& barrier) const {
-    if (copy_end <= copy_begin) return;
-    T* const to = slot + start_in_line(boundary);
-    bulk_load(to + copy_begin, boundary + copy_begin, copy_bytes(), barrier);
-  }
-  /// The block's threads bring what the copy leaves out, an element each. A __syncthreads() must
-  /// follow.
-  __device__ void bring_ends(T* slot) const {
-    const int front = begin + static_cast<int>(threadIdx.x);
-    const int back = copy_end + static_cast<int>(threadIdx.x);
-    T* const to = slot + start_in_line(boundary);
-    if (front < min(copy_begin, end)) to[front] = boundary[front];
-    if (back < end) to[back] = boundary[back];
-  }
-};
-
-/// One thread asks for a piece of x and one of dy. `full` waits for them.
-template <typename Piece, typename T>
-__device__ void copy_both(const Piece& x, T* x_slot, const Piece& dy, T* dy_slot, Barrier& full) {
-  full.arrive_and_expect(x.copy_bytes() + dy.copy_bytes());
-  x.copy(x_slot, full);
-  dy.copy(dy_slot, full);
+  return pack(vector);
 }
 
-/// [4] Takes vector i of a row that starts in shared memory as the thread's columns do: at once. In
-/// place of what is not the row's stands 0.
-struct TakeVectors {
-  template <typename T>
-  static __device__ auto take(const OwnColumns& own, int i, const T* row) {
-    constexpr int kElements = kVectorElements<T>;
-    const auto all = *reinterpret_cast<const Packed<T, kElements>*>(row + own.of(i));
-    if (own.has_all<kElements>(i)) return all;
-    auto vector = __builtin_bit_cast(Vector<T, kElements>, all);
-    for (int k = 0; k < kElements; ++k) {
-      if (!own.has(i, k)) vector.at[k] = from_float<T>(0.0f);
-    }
-    return __builtin_bit_cast(Packed<T, kElements>, vector);
-  }
-};
-
-/// [5] Takes vector i of a row that starts in shared memory anywhere, element by element.
-struct TakeElements {
-  template <typename T>
-  static __device__ auto take(const OwnColumns& own, int i, const T* row) {
-    Vector<T, kVectorElements<T>> vector{};
-    for (int k = 0; k < kVectorElements<T>; ++k) {
-      if (own.has(i, k)) vector.at[k] = row[own.of(i) + k];
-    }
-    return __builtin_bit_cast(Packed<T, kVectorElements<T>>, vector);
-  }
-};
-
-/// A team's sums of its columns, to its row in shared memory, where a column stands as far past a
-/// vector's start as in the team's rows. Then the sums of all teams, added up, to `sums`. All
-/// threads of the block call it.
-template <int kElements, int kVectors>
-__device__ void add_teams(const Vector<float, kElements> (&of_thread)[kVectors], const Plan& plan,
-                          int first_start, int cols, float* sums) {
-  auto* const of_teams = dynamic_shared<Vector<float, kElements>>();
-  const int team_vectors = plan.row_threads * kVectors;
-  const int team = threadIdx.x / plan.row_threads;
-  const int thread = threadIdx.x % plan.row_threads;
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    of_teams[team * team_vectors + i * plan.row_threads + thread] = of_thread[i];
-  }
-  __syncthreads();
-  for (int col = threadIdx.x; col < cols; col += blockDim.x) {
-    float sum = 0.0f;
-    for (unsigned other = 0; other < plan.teams; ++other) {
-      const int start = (first_start + other * cols) % kElements;
-      const auto* const of_team = reinterpret_cast<float*>(of_teams + other * team_vectors);
-      sum += of_team[start + col];
-    }
-    sums[col] = sum;
-  }
-  __syncthreads();
-}
-
-/// A block takes a step of neighbouring rows at a time, a row a team, then those gridDim.x steps
-/// further on, which start alike. A stage of the ring holds the step's rows of x, then those of dy.
-template <typename T, typename W, Kind kKind, typename Fit, typename Taking>
-__global__ void __launch_bounds__(Fit::kThreads, Fit::kBlocks)
-    layer_norm_backward(BackwardArgs<T, W> a, Plan plan, float inverse_cols, PartialSums sums) {
+/// Block b of B has the rows b, b + B, b + 2B, … B is a multiple of the period: they start alike.
+template <typename T>
+__global__ void __launch_bounds__(kMaxThreads, kBlocks)
+    layer_norm_backward(BackwardArgs<T> a, PartialSums sums) {
   constexpr int kElements = kVectorElements<T>;
-  constexpr int kVectors = Fit::kColumns / kElements;
-  constexpr bool kLayer = kKind == Kind::Layer;
-  __shared__ Barrier full[kMostStages];
-  const auto rows = static_cast<unsigned>(a.rows);  // [6]
+  __shared__ Barrier full[kStages];
+  __shared__ float2 from_warp[kStages][kMaxThreads / kWarpSize];
+  const unsigned warp = threadIdx.x / kWarpSize;
+  const unsigned lane = threadIdx.x % kWarpSize;
   const auto cols = static_cast<int>(a.cols);
-  const int team = threadIdx.x / plan.row_threads;
-  const int thread = threadIdx.x % plan.row_threads;
-  const int team_warps = plan.row_threads / kWarpSize;
-  const int first_warp = team * team_warps;
-  const unsigned first_row = blockIdx.x * plan.teams;  // of the block's first step
-  const unsigned stride = gridDim.x * plan.teams;
+  const float inverse_cols = 1.0f / static_cast<float>(cols);
 
-  const int64_t first_element = first_row * a.cols;
-  const int start = start_in_vector(a.dx + first_element + team * cols);  // [7]
-  const OwnColumns own{thread * kElements - start, plan.row_threads * kElements, cols};
+  const int start = start_in_vector(a.dx + blockIdx.x * a.cols);  // [2] of all of this block's rows
+  const int place = static_cast<int>(threadIdx.x) * kElements;    // past that boundary
+  const int col = place - start;                                  // [3] of this thread's vector
+  const bool is_whole = col >= 0 && col + kElements <= cols;      // else it is an end of the row
+  const int head = (kElements - start) % kElements;               // columns before the first
+  const int inner = max(cols - head, 0) / kElements * kElements;  // in whole vectors
+  const auto bytes = static_cast<unsigned>(inner * sizeof(T));
 
-  const int stage_vectors = 2 * plan.slot_elements / kElements;
-  Ring<T> ring{dynamic_shared<Packed<T, kElements>>(), stage_vectors, plan.stages, full};
-  const auto at_end = [&](unsigned step_row) {  // of the tensor
-    return step_row < plan.end_rows || step_row + plan.teams + plan.end_rows > rows;
-  };
-  const auto end_piece = [&](const T* tensor, unsigned step_row) {
-    const int elements = static_cast<int>(min(rows - step_row, plan.teams)) * cols;
-    return EndPiece<T>(tensor, a.rows * a.cols, step_row * a.cols, elements);
-  };
-  const auto inner_piece = [&](const T* tensor, unsigned step_row) {
-    return InnerPiece<T>(tensor + step_row * a.cols, plan.teams * cols);
-  };
-  const auto request = [&](unsigned step_row, int stage) {
-    if (step_row >= rows) return;
-    T* const x_slot = reinterpret_cast<T*>(ring.slot(stage));
-    T* const dy_slot = x_slot + plan.slot_elements;
-    if (at_end(step_row)) {
-      copy_both(end_piece(a.x, step_row), x_slot, end_piece(a.dy, step_row), dy_slot, full[stage]);
-    } else {
-      copy_both(inner_piece(a.x, step_row), x_slot, inner_piece(a.dy, step_row), dy_slot,
-                full[stage]);
-    }
+  T* const ring = dynamic_shared<T>();  // [stage][x, dy][place]
+  const int width = static_cast<int>(blockDim.x) * kElements;
+  const auto request = [&](int64_t row, int stage) {
+    if (row >= a.rows) return;
+    T* const slot = ring + stage * 2 * width + start + head;
+    full[stage].arrive_and_expect(2 * bytes);
+    if (bytes == 0) return;
+    bulk_load(slot, a.x + row * cols + head, bytes, full[stage]);  // [4]
+    bulk_load(slot + width, a.dy + row * cols + head, bytes, full[stage]);
   };
   if (threadIdx.x == 0) {
-    ring.fill([&](int stage) { request(first_row + stage * stride, stage); });
+    for (Barrier& barrier : full) barrier.init(1);
+    fence_barrier_init();
+    for (int stage = 0; stage < kStages; ++stage) request(blockIdx.x + stage * gridDim.x, stage);
   }
   launch_dependents();
 
-  const auto statistics_of = [&](unsigned row) {  // mean and rstd
-    if (row >= rows) return make_float2(0.0f, 0.0f);
-    const float mean = kLayer ? a.mean[row] : 0.0f;
-    return make_float2(mean, a.rstd[row]);
-  };
-  float2 next = statistics_of(first_row + team);
-  Packed<W, kElements> weight[kVectors];  // [8]
-  Vector<float, kElements> dweight[kVectors] = {};
-  Vector<float, kElements> dbias[kVectors] = {};
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    weight[i] = own.load<kElements>(i, a.weight, 1.0f);
-  }
+  Packed<T, kElements> weight = load_elements(a.weight, col, cols);
+  float dweight[kElements] = {};
+  float dbias[kElements] = {};
+  float next_mean = a.mean[blockIdx.x];
+  float next_rstd = a.rstd[blockIdx.x];
   __syncthreads();
 
-  for (unsigned step_row = first_row; step_row < rows; step_row += stride) {
-    const unsigned row = step_row + team;
-    const bool there = row < rows;
-    const float mean = next.x;
-    const float rstd = next.y;
-    next = statistics_of(row + stride);
-    T* const slot = reinterpret_cast<T*>(ring.wait());
-    if (at_end(step_row)) {  // [9]
-      end_piece(a.x, step_row).bring_ends(slot);
-      end_piece(a.dy, step_row).bring_ends(slot + plan.slot_elements);
-      __syncthreads();
+  int stage = 0;
+  unsigned parity = 0;
+  for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
+    const float mean = next_mean;
+    const float rstd = next_rstd;
+    const int64_t next_row = min(row + gridDim.x, a.rows - 1);
+    next_mean = a.mean[next_row];
+    next_rstd = a.rstd[next_row];
+    full[stage].wait(parity);
+
+    const T* const slot = ring + stage * 2 * width;
+    Packed<T, kElements> x, dy;
+    if (is_whole) {
+      x = load_vector<kElements>(slot, place);
+      dy = load_vector<kElements>(slot + width, place);
+    } else {
+      x = load_elements(a.x + row * cols, col, cols);  // [5]
+      dy = load_elements(a.dy + row * cols, col, cols);
     }
-    const int64_t step = step_row * a.cols;  // [10]
-    const T* const x_row = slot + start_in_line(a.x + step) + team * cols;
-    const T* const dy_row = slot + plan.slot_elements + start_in_line(a.dy + step) + team * cols;
-    GradientTerms<kElements> terms[kVectors];
+    float xhat[kElements], of_dy[kElements], wdy[kElements], dx[kElements];
+    to_floats(x, xhat);
+    to_floats(dy, of_dy);
+    stay_packed(weight);  // otherwise nvcc keeps it as floats, in twice the registers
+    to_floats(weight, wdy);
     float2 c = make_float2(0.0f, 0.0f);
-#pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      Packed<T, kElements> x{};
-      Packed<T, kElements> dy{};
-      if (there && own.has(i)) {
-        x = Taking::take(own, i, x_row);
-        dy = Taking::take(own, i, dy_row);
-      }
-      stay_packed(weight[i]);
-      terms[i] = GradientTerms<kElements>(x, dy, weight[i], mean, rstd);
-      terms[i].add_to(c);
-      for (int k = 0; k < kElements; ++k) {
-        dweight[i].at[k] += terms[i].dy[k] * terms[i].xhat[k];
-        if (kLayer) dbias[i].at[k] += terms[i].dy[k];
-      }
+    for (int k = 0; k < kElements; ++k) {
+      xhat[k] = (xhat[k] - mean) * rstd;
+      wdy[k] *= of_dy[k];
+      c.x += wdy[k] * xhat[k];
+      c.y += wdy[k];
+      dweight[k] += of_dy[k] * xhat[k];
+      dbias[k] += of_dy[k];
     }
-    ring.release();
-    c = team_sums<Fit::kThreads, kMostStages>(c, ring.stage, first_warp, team_warps);  // [11]
-
-    if (threadIdx.x == 0) {  // [12]
-      const unsigned row_ahead = step_row + plan.stages * stride;
-      request(row_ahead, ring.stage);
+    fence_proxy_async();
+    c = warp_sum(c);
+    if (lane == 0) from_warp[stage][warp] = c;
+    __syncthreads();
+    if (threadIdx.x == 0) request(row + kStages * int64_t{gridDim.x}, stage);
+    c = warp_sum(lane < blockDim.x / kWarpSize ? from_warp[stage][lane] : float2{});
+    const float c1 = c.x * inverse_cols;
+    const float c2 = c.y * inverse_cols;
+    T* const dx_row = a.dx + row * cols;
+    for (int k = 0; k < kElements; ++k) dx[k] = rstd * (wdy[k] - c2 - xhat[k] * c1);
+    if (is_whole) {
+      store_whole(dx_row + col, from_floats<T>(dx));  // [6]
+    } else {
+      for (int k = 0; k < kElements; ++k)
+        if (col + k >= 0 && col + k < cols) dx_row[col + k] = from_float<T>(dx[k]);
     }
-    ring.advance();
-
-    const float scaled_c1 = c.x * inverse_cols * rstd;
-    const float scaled_c2 = kLayer ? c.y * inverse_cols * rstd : 0.0f;
-    T* const dx_row = a.dx + row * a.cols;
-#pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      float dx[kElements];
-      for (int k = 0; k < kElements; ++k) {  // rstd · (wdy − c2 − xhat · c1), in two multiply-adds
-        dx[k] = rstd * terms[i].wdy[k] - (terms[i].xhat[k] * scaled_c1 + scaled_c2);
-      }
-      if (there && own.has(i)) own.store(i, dx_row, dx);  // [13]
-    }
+    stage = stage + 1 < kStages ? stage + 1 : 0;
+    parity ^= stage == 0;
   }
 
-  if (a.dweight == nullptr) return;          // frozen parameters: nobody wants the sums
-  const int64_t part = blockIdx.x * a.cols;  // [14]
-  const int first_start = start_in_vector(a.dx + first_element);
-  add_teams(dweight, plan, first_start, cols, sums.dweight + part);
-  if (kLayer) add_teams(dbias, plan, first_start, cols, sums.dbias + part);
+  float* const of_block = dynamic_shared<float>();  // [7] [dweight, dbias][place]
+  store(of_block, place, dweight);
+  store(of_block, width + place, dbias);
+  __syncthreads();
+  for (int at = threadIdx.x; at < cols; at += blockDim.x) {
+    sums.dweight[blockIdx.x * a.cols + at] = of_block[start + at];
+    sums.dbias[blockIdx.x * a.cols + at] = of_block[width + start + at];
+  }
 }
 
-/// Rows of up to kThreads · kColumns columns, each with as few warps as hold it, and in a block as
-/// many as it has threads for.
-template <Kind kKind, typename Fit, typename Taking, typename T, typename W>
-void launch_rows(const BackwardArgs<T, W>& a) {
-  constexpr int kElements = kVectorElements<T>;
-  constexpr int kVectors = Fit::kColumns / kElements;
-  const auto cols = static_cast<int>(a.cols);
-  const auto row_threads =
-      static_cast<int>(blocks_for(row_vectors(a.dx, a.cols), kVectors * kWarpSize) * kWarpSize);
-  const unsigned teams = Fit::kThreads / row_threads;
-  const unsigned threads = teams * row_threads;
-  const int slot_elements = slot_elements_for<T>(teams * cols);
-  const auto stage_bytes = static_cast<int>(2 * slot_elements * sizeof(T));
-  const int room = (max_shared_bytes() - kSpareBytes) / Fit::kBlocks / stage_bytes;
-  const int stages = std::clamp(room, 2, kMostStages);  // two at least: [11]
-  const auto sums_bytes = static_cast<int>(threads * Fit::kColumns * sizeof(float));
-  const auto shared_bytes = static_cast<std::size_t>(std::max(stages * stage_bytes, sums_bytes));
+/// Wherever it starts, a row of so many bytes lies in this many vectors at most; a thread each.
+unsigned threads_of(int64_t row_bytes, int64_t element_bytes) {
+  return blocks_for(row_bytes + 2 * (16 - element_bytes), 16 * kWarpSize) * kWarpSize;
+}
 
-  const unsigned end_rows = rows_at_end<T>(a.cols);
-  const Plan plan{row_threads, teams, stages, slot_elements, end_rows};
+/// As many blocks as a GPU holds at once, in multiples of the period.
+int64_t blocks_of(int64_t rows, int64_t cols, int64_t element_bytes) {
+  const int64_t threads = threads_of(cols * element_bytes, element_bytes);
+  const int64_t places = multiprocessors() * (kBlocks * kMaxThreads / threads);
+  const int64_t vector = 16 / element_bytes;
+  const int64_t period = vector / std::gcd(vector, cols);  // [8]
+  return std::min(rows, std::max<int64_t>(places / period, 1) * period);
+}
 
-  const int64_t most = most_blocks(a.group, Fit::kBlocks);
-  const int64_t in_step = blocks_in_step<T>(most, teams, a.cols);
-  const int64_t steps = blocks_for(a.rows, teams);
-  const int64_t blocks = std::min(in_step, steps);
-  const float inverse_cols = 1.0f / static_cast<float>(a.cols);
+template <typename T>
+void run(const BackwardArgs<T>& a) {
+  const unsigned threads = threads_of(a.cols * sizeof(T), sizeof(T));
+  const auto blocks = static_cast<unsigned>(blocks_of(a.rows, a.cols, sizeof(T)));
+  const std::size_t ring_bytes = kStages * 2 * threads * 16;
   const PartialSums sums = partial_sums(a, blocks);
-  const dim3 grid(static_cast<unsigned>(blocks));
-  launch(layer_norm_backward<T, W, kKind, Fit, Taking>, {grid, threads, shared_bytes, a.stream}, a,
-         plan, inverse_cols, sums);
-  add_partial_sums<EarlyStart, kMostCols>(a, sums, blocks);
-}
-
-/// x, dy and dx start alike.
-template <Kind kKind, typename T, typename W>
-void run_alike(const BackwardArgs<T, W>& a) {
-  using Middle = std::conditional_t<sizeof(T) < sizeof(float), TwoBlocks, ManyWarps>;
-  constexpr int64_t kHalfRoom = kRoom<ManyWarps> / 2;  // its block has two teams up to here
-  const int64_t columns = row_vectors(a.dx, a.cols) * kVectorElements<T>;  // [15]
-  if (columns <= kFewColumns) {
-    launch_rows<kKind, FewWarps, TakeVectors>(a);
-  } else if (columns > kHalfRoom && columns <= kRoom<Middle>) {
-    launch_rows<kKind, Middle, TakeVectors>(a);
-  } else {
-    launch_rows<kKind, ManyWarps, TakeVectors>(a);
-  }
-}
-
-/// One of them starts elsewhere.
-template <Kind kKind, typename T, typename W>
-void run_apart(const BackwardArgs<T, W>& a) {
-  launch_rows<kKind, ManyWarps, TakeElements>(a);
-}
-
-template <Kind kKind, typename T, typename W>
-void run_kind(const BackwardArgs<T, W>& a) {
-  const int start = start_in_vector(a.dx);
-  const bool alike = start_in_vector(a.x) == start && start_in_vector(a.dy) == start;
-  if (alike) {
-    run_alike<kKind>(a);
-  } else {
-    run_apart<kKind>(a);
-  }
-}
-
-template <typename T, typename W>
-void run(const BackwardArgs<T, W>& a) {
-  if (a.kind == Kind::Layer) {
-    run_kind<Kind::Layer>(a);
-  } else {
-    run_kind<Kind::Rms>(a);
-  }
+  launch(layer_norm_backward<T>, {blocks, threads, ring_bytes, a.stream}, a, sums);
+  add_partial_sums<EarlyStart>(a, sums, blocks);
 }
 
 const Registration registration{{
@@ -377,23 +171,19 @@ const Registration registration{{
     .parent = "bwd12",
     .road = Road::UnalignedRows,
     .usual_cols = 2049,
+    .kinds = {Kind::Layer},
+    .needs_affine = true,
+    .needs_alike = true,
     .shares_by_address = true,
-    .takes_frozen = true,
-    .group = "blocks",
     .min_architecture = 90,
-    .max_cols = kMostCols,
-    .max_cols_because = "a block holds a whole row",
-    .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
-                             run<__nv_bfloat16, float>},
+    .max_row_bytes = (kMaxThreads - 2) * 16,
+    .max_row_bytes_because = "each of a block's threads has one vector of a row",
+    .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>},
     .predicted_bytes = [](const Problem& p, const Gpu&) -> std::int64_t {
       return 3 * p.tensor_bytes() + parameter_bytes(p);
     },
     .workspace_bytes = [](const Problem& p) -> std::int64_t {
-      constexpr int kMostBlocks =
-          std::max({FewWarps::kBlocks, ManyWarps::kBlocks, TwoBlocks::kBlocks});
-      constexpr int64_t kMostPeriod = kVectorElements<__half>;
-      const int64_t blocks = std::max(most_blocks(p.group, kMostBlocks), kMostPeriod);
-      return partial_sums_bytes(p, std::min(p.rows, blocks));
+      return partial_sums_bytes(p, blocks_of(p.rows, p.cols, p.element_bytes()));
     },
 }};
 

@@ -3,8 +3,8 @@
 // bwd13 walks through a tensor: a ring has room for a few rows of a slice, and each row waits for
 // its cluster's exchange. Where x and dy are small, all of them have room in the multiprocessors'
 // shared memory at once. Here every block asks for all that it will ever need before it does
-// anything else. Each warp works on rows of its own, so that nobody waits at a barrier, and a few
-// clusters leave few partial sums.
+// anything else. Each pair of warps works on rows of its own, so that no barrier holds up a block,
+// and few clusters leave few partial sums.
 //
 // It should take 8 MB of x in 1.35 times a triad's time: 3·M·N elements, each moved once.
 #include "common/kernel/chapter.h"
@@ -12,241 +12,159 @@
 #include "common/kernel/hopper.h"
 #include "common/kernel/partial_sums.h"
 #include "common/kernel/reduce.h"
-#include "common/kernel/thread_columns.h"
 #include "common/kernel/vector.h"
 
 namespace bwd17 {
 using namespace lnc;
 
-constexpr int kWarps = 16;  // of a block
-constexpr int kThreads = kWarps * kWarpSize;
-constexpr int kVectors = 4;   // [1] of a thread, in its part of a row
-constexpr int kMostTeam = 4;  // warps that share a block's slice of a row
-constexpr int kLeastCluster = 2;
-constexpr int kMostCluster = 8;  // that every Hopper has room for
-constexpr int kMostRows = 128;   // of a shot
-constexpr int kVectorBytes = 16;
-constexpr int kWarpBytes = kVectors * kWarpSize * kVectorBytes;  // of a row, for each warp
+constexpr int kCluster = 8;    // blocks, a slice of the columns each
+constexpr int kThreads = 512;  // of a block
+constexpr int kTeamWarps = 2;  // [1] that share a row's slice
+constexpr int kTeamThreads = kTeamWarps * kWarpSize;
+constexpr int kTeams = kThreads / kTeamThreads;
+constexpr int kVectors = 4;                     // of 16 bytes, a thread's share of a row
+constexpr int kPieces = kCluster * kTeamWarps;  // of a row, each a warp's
+constexpr int kMaxRows = 128;                   // of a cluster
+constexpr int kBarrierBytes = 2 * kMaxRows * sizeof(Barrier);
 
-/// A cluster has the rows from `rows` · cluster / clusters on, and each of its blocks a slice of
-/// their columns. It takes `shot_rows` of them at once; a small tensor is one shot.
-template <typename T, typename W, Kind kKind, int kTeam>
+/// Cluster q has `cluster_rows` rows, from q · cluster_rows on; the last one has what is left. Team
+/// t of each of its blocks works on the rows t, t + kTeams, … of these, in its block's slice.
+template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    layer_norm_backward(BackwardArgs<T, W> a, int slice, int shot_rows, PartialSums sums) {
+    layer_norm_backward(BackwardArgs<T> a, int cluster_rows, int slice, PartialSums sums) {
   constexpr int kElements = kVectorElements<T>;
-  constexpr bool kLayer = kKind == Kind::Layer;
-  constexpr int kTeams = kWarps / kTeam;
-  __shared__ Barrier full[kMostRows];     // [2]
-  __shared__ Barrier arrived[kMostRows];  // likewise
-  const int blocks = cluster_size();
-  const int rank = cluster_rank();
-  const int64_t cluster = blockIdx.x / blocks;
-  const int64_t clusters = gridDim.x / blocks;
-  const int64_t first_row = a.rows * cluster / clusters;
-  const int64_t end_row = a.rows * (cluster + 1) / clusters;
-  const int64_t start = int64_t{rank} * slice;
-  const auto cols = static_cast<int>(max(min(a.cols - start, int64_t{slice}), int64_t{0}));
+  __shared__ Barrier full[kMaxRows];    // [2] x and dy of a row are there
+  __shared__ Barrier summed[kMaxRows];  // the sums of all its pieces are there
   const int warp = threadIdx.x / kWarpSize;
   const int lane = threadIdx.x % kWarpSize;
-  const int team = warp / kTeam;
-  const int member = warp % kTeam;  // of the team
-  const ThreadColumns own{(member * kWarpSize + lane) * kElements, kTeam * kWarpSize * kElements,
-                          cols};
+  const int team = warp / kTeamWarps;
+  const int rank = cluster_rank();
+  const int64_t cluster = blockIdx.x / kCluster;
+  const int64_t first_row = cluster * cluster_rows;
+  const auto rows = static_cast<int>(min(a.rows - first_row, int64_t{cluster_rows}));
+  const int64_t first_col = int64_t{rank} * slice;
+  const auto cols = static_cast<int>(max(min(a.cols - first_col, int64_t{slice}), int64_t{0}));
+  const float inverse_cols = 1.0f / static_cast<float>(a.cols);
+  const int first = static_cast<int>(threadIdx.x) % kTeamThreads * kElements;
+  const auto col_of = [=](int i) { return first + i * kTeamThreads * kElements; };
 
-  T* const x_rows = dynamic_shared<T>();  // [row of the shot][column of the slice]
-  T* const dy_rows = x_rows + shot_rows * slice;
-  const int pieces = blocks * kTeam;  // of a row, each a warp's
-  auto* const of_piece = reinterpret_cast<float2*>(dy_rows + shot_rows * slice);  // [row][piece]
-
-  // [3] A team asks for its own rows: `team`, `team` + kTeams, ... of the shot, each by a lane.
-  const auto request = [&](int64_t shot_start, int rows) {
+  T* const x_rows = dynamic_shared<T>();  // [row][column]
+  T* const dy_rows = x_rows + cluster_rows * slice;
+  auto* const of_piece = reinterpret_cast<float2*>(dy_rows + cluster_rows * slice);  // [row][piece]
+  const int asked = lane * (kThreads / kWarpSize) + warp;  // [3] a thread asks for this row
+  if (asked < rows) {
     const auto bytes = static_cast<unsigned>(cols * sizeof(T));
-    for (int i = team + lane * kTeams; i < rows; i += kWarpSize * kTeams) {
-      full[i].arrive_and_expect(2 * bytes);
-      if (bytes == 0) continue;
-      const int64_t element = (shot_start + i) * a.cols + start;
-      bulk_load(x_rows + i * slice, a.x + element, bytes, full[i], L2Policy::EvictFirst);  // [4]
-      bulk_load(dy_rows + i * slice, a.dy + element, bytes, full[i], L2Policy::EvictFirst);
-    }
-  };
-  const auto rows_from = [&](int64_t shot_start) {
-    return static_cast<int>(min(end_row - shot_start, int64_t{shot_rows}));
-  };
-  if (member == 0) {
-    for (int i = team + lane * kTeams; i < shot_rows; i += kWarpSize * kTeams) {
-      full[i].init(1);
-      arrived[i].init(1);
-    }
+    const int64_t from = (first_row + asked) * a.cols + first_col;
+    full[asked].init(1);
+    summed[asked].init(1);
     fence_barrier_init();
-    __syncwarp();  // a lane may use a barrier that another has made
-    request(first_row, rows_from(first_row));
+    full[asked].arrive_and_expect(2 * bytes);
+    summed[asked].arrive_and_expect(kPieces * sizeof(float2));
+    if (bytes > 0) {  // [4]
+      bulk_load(x_rows + asked * slice, a.x + from, bytes, full[asked], L2Policy::EvictFirst);
+      bulk_load(dy_rows + asked * slice, a.dy + from, bytes, full[asked], L2Policy::EvictFirst);
+    }
   }
   cluster_arrive_relaxed();  // [5]
   launch_dependents();
 
-  Packed<W, kElements> weight[kVectors];
-  Vector<float, kElements> dweight[kVectors] = {};
-  Vector<float, kElements> dbias[kVectors] = {};
+  Packed<T, kElements> weight[kVectors];
+  float dweight[kVectors][kElements] = {};
+  float dbias[kVectors][kElements] = {};
 #pragma unroll
-  for (int v = 0; v < kVectors; ++v) {
-    const bool given = a.weight != nullptr && own.has(v);
-    weight[v] = load_if<kElements>(given, a.weight, start + own.of(v), 1.0f);
-  }
-  const int lane_row = team + lane * kTeams;
-  const auto statistics_from = [&](int64_t shot_start) {  // [6] of the lane's row of a shot
-    float2 statistics = {};
-    if (lane_row < rows_from(shot_start)) {
-      statistics.x = kLayer ? a.mean[shot_start + lane_row] : 0.0f;
-      statistics.y = a.rstd[shot_start + lane_row];
-    }
-    return statistics;
-  };
-  float2 of_lane = statistics_from(first_row);
+  for (int i = 0; i < kVectors; ++i)
+    weight[i] = load_if<kElements>(col_of(i) < cols, a.weight, first_col + col_of(i));
   cluster_wait();
 
-  const float inverse_cols = 1.0f / static_cast<float>(a.cols);
-  const auto terms_of = [&](int i, int v, float2 statistics) {
-    const auto x = load_vector<kElements>(x_rows + i * slice, own.of(v));
-    const auto dy = load_vector<kElements>(dy_rows + i * slice, own.of(v));
-    stay_packed(weight[v]);
-    return GradientTerms<kElements>(x, dy, weight[v], statistics.x, statistics.y);
-  };
-  const auto send_sums = [&](int i, float2 statistics) {
+  for (int row = team; row < rows; row += kTeams) {  // [6] the sums of all rows
+    const float mean = a.mean[first_row + row];
+    const float rstd = a.rstd[first_row + row];
+    full[row].wait(0);
     float2 c = make_float2(0.0f, 0.0f);
 #pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      if (!own.has(v)) continue;
-      const auto terms = terms_of(i, v, statistics);
+    for (int i = 0; i < kVectors; ++i) {
+      if (col_of(i) >= cols) continue;
+      const auto x = load_vector<kElements>(x_rows + row * slice, col_of(i));
+      const auto dy = load_vector<kElements>(dy_rows + row * slice, col_of(i));
+      stay_packed(weight[i]);
+      const GradientTerms<kElements> terms(x, dy, weight[i], mean, rstd);
       terms.add_to(c);
       for (int k = 0; k < kElements; ++k) {
-        dweight[v].at[k] += terms.dy[k] * terms.xhat[k];
-        if (kLayer) dbias[v].at[k] += terms.dy[k];
+        dweight[i][k] += terms.dy[k] * terms.xhat[k];
+        dbias[i][k] += terms.dy[k];
       }
     }
     c = warp_sum(c);
-    if (member == 0 && lane == 0) arrived[i].arrive_and_expect(pieces * sizeof c);
-    float2* const mine = &of_piece[i * pieces + rank * kTeam + member];
-    if (lane < blocks) remote_store_async(mine, lane, c, arrived[i]);
-  };
-  const auto store_dx = [&](int64_t row, int i, float2 statistics) {
-    const float2 c = warp_sum(lane < pieces ? of_piece[i * pieces + lane] : float2{});
-    const float rstd = statistics.y;
-    const float scaled_c1 = c.x * inverse_cols * rstd;
-    const float scaled_c2 = kLayer ? c.y * inverse_cols * rstd : 0.0f;
+    float2* const mine = &of_piece[row * kPieces + rank * kTeamWarps + warp % kTeamWarps];
+    if (lane < kCluster) remote_store_async(mine, lane, c, summed[row]);  // [7]
+  }
+  for (int row = team; row < rows; row += kTeams) {  // dx of all rows
+    const float mean = a.mean[first_row + row];
+    const float rstd = a.rstd[first_row + row];
+    summed[row].wait_at_cluster_scope(0);
+    const float2 c = warp_sum(lane < kPieces ? of_piece[row * kPieces + lane] : float2{});
+    const float c1 = c.x * inverse_cols;
+    const float c2 = c.y * inverse_cols;
 #pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      if (!own.has(v)) continue;
-      const auto terms = terms_of(i, v, statistics);
+    for (int i = 0; i < kVectors; ++i) {
+      if (col_of(i) >= cols) continue;
+      const auto x = load_vector<kElements>(x_rows + row * slice, col_of(i));
+      const auto dy = load_vector<kElements>(dy_rows + row * slice, col_of(i));
+      stay_packed(weight[i]);
+      const GradientTerms<kElements> terms(x, dy, weight[i], mean, rstd);
       float dx[kElements];
-      for (int k = 0; k < kElements; ++k) {
-        dx[k] = rstd * terms.wdy[k] - (terms.xhat[k] * scaled_c1 + scaled_c2);
-      }
-      store(a.dx, row * a.cols + start + own.of(v), dx);
+      for (int k = 0; k < kElements; ++k) dx[k] = rstd * (terms.wdy[k] - c2 - terms.xhat[k] * c1);
+      store(a.dx, (first_row + row) * a.cols + first_col + col_of(i), dx);
     }
-  };
-
-  unsigned parity = 0;  // of the shot
-  for (int64_t shot_start = first_row; shot_start < end_row; shot_start += shot_rows) {
-    const int rows = rows_from(shot_start);
-    if (shot_start > first_row) {
-      if (member == 0) request(shot_start, rows);
-      of_lane = statistics_from(shot_start);
-    }
-    const auto statistics_of = [&](int nth) {
-      return make_float2(__shfl_sync(kFullMask, of_lane.x, nth),
-                         __shfl_sync(kFullMask, of_lane.y, nth));
-    };
-    const int team_rows = (rows - team + kTeams - 1) / kTeams;
-    for (int nth = 0; nth <= team_rows; ++nth) {  // [7] dx is a row behind the sums
-      const int i = team + nth * kTeams;
-      if (nth < team_rows) {
-        full[i].wait(parity);
-        send_sums(i, statistics_of(nth));
-      }
-      if (nth == 0) continue;
-      const int done = i - kTeams;
-      arrived[done].wait_at_cluster_scope(parity);
-      store_dx(shot_start + done, done, statistics_of(nth - 1));
-    }
-    parity ^= 1;
-    // Before the next shot's copies overwrite what this thread has read.
-    fence_proxy_async();
-    cluster_sync();  // [8]
   }
 
-  if (a.dweight == nullptr) return;  // frozen parameters: nobody wants the sums
-  const int64_t part = cluster * a.cols + start;
-  auto* const of_teams = dynamic_shared<float>();  // [9]
-  auto* const dbias_of_teams = of_teams + kTeams * cols;
-  store_sums(own, dweight, of_teams + team * cols);
-  if (kLayer) store_sums(own, dbias, dbias_of_teams + team * cols);
+  __syncthreads();                                 // [8]
+  auto* const dweights = dynamic_shared<float>();  // [team][column]
+  auto* const dbiases = dweights + kTeams * cols;
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    if (col_of(i) >= cols) continue;
+    store(dweights + team * cols, col_of(i), dweight[i]);
+    store(dbiases + team * cols, col_of(i), dbias[i]);
+  }
   __syncthreads();
-  add_rows(of_teams, kTeams, cols, sums.dweight + part);
-  if (kLayer) add_rows(dbias_of_teams, kTeams, cols, sums.dbias + part);
+  add_rows(dweights, kTeams, cols, sums.dweight + cluster * a.cols + first_col);
+  add_rows(dbiases, kTeams, cols, sums.dbias + cluster * a.cols + first_col);
 }
 
-/// How a row is cut: `cluster` blocks of `slice` columns, `team` warps for each slice.
+/// How the columns are cut, and what a block needs of shared memory.
 struct Cut {
-  int team, cluster, slice;
+  int64_t slice;      ///< columns of a block, in whole vectors
+  int64_t row_bytes;  ///< x and dy of a row in the slice, and the sums of all its pieces
+  int64_t most_rows;  ///< that a block has room for
 };
 
-/// [10] Of the narrowest teams that hold a row, the smallest cluster.
-Cut cut_row(int64_t vectors) {
-  constexpr int kWarpVectors = kWarpBytes / kVectorBytes;
-  Cut cut{.team = 1, .cluster = kLeastCluster, .slice = 0};
-  while (cut.team < kMostTeam && cut.team * kMostCluster * kWarpVectors < vectors) cut.team *= 2;
-  while (cut.cluster < kMostCluster && cut.team * cut.cluster * kWarpVectors < vectors)
-    cut.cluster *= 2;
-  cut.slice = static_cast<int>(blocks_for(vectors, cut.cluster));  // in vectors
-  return cut;
+Cut cut_of(int64_t cols, int64_t element_bytes) {
+  const int64_t vectors = blocks_for(cols * element_bytes, 16 * kCluster);
+  const int64_t row_bytes = 2 * vectors * 16 + kPieces * int64_t{sizeof(float2)};
+  const int64_t most_rows = (max_shared_bytes() - kBarrierBytes) / row_bytes;
+  return {vectors * 16 / element_bytes, row_bytes, std::min<int64_t>(most_rows, kMaxRows)};
 }
 
-/// Of shared memory, what a block needs for a row: x, dy, and the sums of all its pieces.
-std::size_t row_bytes(const Cut& cut) {
-  return 2 * cut.slice * kVectorBytes + cut.cluster * cut.team * sizeof(float2);
-}
-
-/// Likewise for its teams' dweight and dbias at the end: two floats for each column of a slice.
 template <typename T>
-std::size_t sums_bytes(const Cut& cut) {
-  return 2 * (kWarps / cut.team) * cut.slice * kVectorElements<T> * sizeof(float);
-}
-
-template <Kind kKind, int kTeam, typename T, typename W>
-void launch_clusters(const BackwardArgs<T, W>& a, const Cut& cut) {
-  const auto kernel = layer_norm_backward<T, W, kKind, kTeam>;
-  const std::size_t room = max_shared_bytes() - (2 << 10);  // beside the barriers
-  const auto most_rows = std::min<int64_t>(room / row_bytes(cut), kMostRows);
-  LaunchConfig config{0, kThreads, room, a.stream, unsigned(cut.cluster)};
-  const int64_t fit = sums_bytes<T>(cut) <= room ? resident_clusters(kernel, config) : 0;
-  if (fit == 0)
-    throw std::runtime_error("bwd17: this GPU has no room for a cluster of " +
-                             std::to_string(cut.cluster) + " blocks");
-  const int64_t clusters = std::min(fit, a.rows);
-  const int64_t shot_rows = std::min<int64_t>(blocks_for(a.rows, fit), most_rows);
-  config.grid = static_cast<unsigned>(clusters * cut.cluster);
-  config.shared_bytes = std::max(shot_rows * row_bytes(cut), sums_bytes<T>(cut));
+void run(const BackwardArgs<T>& a) {
+  const Cut cut = cut_of(a.cols, sizeof(T));
+  const auto kernel = layer_norm_backward<T>;
+  const auto room = static_cast<std::size_t>(max_shared_bytes() - kBarrierBytes);
+  LaunchConfig config{0, kThreads, room, a.stream, kCluster};
+  const int64_t fit = std::max(resident_clusters(kernel, config), 1);
+  const int64_t cluster_rows = std::clamp<int64_t>(blocks_for(a.rows, fit), 1, cut.most_rows);
+  const int64_t clusters = blocks_for(a.rows, cluster_rows);  // [9]
+  const int64_t sums_bytes = 2 * kTeams * cut.slice * int64_t{sizeof(float)};
+  config.grid = static_cast<unsigned>(clusters * kCluster);
+  config.shared_bytes = std::max(cluster_rows * cut.row_bytes, sums_bytes);
   const PartialSums sums = partial_sums(a, clusters);
-  const int slice = cut.slice * kVectorElements<T>;
-  launch(kernel, config, a, slice, static_cast<int>(shot_rows), sums);
-  add_partial_sums<EarlyStart>(a, sums, clusters);
-}
-
-template <Kind kKind, typename T, typename W>
-void run_kind(const BackwardArgs<T, W>& a) {
-  const Cut cut = cut_row(a.cols / kVectorElements<T>);
-  if (cut.team == 1) return launch_clusters<kKind, 1>(a, cut);
-  if (cut.team == 2) return launch_clusters<kKind, 2>(a, cut);
-  launch_clusters<kKind, kMostTeam>(a, cut);
-}
-
-template <typename T, typename W>
-void run(const BackwardArgs<T, W>& a) {
-  if (a.kind == Kind::Layer) {
-    run_kind<Kind::Layer>(a);
-  } else {
-    run_kind<Kind::Rms>(a);
-  }
+  launch(kernel, config, a, static_cast<int>(cluster_rows), static_cast<int>(cut.slice), sums);
+  using Vectors = SumOfVectors;  // [10]
+  const dim3 grid(blocks_for(a.cols, Vectors::kLanes * Vectors::kElements), 2);
+  launch(add_partial_sums_kernel<EarlyStart, Vectors, T>,
+         {grid, Vectors::kLanes * Vectors::kGroups, 0, a.stream, 0, EarlyStart::kEarly}, sums,
+         static_cast<int>(clusters), a.dweight, a.dbias, static_cast<unsigned>(a.cols));
 }
 
 const Registration registration{{
@@ -256,18 +174,20 @@ const Registration registration{{
     .source = "this repository",
     .parent = "bwd13",
     .road = Road::WideRows,
+    .kinds = {Kind::Layer},
+    .needs_affine = true,
     .needs_aligned = true,
-    .takes_frozen = true,
     .min_architecture = 90,
-    .max_row_bytes = int64_t{kMostCluster} * kMostTeam * kWarpBytes,
+    .max_row_bytes = kCluster * kTeamThreads * kVectors * 16,
     .max_row_bytes_because = "the warps of a cluster hold its sums",
     .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>},
     .predicted_bytes = [](const Problem& p, const Gpu&) -> std::int64_t {
       return 3 * p.tensor_bytes() + parameter_bytes(p);
     },
     .workspace_bytes = [](const Problem& p) -> std::int64_t {
-      const int64_t clusters = blocks_for(multiprocessors(), kLeastCluster);
-      return partial_sums_bytes(p, std::min(p.rows, clusters));
+      const int64_t most_fit = std::min<int64_t>(p.rows, multiprocessors() / kCluster);
+      const int64_t least = blocks_for(p.rows, cut_of(p.cols, p.element_bytes()).most_rows);
+      return partial_sums_bytes(p, std::max(most_fit, least));
     },
 }};
 

@@ -1,14 +1,13 @@
 // bwd19 · Narrow rows that start anywhere, by rows and by columns
 //
-// bwd14 takes rows of 65 halves element by element. Here a block has a tile of rows of x and one of
-// dy, which the copy engine brings, and it takes dx away, as fwd15 does with y. A tile in shared
-// memory is walked over three times: by rows for c1 and c2, two threads a row; by columns for
-// dweight and dbias, where a thread has a word of every few rows; and by rows again for dx. No sum
-// crosses lanes by shuffles: what is left to add up meets in shared memory.
+// bwd14 needs rows of whole vectors. Here rows of 65 halves come in tiles, as in fwd15: the copy
+// engine brings a tile of x and one of dy, and takes dx away. In shared memory a tile can be walked
+// both ways, and it is walked three times: by rows for c1 and c2, two threads a row; by columns for
+// dweight and dbias, a thread a column; and by rows again for dx. No sum needs a shuffle: c1 and c2
+// meet in shared memory, and a column's sums stay in one thread until all tiles are done.
 //
 // It should run at the speed of a triad: 3·M·N elements, each moved once.
 #include "common/kernel/chapter.h"
-#include "common/kernel/gradient_terms.h"
 #include "common/kernel/hopper.h"
 #include "common/kernel/partial_sums.h"
 #include "common/kernel/tile.h"
@@ -17,247 +16,110 @@ namespace bwd19 {
 using namespace lnc;
 
 constexpr int kTileRows = 64;
-constexpr int kThreads = 2 * kTileRows;                        // a row has two
-constexpr int kSmBlocks = std::min(9, kSmThreads / kThreads);  // for so many it has registers
-constexpr int kMostBlocks = 2048 / kThreads;
-constexpr int kMostRowBytes = 512;
-constexpr int kMaxCols = kMostRowBytes / 2;
-constexpr int kMostGroups = 16;                              // of a tile's rows
-constexpr int kThreadWords = kMostRowBytes / 4 / kTileRows;  // of a row and thread, at most
+constexpr int kThreads = 2 * kTileRows;         // [1] two for a row, or one for a column
+constexpr int kSmBlocks = 9;                    // of a multiprocessor, with 56 registers a thread
+constexpr int kMostSmBlocks = 2048 / kThreads;  // if registers were no limit
 
-/// [1] By rows: the half of a row that a thread has.
-struct HalfRow {
-  int row;
-  int first;
-  int cols;
-
-  /// @param row which row of a tile the thread has
-  __device__ HalfRow(int row_, int all_cols) : row(row_) {
-    const int middle = (all_cols + 4) / 8 * 4;
-    const bool second = static_cast<int>(threadIdx.x) >= kTileRows;
-    first = second ? middle : 0;
-    cols = second ? all_cols - middle : middle;
-  }
-};
-
-/// What these columns add to c1 and c2 of the row.
-template <Kind kKind, typename T>
-__device__ float2 sum_columns(const T* x, const T* dy, const float* weights, int cols,
-                              float2 statistics) {
-  float2 c = make_float2(0.0f, 0.0f);
-  for_columns(x, cols, [&]<int kCount>(int col) {
-    float of_x[kCount];
-    float of_dy[kCount];
-    read_elements(x + col, of_x);
-    read_elements(dy + col, of_dy);
-    for (int k = 0; k < kCount; ++k) {
-      const float xhat = xhat_from_x(of_x[k], statistics.x, statistics.y);
-      const float wdy = weights[col + k] * of_dy[k];
-      c.x += wdy * xhat;
-      if (kKind == Kind::Layer) c.y += wdy;
-    }
-  });
-  return c;
-}
-
-/// [2] By columns: the words that a thread has in every `groups`-th row of a tile.
+/// A block has every gridDim.x-th tile: kTileRows neighbouring rows of x, and of dy.
 template <typename T>
-struct OwnWords {
-  static constexpr int kElements = 4 / static_cast<int>(sizeof(T));
-  int groups;     ///< of rows, an even number
-  int group;      ///< the rows group, group + groups, … are this thread's
-  int first_col;  ///< of its first word: -1 in a row that starts inside of a word
-  int apart;      ///< columns from one of its words to the next
-
-  __device__ explicit OwnWords(int cols) {
-    const int words = (cols + kElements - 1) / kElements;  // that a row lies in
-    groups = min(max(kThreads / words / 2, 1) * 2, kMostGroups);
-    const int threads = min(words, kThreads / groups);
-    group = threadIdx.x / threads;
-    const bool inside = kElements == 2 && cols % 2 != 0 && group % 2 != 0;
-    first_col = threadIdx.x % threads * kElements - (inside ? 1 : 0);
-    apart = threads * kElements;
-  }
-  __device__ bool has(int i, int cols) const {
-    return group < groups && first_col + i * apart < cols;
-  }
-};
-
-/// What its rows of a tile add to dweight and dbias of a word's columns.
-template <Kind kKind, typename T, int kCount>
-__device__ void sum_rows(const T* x, const T* dy, const float2* statistics_of_row, int first_row,
-                         int step, int rows, int cols, float (&dweight)[kCount],
-                         float (&dbias)[kCount]) {
-#pragma unroll 4
-  for (int row = first_row; row < rows; row += step) {
-    const float2 statistics = statistics_of_row[row];
-    float of_x[kCount];
-    float of_dy[kCount];
-    read_elements(x + row * cols, of_x);
-    read_elements(dy + row * cols, of_dy);
-    for (int k = 0; k < kCount; ++k) {
-      dweight[k] += of_dy[k] * xhat_from_x(of_x[k], statistics.x, statistics.y);
-      if (kKind == Kind::Layer) dbias[k] += of_dy[k];
-    }
-  }
-}
-
-/// [3] By rows: dx of some columns of a row, in place of x. c1 and c2 are scaled by rstd.
-template <typename T>
-__device__ void put_dx(T* x, const T* dy, const float* weights, int cols, float2 statistics,
-                       float2 scaled_c) {
-  for_columns(x, cols, [&]<int kCount>(int col) {
-    float dx[kCount];
-    float of_dy[kCount];
-    read_elements(x + col, dx);
-    read_elements(dy + col, of_dy);
-    for (int k = 0; k < kCount; ++k) {
-      const float xhat = xhat_from_x(dx[k], statistics.x, statistics.y);
-      const float wdy = weights[col + k] * of_dy[k];
-      dx[k] = statistics.y * wdy - (xhat * scaled_c.x + scaled_c.y);
-    }
-    write_elements(x + col, dx);
-  });
-}
-
-/// A block has every gridDim.x-th tile of kTileRows rows. `at_boundary`: x, dy and dx start at
-/// 16-byte boundaries, and so does each tile of them.
-template <typename T, typename W, Kind kKind>
 __global__ void __launch_bounds__(kThreads, kSmBlocks)
-    layer_norm_backward(BackwardArgs<T, W> a, bool at_boundary, float inverse_cols,
-                        PartialSums sums) {
-  constexpr bool kLayer = kKind == Kind::Layer;
-  constexpr int kElements = OwnWords<T>::kElements;
+    layer_norm_backward(BackwardArgs<T> a, PartialSums sums) {
   __shared__ Barrier full;
-  __shared__ float2 statistics_of_row[kTileRows];  // mean and rstd
-  __shared__ float2 c_of_half[2][kTileRows];       // what half a row adds to c1 and c2
-  const auto thread = static_cast<int>(threadIdx.x);
-  const auto cols = static_cast<int>(a.cols);
-  T* const x = dynamic_shared<T>();  // later dx
-  T* const dy = x + kTileRows * cols;
-  auto* const weights = reinterpret_cast<float*>(dy + kTileRows * cols);
-  const HalfRow own(own_row_of_tile<T>(thread % kTileRows, cols), cols);
-  const OwnWords<T> words(cols);
-
+  __shared__ float2 mean_rstd[kTileRows];
+  __shared__ float2 c_of_half[2][kTileRows];  // what half of a row's columns add to c1 and c2
+  const int thread = static_cast<int>(threadIdx.x);
+  const int cols = static_cast<int>(a.cols);
+  const float inverse_cols = 1.0f / static_cast<float>(cols);
+  T* x = dynamic_shared<T>();  // later dx
+  T* dy = x + kTileRows * cols;
+  float* weight = reinterpret_cast<float*>(dy + kTileRows * cols);
+  if (thread < cols) weight[thread] = to_float(a.weight[thread]);
   if (thread == 0) {
     full.init(1);
     fence_barrier_init();
   }
-  for (int col = thread; col < cols; col += kThreads) {
-    weights[col] = a.weight != nullptr ? to_float(a.weight[col]) : 1.0f;
-  }
-  launch_dependents();  // [4]
-  float dweight[kThreadWords][kElements] = {};
-  float dbias[kThreadWords][kElements] = {};
+  launch_dependents();  // [2]
   __syncthreads();
 
-  int parity = 0;
+  const int half = thread / kTileRows;  // of a row: its even columns, or its odd ones
+  const int row = own_row_of_tile<T>(thread % kTileRows, cols);  // [3]
+  T* row_x = x + row * cols;
+  const T* row_dy = dy + row * cols;
+  float dweight = 0.0f;  // [4] of column `thread`, over all tiles of the block
+  float dbias = 0.0f;
+  unsigned parity = 0;
   const int64_t stride = int64_t{gridDim.x} * kTileRows;
-  for (int64_t first_row = int64_t{blockIdx.x} * kTileRows; first_row < a.rows;
-       first_row += stride) {
-    const auto rows = static_cast<int>(min(a.rows - first_row, int64_t{kTileRows}));
-    const int64_t start = first_row * cols;
-    const Tile<T> x_tile(x, rows * cols, at_boundary);
-    const Tile<T> dy_tile(dy, rows * cols, at_boundary);
+  for (int64_t first = int64_t{blockIdx.x} * kTileRows; first < a.rows; first += stride) {
+    const int rows = static_cast<int>(min(a.rows - first, int64_t{kTileRows}));
+    const Tile<T> x_tile(x, rows * cols, true);  // what fwd15 does, as a type
+    const Tile<T> dy_tile(dy, rows * cols, true);
     if (thread == 0) {
       wait_bulk_stores_read<0>();  // [5] dx of the tile before
       full.arrive_and_expect(2 * x_tile.bytes_to_copy());
-      x_tile.ask_for(a.x + start, full);
-      dy_tile.ask_for(a.dy + start, full);
+      x_tile.ask_for(a.x + first * cols, full);
+      dy_tile.ask_for(a.dy + first * cols, full);
     }
-    const bool has_row = own.row < rows;
-    float2 statistics = make_float2(0.0f, 0.0f);
-    if (kLayer && has_row) statistics.x = a.mean[first_row + own.row];
-    if (has_row) statistics.y = a.rstd[first_row + own.row];
-    if (x_tile.to_copy < x_tile.elements) {  // [6]
-      __syncthreads();
-      x_tile.bring_rest(a.x + start);
-      dy_tile.bring_rest(a.dy + start);
-      __syncthreads();
-    }
+    const bool exists = row < rows;
+    const float mean = exists ? a.mean[first + row] : 0.0f;
+    const float rstd = exists ? a.rstd[first + row] : 0.0f;
+    if (half == 0) mean_rstd[row] = make_float2(mean, rstd);
     full.wait(parity);
     parity ^= 1;
-
-    T* const own_x = x + own.row * cols + own.first;
-    const T* const own_dy = dy + own.row * cols + own.first;
-    const float* const own_weights = weights + own.first;
-    if (has_row) {
-      if (thread < kTileRows) statistics_of_row[own.row] = statistics;
-      c_of_half[thread / kTileRows][own.row] =
-          sum_columns<kKind>(own_x, own_dy, own_weights, own.cols, statistics);
+    if (x_tile.to_copy < x_tile.elements) {  // [6] in the tensor's last tile
+      x_tile.bring_rest(a.x + first * cols);
+      dy_tile.bring_rest(a.dy + first * cols);
+      __syncthreads();
+    }
+    if (exists) {  // [7] by rows: c1 and c2
+      float2 c = make_float2(0.0f, 0.0f);
+      for (int col = half; col < cols; col += 2) {
+        const float wdy = weight[col] * to_float(row_dy[col]);
+        c.x += wdy * (to_float(row_x[col]) - mean);
+        c.y += wdy;
+      }
+      c_of_half[half][row] = c;
     }
     __syncthreads();
-#pragma unroll
-    for (int i = 0; i < kThreadWords; ++i) {
-      if (!words.has(i, cols) || a.dweight == nullptr) break;
-      const int col = words.first_col + i * words.apart;
-      sum_rows<kKind>(x + col, dy + col, statistics_of_row, words.group, words.groups, rows, cols,
-                      dweight[i], dbias[i]);
+    if (thread < cols) {  // [8] by columns: dweight and dbias
+#pragma unroll 4
+      for (int r = 0; r < rows; ++r) {
+        const float2 of_row = mean_rstd[r];
+        const float xhat = (to_float(x[r * cols + thread]) - of_row.x) * of_row.y;
+        const float of_dy = to_float(dy[r * cols + thread]);
+        dweight += of_dy * xhat;
+        dbias += of_dy;
+      }
     }
     __syncthreads();
-    if (has_row) {
-      const float2 c = c_of_half[0][own.row];
-      const float2 other = c_of_half[1][own.row];
-      const float scale = inverse_cols * statistics.y;
-      const float2 scaled_c = make_float2((c.x + other.x) * scale, (c.y + other.y) * scale);
-      put_dx(own_x, own_dy, own_weights, own.cols, statistics, scaled_c);
+    if (exists) {  // [9] by rows: dx, in place of x
+      const float c1 = (c_of_half[0][row].x + c_of_half[1][row].x) * rstd * inverse_cols;
+      const float c2 = (c_of_half[0][row].y + c_of_half[1][row].y) * inverse_cols;
+      for (int col = half; col < cols; col += 2) {
+        const float wdy = weight[col] * to_float(row_dy[col]);
+        const float centred = to_float(row_x[col]) - mean;
+        row_x[col] = from_float<T>(rstd * wdy - (rstd * rstd * c1 * centred + rstd * c2));
+      }
     }
     fence_proxy_async();
     __syncthreads();
-    if (thread == 0) x_tile.take_away(a.dx + start);
-    x_tile.take_rest(a.dx + start);
+    if (thread == 0) x_tile.take_away(a.dx + first * cols);
+    x_tile.take_rest(a.dx + first * cols);
   }
   if (thread == 0) wait_bulk_stores_read<0>();
-
-  if (a.dweight == nullptr) return;  // frozen parameters: nobody wants the sums
-  __syncthreads();
-  auto* const of_groups = dynamic_shared<float2>();  // [7] in place of the tiles
-#pragma unroll
-  for (int i = 0; i < kThreadWords; ++i) {
-    if (!words.has(i, cols)) break;
-    for (int k = 0; k < kElements; ++k) {
-      const int col = words.first_col + i * words.apart + k;
-      if (col < 0 || col >= cols) continue;
-      of_groups[words.group * cols + col] = make_float2(dweight[i][k], dbias[i][k]);
-    }
-  }
-  __syncthreads();
-  const int64_t part = blockIdx.x * a.cols;
-  for (int col = thread; col < cols; col += kThreads) {
-    float2 sum = make_float2(0.0f, 0.0f);
-    for (int group = 0; group < words.groups; ++group) {
-      const float2 of_group = of_groups[group * cols + col];
-      sum.x += of_group.x;
-      sum.y += of_group.y;
-    }
-    sums.dweight[part + col] = sum.x;
-    if (kLayer) sums.dbias[part + col] = sum.y;
-  }
+  if (thread >= cols) return;
+  sums.dweight[blockIdx.x * a.cols + thread] = dweight;
+  sums.dbias[blockIdx.x * a.cols + thread] = dbias;
 }
 
-template <Kind kKind, typename T, typename W>
-void run_kind(const BackwardArgs<T, W>& a) {
-  const auto kernel = layer_norm_backward<T, W, kKind>;
-  const std::size_t tile_bytes = kTileRows * a.cols * sizeof(T);
-  const std::size_t shared_bytes = 2 * tile_bytes + a.cols * sizeof(float);
-  const bool at_boundary =
-      start_in_vector(a.x) == 0 && start_in_vector(a.dy) == 0 && start_in_vector(a.dx) == 0;
-  const int64_t most = most_blocks(a.group, resident_blocks(kernel, kThreads, shared_bytes));
-  const int64_t blocks = std::min<int64_t>(most, blocks_for(a.rows, kTileRows));
+template <typename T>
+void run(const BackwardArgs<T>& a) {
+  const auto kernel = layer_norm_backward<T>;
+  const std::size_t shared_bytes = 2 * kTileRows * a.cols * sizeof(T) + a.cols * sizeof(float);
+  const unsigned most = multiprocessors() * resident_blocks(kernel, kThreads, shared_bytes);
+  const unsigned blocks = std::min(most, blocks_for(a.rows, kTileRows));
   const PartialSums sums = partial_sums(a, blocks);
-  const float inverse_cols = 1.0f / static_cast<float>(a.cols);
-  launch(kernel, {static_cast<unsigned>(blocks), kThreads, shared_bytes, a.stream}, a, at_boundary,
-         inverse_cols, sums);
-  add_partial_sums<EarlyStart, kMaxCols>(a, sums, blocks);  // [4]
-}
-
-template <typename T, typename W>
-void run(const BackwardArgs<T, W>& a) {
-  if (a.kind == Kind::Layer) {
-    run_kind<Kind::Layer>(a);
-  } else {
-    run_kind<Kind::Rms>(a);
-  }
+  launch(kernel, {blocks, kThreads, shared_bytes, a.stream}, a, sums);
+  add_partial_sums<EarlyStart, kThreads>(a, sums, blocks);
 }
 
 const Registration registration{{
@@ -268,18 +130,18 @@ const Registration registration{{
     .parent = "bwd14",
     .road = Road::NarrowRows,
     .usual_cols = 127,
-    .takes_frozen = true,
-    .group = "blocks",
+    .kinds = {Kind::Layer},
+    .needs_affine = true,
+    .needs_alike = true,
     .min_architecture = 90,
-    .max_row_bytes = kMostRowBytes,
-    .max_row_bytes_because = "of wider rows too few have room in shared memory",
-    .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
-                             run<__nv_bfloat16, float>},
+    .max_cols = kThreads,
+    .max_cols_because = "each thread of a block adds up one column",
+    .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>},
     .predicted_bytes = [](const Problem& p, const Gpu&) -> std::int64_t {
       return 3 * p.tensor_bytes() + parameter_bytes(p);
     },
     .workspace_bytes = [](const Problem& p) -> std::int64_t {
-      return partial_sums_bytes(p, std::min(p.rows, most_blocks(p.group, kMostBlocks)));
+      return partial_sums_bytes(p, std::min<int64_t>(p.rows, multiprocessors() * kMostSmBlocks));
     },
 }};
 

@@ -8,210 +8,142 @@
 // should hide behind memory.
 #include "common/kernel/branch.h"
 #include "common/kernel/chapter.h"
-#include "common/kernel/columns.h"
 #include "common/kernel/reduce.h"
 #include "common/kernel/vector.h"
 
 namespace fwd07 {
 using namespace lnc;
 
-/// A row of a tensor; null where the tensor is.
-template <typename U>
-__device__ U* row_of(U* tensor, int64_t start) {
-  return tensor == nullptr ? nullptr : tensor + start;
-}
-
-/// A vector of the residual, which is of T or of float, as floats; 0 where there is none.
-template <typename T, typename W, int kElements, typename Columns>
-__device__ void load_residual(const FusedForward<T, W>& f, const Columns& columns, int64_t start,
-                              float (&values)[kElements]) {
-  if (f.residual_is_float) {  // [1]
-    const float* const row = row_of(static_cast<const float*>(f.residual), start);
-    to_floats(columns.load_or(0.0f, row), values);
-  } else {
-    const T* const row = row_of(static_cast<const T*>(f.residual), start);
-    to_floats(columns.load_or(0.0f, row), values);
-  }
-}
-
-/// Adds a vector of a branch, x or x1, to that of z.
-template <typename T, int kElements>
-__device__ void add_branch(const Branch& branch, const Packed<T, kElements>& x, int64_t col,
-                           float (&z)[kElements]) {
-  float values[kElements];
-  to_floats(x, values);
-  branch.apply(values, col);  // [2]
-  for (int k = 0; k < kElements; ++k) {
-    z[k] += values[k];
-  }
-}
-
-/// A vector of z, the sum of the residual, x and x1, rounded to the residual's type. Beyond the row
-/// it is 0.
-template <typename T, typename W, int kElements, typename Columns>
-__device__ void make_z(const ForwardArgs<T, W>& a, const Branch& branch, const Branch& branch1,
-                       const Columns& columns, int64_t start, float (&z)[kElements]) {
-  const auto x = columns.load(a.x + start);  // [3]
-  load_residual(a.fused, columns, start, z);
-  add_branch(branch, x, columns.first, z);
-  if (a.fused.x1 != nullptr) {
-    const auto x1 = columns.load(a.fused.x1 + start);
-    add_branch(branch1, x1, columns.first, z);
-  }
-  if (!a.fused.residual_is_float) round_to<T>(z);  // [4]
-}
-
-/// Stores a vector of z, in the residual's type.
-template <typename T, typename W, int kElements, typename Columns>
-__device__ void store_z(const FusedForward<T, W>& f, const Columns& columns, int64_t start,
-                        const float (&z)[kElements]) {
-  if (f.residual_out == nullptr) return;
-  if (f.residual_is_float) {
-    columns.store(static_cast<float*>(f.residual_out) + start, z);
-  } else {
-    columns.store(static_cast<T*>(f.residual_out) + start, z);
-  }
-}
-
-/// y = xhat · weight + bias of a vector, with 1 and 0 for what is null.
-template <typename T, typename W, int kElements, typename Columns>
-__device__ void store_affine(T* y, const W* weight, const W* bias, const Columns& columns,
-                             const float (&xhat)[kElements]) {
-  float values[kElements];
-  float of_column[kElements];
-  to_floats(columns.load_or(1.0f, weight), of_column);
-  for (int k = 0; k < kElements; ++k) {
-    values[k] = xhat[k] * of_column[k];
-  }
-  to_floats(columns.load_or(0.0f, bias), of_column);
-  for (int k = 0; k < kElements; ++k) {
-    values[k] += of_column[k];
-  }
-  columns.store(y, values);
-}
-
-/// Makes xhat of a vector of z, and of xhat y, and y1 where there is a second output.
-template <typename T, typename W, int kElements, typename Columns>
-__device__ void store_outputs(const ForwardArgs<T, W>& a, const Columns& columns, int64_t start,
-                              float (&z)[kElements], float mean, float rstd) {
-  for (float& value : z) {
-    value = (value - mean) * rstd;
-  }
-  store_affine(a.y + start, a.weight, a.bias, columns, z);
-  const FusedForward<T, W>& f = a.fused;
-  if (f.y1 != nullptr) store_affine(f.y1 + start, f.weight1, f.bias1, columns, z);
-}
-
-template <int kElements>
-__device__ float sum_of(const float (&values)[kElements]) {
-  float sum = 0.0f;
-  for (const float value : values) {
-    sum += value;
-  }
-  return sum;
-}
-
-/// The squares of a vector about the mean, added up.
-template <int kElements, typename Columns>
-__device__ float squares_of(const float (&values)[kElements], const Columns& columns, float mean) {
-  float squares = 0.0f;
-  for (int k = 0; k < kElements; ++k) {
-    if (!columns.any() || !columns.has(k)) continue;  // [5]
-    const float centred = values[k] - mean;
-    squares += centred * centred;
-  }
-  return squares;
-}
-
-/// A block has a row, and a thread kVectors vectors of its z.
-template <typename T, typename W, int kThreads, int kVectors, bool kAligned>
-__global__ void __launch_bounds__(kThreads) fused_forward(ForwardArgs<T, W> a) {
-  constexpr int kElements = kVectorElements<T>;
-  const FusedForward<T, W>& f = a.fused;
-  const int64_t row = blockIdx.x;
-  const int64_t start = row * a.cols;
-  const Branch branch(f.rowscale, f.seeds, f.dropout, row);
-  const Branch branch1(f.rowscale1, f.seeds1, f.dropout, row);
-  const auto columns = [&](int i) {
-    return Columns<T, kAligned>(a.x + start, i * kThreads + threadIdx.x, a.cols, a.batch_invariant);
-  };
-
-  float z[kVectors][kElements];
-  float sum = 0.0f;
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    make_z(a, branch, branch1, columns(i), start, z[i]);
-    store_z(f, columns(i), start, z[i]);
-    sum += sum_of(z[i]);
-  }
-
-  const float inverse_cols = 1.0f / static_cast<float>(a.cols);
-  float mean = 0.0f;
-  if (a.kind == Kind::Layer) mean = block_sum<kThreads>(sum) * inverse_cols;  // [6]
-  float squares = 0.0f;
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    squares += squares_of(z[i], columns(i), mean);
-  }
-  const float rstd = rsqrtf(block_sum<kThreads>(squares) * inverse_cols + a.eps);
-
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    store_outputs(a, columns(i), start, z[i], mean, rstd);
-  }
-  if (threadIdx.x == 0) {
-    if (a.kind == Kind::Layer) a.mean[row] = mean;
-    a.rstd[row] = rstd;
-  }
-}
-
-constexpr int kWideThreads = 1024;
-constexpr int kMostFloats = 16;  // of z, in a thread's registers
-
-/// A row that does not fit in a block's registers: each walk makes z again.
-template <typename T, typename W, bool kAligned>
-__global__ void __launch_bounds__(kWideThreads)
-    fused_forward_wide(ForwardArgs<T, W> a, int64_t vectors) {
-  constexpr int kElements = kVectorElements<T>;
-  const FusedForward<T, W>& f = a.fused;
-  const int64_t row = blockIdx.x;
-  const int64_t start = row * a.cols;
-  const Branch branch(f.rowscale, f.seeds, f.dropout, row);
-  const Branch branch1(f.rowscale1, f.seeds1, f.dropout, row);
-  const auto walk = [&](const auto& body) {
-#pragma unroll 1
-    for (int64_t vector = threadIdx.x; vector < vectors; vector += kWideThreads) {
-      const Columns<T, kAligned> columns(a.x + start, vector, a.cols, a.batch_invariant);
-      float z[kElements];
-      make_z(a, branch, branch1, columns, start, z);  // [7]
-      body(columns, z);
-    }
-  };
-
-  const float inverse_cols = 1.0f / static_cast<float>(a.cols);
-  float mean = 0.0f;
-  if (a.kind == Kind::Layer) {
-    float sum = 0.0f;
-    walk([&](const auto&, const auto& z) { sum += sum_of(z); });
-    mean = block_sum<kWideThreads>(sum) * inverse_cols;
-  }
-  float squares = 0.0f;
-  walk([&](const auto& columns, const auto& z) {
-    squares += squares_of(z, columns, mean);
-    store_z(f, columns, start, z);
-  });
-  const float rstd = rsqrtf(block_sum<kWideThreads>(squares) * inverse_cols + a.eps);
-
-  walk([&](const auto& columns, auto& z) { store_outputs(a, columns, start, z, mean, rstd); });
-  if (threadIdx.x == 0) {
-    if (a.kind == Kind::Layer) a.mean[row] = mean;
-    a.rstd[row] = rstd;
-  }
-}
-
+constexpr int kThreadCols = 16;    // [1] of z, in a thread's registers as floats
+constexpr int kMaxThreads = 1024;  // so rows of up to 16384 columns
 constexpr int kMaskThreads = 256;
 
-/// The mask of a branch, for those who ask to see it: [8]. No kernel reads it.
+template <typename T>
+constexpr int kElements = kVectorElements<T>;  // of a vector: 16 bytes of T
+template <typename T>
+constexpr int kVectors = kThreadCols / kElements<T>;
+/// A thread's columns of a row: vectors that lie blockDim.x vectors apart, as in fwd06.
+template <typename T>
+using Floats = float[kVectors<T>][kElements<T>];
+
+/// The first column of this thread's vector i.
+template <typename T>
+__device__ int column(int i) {
+  return static_cast<int>(i * blockDim.x + threadIdx.x) * kElements<T>;
+}
+
+/// z += a branch, x or x1: times its row's scale, and without what dropout drops.
+template <typename T>
+__device__ void add_branch(float (&z)[kElements<T>], const Packed<T, kElements<T>>& x,
+                           const Branch& branch, int col) {
+  float values[kElements<T>];
+  to_floats(x, values);
+  for (float& value : values) value *= branch.scale;
+  if (branch.drops) {  // [2]
+    for (int k = 0; k < kElements<T>; ++k) {
+      if (!branch.keeps(col + k)) values[k] = 0.0f;  // [3]
+    }
+  }
+  for (int k = 0; k < kElements<T>; ++k) z[k] += values[k];
+}
+
+/// z = residual + x + x1, rounded to U, the type of the residual, and stored if it is an output.
+template <typename T, typename U>
+__device__ void make_sum(Floats<T>& z, const ForwardArgs<T>& a, int64_t row) {
+  const FusedForward<T, T>& f = a.fused;
+  const int cols = static_cast<int>(a.cols);
+  const int64_t start = row * cols;
+  const auto* const residual = static_cast<const U*>(f.residual);
+  auto* const residual_out = static_cast<U*>(f.residual_out);
+
+  Packed<T, kElements<T>> x[kVectors<T>];
+  Packed<U, kElements<T>> addend[kVectors<T>];
+#pragma unroll
+  for (int i = 0; i < kVectors<T>; ++i) {
+    const int col = column<T>(i);
+    const bool there = col < cols;
+    x[i] = load_if<kElements<T>>(there, a.x + start, col);  // [4]
+    addend[i] = load_if<kElements<T>>(there && residual != nullptr, residual + start, col);
+  }
+  const Branch branch(f.rowscale, f.seeds, f.dropout, row);
+  const Branch branch1(f.rowscale1, f.seeds1, f.dropout, row);
+#pragma unroll
+  for (int i = 0; i < kVectors<T>; ++i) {
+    const int col = column<T>(i);
+    const bool there = col < cols;
+    to_floats(addend[i], z[i]);
+    add_branch<T>(z[i], x[i], branch, col);
+    if (f.x1 != nullptr) {  // [5]
+      add_branch<T>(z[i], load_if<kElements<T>>(there, f.x1 + start, col), branch1, col);
+    }
+    round_to<U>(z[i]);  // [6]
+    if (there && residual_out != nullptr) store(residual_out + start, col, z[i]);
+  }
+}
+
+/// y = xhat · weight + bias
+template <typename T>
+__device__ void store_output(T* y, const T* weight, const T* bias, int cols,
+                             const Floats<T>& xhat) {
+#pragma unroll
+  for (int i = 0; i < kVectors<T>; ++i) {
+    const int col = column<T>(i);
+    if (col >= cols) continue;
+    float values[kElements<T>];
+    float of_bias[kElements<T>];
+    to_floats(load_vector<kElements<T>>(weight, col), values);  // [7]
+    to_floats(load_vector<kElements<T>>(bias, col), of_bias);
+    for (int k = 0; k < kElements<T>; ++k) values[k] = xhat[i][k] * values[k] + of_bias[k];
+    store(y, col, values);
+  }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kMaxThreads) fused_forward(ForwardArgs<T> a) {
+  const FusedForward<T, T>& f = a.fused;
+  const int cols = static_cast<int>(a.cols);
+  const int64_t row = blockIdx.x;
+  Floats<T> z;
+  if (f.residual_is_float) {  // [8]
+    make_sum<T, float>(z, a, row);
+  } else {
+    make_sum<T, T>(z, a, row);
+  }
+
+  float sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kVectors<T>; ++i) {
+    for (const float value : z[i]) sum += value;
+  }
+  const float inverse_cols = 1.0f / static_cast<float>(cols);
+  const float mean = block_sum<kMaxThreads>(sum, blockDim.x) * inverse_cols;
+
+  float squares = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kVectors<T>; ++i) {
+    if (column<T>(i) >= cols) continue;  // [9]
+    for (float& value : z[i]) {
+      value -= mean;
+      squares += value * value;
+    }
+  }
+  const float variance = block_sum<kMaxThreads>(squares, blockDim.x) * inverse_cols;
+  const float rstd = rsqrtf(variance + a.eps);
+
+#pragma unroll
+  for (int i = 0; i < kVectors<T>; ++i) {
+    for (float& value : z[i]) value *= rstd;
+  }
+  const int64_t start = row * cols;
+  store_output<T>(a.y + start, a.weight, a.bias, cols, z);
+  if (f.y1 != nullptr) store_output<T>(f.y1 + start, f.weight1, f.bias1, cols, z);
+  if (threadIdx.x == 0) {
+    a.mean[row] = mean;
+    a.rstd[row] = rstd;
+  }
+}
+
+/// Stores the mask of a branch for a caller who wants to see it: [10]. No kernel reads it.
 __global__ void __launch_bounds__(kMaskThreads)
     store_mask(const uint32_t* seeds, float dropout, int64_t cols, uint8_t* mask) {
   const int64_t row = blockIdx.x;
@@ -221,44 +153,13 @@ __global__ void __launch_bounds__(kMaskThreads)
   }
 }
 
-/// Launches the kernel with kThreads threads of kFloats floats each if they hold the row; returns
-/// whether they do.
-template <int kThreads, int kFloats, bool kAligned, typename T, typename W>
-bool run_if_it_fits(const ForwardArgs<T, W>& a, int64_t vectors) {
-  constexpr int kVectors = kFloats / kVectorElements<T>;
-  if (vectors > kThreads * kVectors) return false;
-  launch(fused_forward<T, W, kThreads, kVectors, kAligned>,
-         {blocks_for(a.rows, 1), kThreads, 0, a.stream}, a);
-  return true;
-}
-
-template <bool kAligned, typename T, typename W>
-void run_aligned(const ForwardArgs<T, W>& a) {
-  constexpr int kElements = kVectorElements<T>;
-  constexpr int kBefore = kAligned ? 0 : kElements - 1;  // of a row that starts inside of a vector
-  const int64_t vectors = blocks_for(kBefore + a.cols, kElements);
-  if (run_if_it_fits<32, 8, kAligned>(a, vectors)) return;  // [9]
-  if (run_if_it_fits<128, 8, kAligned>(a, vectors)) return;
-  if (run_if_it_fits<128, 16, kAligned>(a, vectors)) return;
-  if (run_if_it_fits<256, 16, kAligned>(a, vectors)) return;
-  if (run_if_it_fits<512, 16, kAligned>(a, vectors)) return;
-  if (run_if_it_fits<kWideThreads, kMostFloats, kAligned>(a, vectors)) return;
-  launch(fused_forward_wide<T, W, kAligned>, {blocks_for(a.rows, 1), kWideThreads, 0, a.stream}, a,
-         vectors);
-}
-
-template <typename T, typename W>
-void run(const ForwardArgs<T, W>& a) {
-  const FusedForward<T, W>& f = a.fused;
-  const bool aligned = a.cols % kVectorElements<T> == 0 &&
-                       at_16_bytes(a.x, a.y, a.weight, a.bias, f.x1, f.y1, f.weight1, f.bias1,
-                                   f.residual, f.residual_out);
-  if (aligned) {
-    run_aligned<true>(a);
-  } else {
-    run_aligned<false>(a);
-  }
+/// A block has as many warps as a row needs with kThreadCols columns a thread.
+template <typename T>
+void run(const ForwardArgs<T>& a) {
+  const FusedForward<T, T>& f = a.fused;
   const unsigned rows = blocks_for(a.rows, 1);
+  const unsigned threads = blocks_for(a.cols, kThreadCols * kWarpSize) * kWarpSize;
+  launch(fused_forward<T>, {rows, threads, 0, a.stream}, a);
   if (f.mask != nullptr) {
     launch(store_mask, {rows, kMaskThreads, 0, a.stream}, f.seeds, f.dropout, a.cols, f.mask);
   }
@@ -274,11 +175,15 @@ const Registration registration{{
     .source = "FlashAttention",
     .parent = "fwd06",
     .road = Road::Fusion,
+    .kinds = {Kind::Layer},
+    .needs_affine = true,
+    .needs_aligned = true,
     .fused = true,
-    .in_place_cols = kWideThreads * kMostFloats - kVectorElements<__half>,  // wherever they start
-    .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
-                            run<__nv_bfloat16, float>},
-    .predicted_bytes = [](const Problem& p, const Gpu& gpu) -> std::int64_t {
+    .in_place_cols = kMaxThreads * kThreadCols,
+    .max_cols = kMaxThreads * kThreadCols,
+    .max_cols_because = "a block holds a whole row",
+    .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>},
+    .predicted_bytes = [](const Problem& p, const Gpu&) -> std::int64_t {
       const Fusion& f = p.fusion;
       const std::int64_t branches = 1 + f.second_input;
       const std::int64_t drops = f.dropout > 0.0f;
@@ -287,11 +192,7 @@ const Registration registration{{
       const auto in = branches * x_bytes + (f.residual != Residual::None) * z_bytes;
       const auto out =
           (1 + f.second_affine) * x_bytes + f.prenorm * z_bytes + f.masks * drops * branches;
-      const int wide_walks = p.kind == Kind::Layer ? 3 : 2;
-      const int walks = p.cols <= kWideThreads * kMostFloats ? 1 : wide_walks;
-      const auto rows = rows_in_flight(p, gpu.threads_per_multiprocessor, gpu);  // a block each
-      const auto reads = device_reads(walks, rows * p.cols * in, gpu);
-      return p.rows * p.cols * (reads * in + out) + 4 * p.rows * branches * (f.rowscale + drops) +
+      return p.rows * p.cols * (in + out) + 4 * p.rows * branches * (f.rowscale + drops) +
              parameter_bytes(p) + f.second_affine * 2 * p.cols * p.parameter_element_bytes();
     },
 }};

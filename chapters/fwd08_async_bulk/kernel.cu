@@ -3,202 +3,123 @@
 // A block of fwd06 asks for its row, has nothing to do until it is there, and ends; the next one
 // starts with nothing on its way. Here blocks stay and walk over rows, and the next rows are on
 // their way to a ring in shared memory all the while. A row is one request of one thread to
-// Hopper's copy engine; no register waits for it, and weight and bias stay in registers.
+// Hopper's copy engine; no register waits for it, so weight and bias can stay in registers.
 //
-// It should run at the speed of a copy: 2·M·N elements, each moved once.
+// It should cost what a copy costs: 2·M·N elements, each moved once. It should gain most over fwd06
+// where few rows fit on a multiprocessor at a time, and nothing where a block has only one row.
 #include "common/kernel/chapter.h"
-#include "common/kernel/moments.h"
+#include "common/kernel/hopper.h"
 #include "common/kernel/reduce.h"
-#include "common/kernel/ring.h"
 #include "common/kernel/vector.h"
 
 namespace fwd08 {
 using namespace lnc;
 
-constexpr int kMostStages = 4;     // [1] rows that a ring holds
-constexpr int kMostColumns = 32;   // [2] of a thread
-constexpr int kMostThreads = 512;  // of a block
+constexpr int kStages = 3;        // [1] slots of the ring, a row each
+constexpr int kVectors = 4;       // 16-byte vectors of x, weight and bias each, in registers
+constexpr int kMaxThreads = 512;  // so rows of up to 32 KB
 
-/// The number in its row of a thread's i-th vector.
-template <int kThreads>
-__device__ int vector_number(int i) {
-  return i * kThreads + static_cast<int>(threadIdx.x);
-}
-
-/// Loads this thread's vectors of the weight or the bias; `otherwise` where that is null.
-template <int kThreads, typename W, int kElements, int kVectors>
-__device__ void load_parameter(Packed<W, kElements> (&values)[kVectors], const W* parameter,
-                               int row_vectors, float otherwise) {
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    const int number = vector_number<kThreads>(i);
-    const bool there = parameter != nullptr && number < row_vectors;
-    values[i] = load_if<kElements>(there, parameter, int64_t{number} * kElements, otherwise);
-  }
-}
-
-/// Takes this thread's vectors of a row out of a slot. Past the row's end stands 0.
-template <int kThreads, typename Vec, int kVectors>
-__device__ void take_vectors(Vec (&x)[kVectors], const Vec* slot, int row_vectors) {
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    const int number = vector_number<kThreads>(i);
-    x[i] = number < row_vectors ? slot[number] : Vec{};
-  }
-}
-
-/// The sum of this thread's elements.
-template <int kThreads, typename T, int kElements, int kVectors>
-__device__ float sum_of(const Packed<T, kElements> (&x)[kVectors], int row_vectors) {
-  float sum = 0.0f;
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    // Of a straight line nvcc makes 32 floats at once, and holds 80 registers for 64.
-    if (vector_number<kThreads>(i) >= row_vectors) continue;
-    float values[kElements];
-    to_floats(x[i], values);
-    for (int k = 0; k < kElements; ++k) {
-      sum += values[k];
-    }
-  }
-  return sum;
-}
-
-/// The sums of this thread's deviations from `near`, a float near the mean.
-template <Kind kKind, int kThreads, typename T, int kElements, int kVectors>
-__device__ Deviations<kKind> deviations_from(float near, const Packed<T, kElements> (&x)[kVectors],
-                                             int row_vectors) {
-  Deviations<kKind> sums{};
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    if (vector_number<kThreads>(i) >= row_vectors) continue;
-    float values[kElements];
-    to_floats(x[i], values);
-    for (int k = 0; k < kElements; ++k) {
-      add_deviation(sums, values[k] - near);
-    }
-  }
-  return sums;
-}
-
-/// A block has a ring, and every gridDim.x-th row.
-template <typename T, typename W, Kind kKind, int kThreads, int kVectors>
-__global__ void __launch_bounds__(kThreads) layer_norm_forward(ForwardArgs<T, W> a, int stages) {
-  constexpr int kElements = kVectorElements<T>;
-  using Vec = Packed<T, kElements>;
-  static_assert(kThreads > kWarpSize);  // else row_sums has no barrier to wait at
-  __shared__ Barrier full[kMostStages];
-  const int row_vectors = static_cast<int>(a.cols / kElements);
+/// Asks the copy engine for a row. The phase of `full` is complete when all its bytes have come.
+template <typename T>
+__device__ void request_row(const ForwardArgs<T>& a, int64_t row, void* slot, Barrier& full) {
+  if (row >= a.rows) return;
   const auto row_bytes = static_cast<unsigned>(a.cols * sizeof(T));
-  const int64_t stride = gridDim.x;
+  full.arrive_and_expect(row_bytes);
+  bulk_load(slot, a.x + row * a.cols, row_bytes, full);
+}
 
-  Ring<T> ring{dynamic_shared<Vec>(), row_vectors, stages, full};
-  const auto request = [&](int64_t row, int stage) {
-    if (row >= a.rows) return;
-    full[stage].arrive_and_expect(row_bytes);
-    bulk_load(ring.slot(stage), a.x + row * a.cols, row_bytes, full[stage]);
-  };
-  if (threadIdx.x == 0) {  // [3]
-    ring.fill([&](int stage) { request(blockIdx.x + stage * stride, stage); });
+template <typename T>
+__global__ void __launch_bounds__(kMaxThreads, 2) layer_norm_forward(ForwardArgs<T> a) {
+  constexpr int kElements = kVectorElements<T>;
+  using V = Packed<T, kElements>;
+  const int row_vectors = static_cast<int>(a.cols) / kElements;
+  const int64_t stride = gridDim.x;  // rows from one row of this block to the next
+  const int warp = threadIdx.x / kWarpSize;
+  const int first = warp * kVectors * kWarpSize + threadIdx.x % kWarpSize;  // [2]
+
+  V* ring = dynamic_shared<V>();  // kStages slots of row_vectors vectors
+  __shared__ Barrier full[kStages];
+  if (threadIdx.x == 0) {
+    for (Barrier& barrier : full) barrier.init(1);  // [3] one arrival a phase: this thread's
+    fence_barrier_init();
+    for (int stage = 0; stage < kStages; ++stage)
+      request_row(a, blockIdx.x + stage * stride, ring + stage * row_vectors, full[stage]);
   }
-  Packed<W, kElements> weight[kVectors];  // [4]
-  Packed<W, kElements> bias[kVectors];
-  load_parameter<kThreads>(weight, a.weight, row_vectors, 1.0f);
-  load_parameter<kThreads>(bias, a.bias, row_vectors, 0.0f);
-  __syncthreads();  // [5]
 
-  const float inverse_cols = 1.0f / static_cast<float>(a.cols);
-  int turn = 0;
+  V weight[kVectors];  // read while the first rows are on their way, and kept
+  V bias[kVectors];
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    const int at = first + i * kWarpSize;
+    weight[i] = at < row_vectors ? reinterpret_cast<const V*>(a.weight)[at] : V{};
+    bias[i] = at < row_vectors ? reinterpret_cast<const V*>(a.bias)[at] : V{};
+  }
+  __syncthreads();  // [4]
+  int stage = 0;
+  unsigned parity = 0;
   for (int64_t row = blockIdx.x; row < a.rows; row += stride) {
-    Vec x[kVectors];
-    take_vectors<kThreads>(x, ring.wait(), row_vectors);
-
-    float near = 0.0f;
-    if (kKind == Kind::Layer) {
-      const float sum = sum_of<kThreads>(x, row_vectors);
-      near = row_sums<kThreads, kThreads>(sum, turn) * inverse_cols;
-      turn ^= 1;  // [6]
-    }
-    const auto deviations = deviations_from<kKind, kThreads>(near, x, row_vectors);
-    ring.release();
-    const auto sums = row_sums<kThreads, kThreads>(deviations, turn);
-    turn ^= 1;
-    const Normaliser of_row = normaliser(near, sums, inverse_cols, a.eps);
-
-    if (threadIdx.x == 0) {
-      request(row + stages * stride, ring.stage);  // [7]
-      if (kKind == Kind::Layer) a.mean[row] = of_row.mean;
-      a.rstd[row] = of_row.rstd;
-    }
-    ring.advance();
-
-    auto* y = reinterpret_cast<Vec*>(a.y + row * a.cols);
+    V* const slot = ring + stage * row_vectors;
+    full[stage].wait(parity);  // [5]
+    V x[kVectors];
+    float values[kElements];
+    float sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
+      const int at = first + i * kWarpSize;
+      x[i] = at < row_vectors ? slot[at] : V{};
+      to_floats(x[i], values);
+      for (const float value : values) sum += value;  // zeros beyond the row
+    }
+    fence_proxy_async();  // [6] before another proxy overwrites what this thread has read
+    const float mean = block_sum<kMaxThreads>(sum, blockDim.x) / static_cast<float>(a.cols);
+
+    float squares = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      if (first + i * kWarpSize >= row_vectors) continue;
+      to_floats(x[i], values);
+      for (const float value : values) squares += (value - mean) * (value - mean);
+    }
+    const float variance = block_sum<kMaxThreads>(squares, blockDim.x) / static_cast<float>(a.cols);
+    const float rstd = rsqrtf(variance + a.eps);
+
+    if (threadIdx.x == 0) {
+      request_row(a, row + kStages * stride, slot, full[stage]);  // [7]
+      a.mean[row] = mean;
+      a.rstd[row] = rstd;
+    }
+
+    V* y = reinterpret_cast<V*>(a.y + row * a.cols);
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      const int at = first + i * kWarpSize;
+      if (at >= row_vectors) continue;
       stay_packed(weight[i]);  // [8]
       stay_packed(bias[i]);
-      float values[kElements];
-      float of_weight[kElements];
-      float of_bias[kElements];
+      float w[kElements];
+      float b[kElements];
       to_floats(x[i], values);
-      to_floats(weight[i], of_weight);
-      to_floats(bias[i], of_bias);
-      for (int k = 0; k < kElements; ++k) {
-        values[k] = of_row.xhat(values[k]) * of_weight[k] + of_bias[k];
-      }
-      const int number = vector_number<kThreads>(i);
-      if (number < row_vectors) y[number] = from_floats<T>(values);  // [9]
+      to_floats(weight[i], w);
+      to_floats(bias[i], b);
+      for (int k = 0; k < kElements; ++k) values[k] = (values[k] - mean) * rstd * w[k] + b[k];
+      y[at] = from_floats<T>(values);
     }
+
+    stage = (stage + 1) % kStages;
+    parity ^= stage == 0;  // [9] once around, every barrier is a phase further
   }
 }
 
-/// As many blocks as the GPU holds at once, each with as many stages as fit, up to kMostStages.
-template <Kind kKind, int kThreads, int kVectors, typename T, typename W>
-void run_blocks(const ForwardArgs<T, W>& a) {
-  constexpr int kStaticShared = 1 << 10;  // bytes: the barriers, and what CUDA takes
-  const auto kernel = layer_norm_forward<T, W, kKind, kThreads, kVectors>;
-  const int64_t row_bytes = a.cols * sizeof(T);
-  const int64_t room = (max_shared_bytes() - kStaticShared) / row_bytes;
-  const auto stages = static_cast<int>(std::min<int64_t>(room, kMostStages));
-  const auto shared = static_cast<std::size_t>(stages * row_bytes);
-
-  int64_t blocks = a.group;
-  if (blocks == 0) blocks = multiprocessors() * resident_blocks(kernel, kThreads, shared);
-  const auto grid = static_cast<unsigned>(std::min(blocks, a.rows));
-  launch(kernel, {grid, kThreads, shared, a.stream}, a, stages);
-}
-
-template <Kind kKind, typename T, typename W>
-void run_kind(const ForwardArgs<T, W>& a) {
-  constexpr int kElements = kVectorElements<T>;
-  constexpr int kMostVectors = kMostColumns / kElements;  // of a thread: 8 of float, else 4
-  const int64_t vectors = a.cols / kElements;             // [10] of a row
-  if (vectors <= 64 * 1) {
-    run_blocks<kKind, 64, 1>(a);
-  } else if (vectors <= 64 * 2) {
-    run_blocks<kKind, 64, 2>(a);
-  } else if (vectors <= 64 * 4) {
-    run_blocks<kKind, 64, 4>(a);
-  } else if (vectors <= 128 * 4) {
-    run_blocks<kKind, 128, 4>(a);
-  } else if (vectors <= 256 * 4) {
-    run_blocks<kKind, 256, 4>(a);
-  } else if (vectors <= 512 * 4) {
-    run_blocks<kKind, 512, 4>(a);
-  } else if (vectors <= kMostThreads * kMostVectors) {
-    run_blocks<kKind, kMostThreads, kMostVectors>(a);
-  } else {
-    throw std::logic_error("fwd08 is given a row that it refuses");
-  }
-}
-
-template <typename T, typename W>
-void run(const ForwardArgs<T, W>& a) {
-  if (a.kind == Kind::Layer) {
-    run_kind<Kind::Layer>(a);
-  } else {
-    run_kind<Kind::Rms>(a);
-  }
+/// As many blocks as the GPU holds at once, each with as many warps as a row needs.
+template <typename T>
+void run(const ForwardArgs<T>& a) {
+  const auto kernel = layer_norm_forward<T>;
+  const int64_t row_vectors = a.cols / kVectorElements<T>;
+  const unsigned threads = blocks_for(row_vectors, kVectors * kWarpSize) * kWarpSize;
+  const std::size_t ring_bytes = kStages * a.cols * sizeof(T);
+  const int64_t places = most_blocks(a.group, resident_blocks(kernel, threads, ring_bytes));
+  const auto blocks = static_cast<unsigned>(std::min(places, a.rows));
+  launch(kernel, {blocks, threads, ring_bytes, a.stream}, a);
 }
 
 const Registration registration{{
@@ -208,14 +129,14 @@ const Registration registration{{
     .source = "this repository",
     .parent = "fwd06",
     .road = Road::Main,
+    .kinds = {Kind::Layer},
+    .needs_affine = true,
     .needs_aligned = true,
     .group = "blocks",
     .min_architecture = 90,
-    .keeps_digits_at_large_means = true,
-    .max_cols = kMostThreads * kMostColumns,
-    .max_cols_because = "a thread keeps 32 columns of x, weight and bias in registers",
-    .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
-                            run<__nv_bfloat16, float>},
+    .max_row_bytes = kMaxThreads * kVectors * 16,
+    .max_row_bytes_because = "512 threads keep four vectors of 16 bytes each in registers",
+    .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>},
     .predicted_bytes =
         [](const Problem& p, const Gpu& gpu) {
           return predict_bytes(

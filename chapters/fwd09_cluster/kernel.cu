@@ -1,318 +1,144 @@
 // fwd09 · A row over a cluster
 //
-// fwd08 keeps a row in the registers of one block, and refuses one of more than 16384 columns.
-// Hopper lets up to 16 blocks, on as many multiprocessors, reach into each other's shared memory.
-// Here such a cluster has a row. Each of its warps holds a piece, and all their means and squares
-// meet in one exchange, with no barrier of a block anywhere.
+// fwd06 ends where the registers of a block end, at 16 384 halves a row; a wider row would have to
+// be read again. Hopper starts up to 16 blocks together, a cluster, and each may write into the
+// others' shared memory. Here the blocks of a cluster hold a row in registers, each warp a piece of
+// it. A warp sends the mean and the squares of its piece, 8 bytes, to every block. Then each warp
+// merges all pieces into the row's mean and variance, and makes y of its own.
 //
-// It should run at the speed of a copy for rows of up to 1.7 MB: 2·M·N elements, each moved once.
+// It should run at the speed of a copy for rows of up to 256 KB: 2·M·N elements, each moved once.
 #include "common/kernel/chapter.h"
-#include "common/kernel/moments.h"
-#include "common/kernel/pieces.h"
+#include "common/kernel/hopper.h"
 #include "common/kernel/reduce.h"
-#include "common/kernel/ring.h"
 #include "common/kernel/vector.h"
 
 namespace fwd09 {
 using namespace lnc;
 
-constexpr int kMostBlocks = 16;         // [1] of a cluster
-constexpr int kMostWarps = 16;          // of a block
-constexpr int kLaneVectors = 4;         // [2] of a lane, before a row gets another warp
-constexpr int kFewestStages = 3;        // [3] rows in a ring
-constexpr int kMostStages = 8;          // likewise, where there is room
-constexpr int kSets = 4;                // [4] of moments: exchanges that may be under way
-constexpr int kStaticShared = 2 << 10;  // bytes: the barriers, and what CUDA takes
-constexpr int kVectorBytes = 16;
+constexpr int kVectors = 8;    // of 16 bytes, in a thread's registers
+constexpr int kThreads = 128;  // [1] small blocks: while one waits for its cluster, others load
+constexpr int kWarps = kThreads / kWarpSize;
+constexpr int kResident = 4;  // blocks of a multiprocessor: 128 registers a thread
+constexpr int kBlockVectors = kThreads * kVectors;  // 16 KB of a row
+constexpr int kMostBlocks = 16;                     // [2] of a cluster
+constexpr int kMostPieces = kMostBlocks * kWarps;   // of a row: one for each warp
 
-/// How a row is cut into pieces, one for each warp of a cluster.
-struct Cut {
-  int blocks;                ///< of a cluster
-  int warps;                 ///< of a block
-  int pieces;                ///< of a row: blocks · warps
-  int vectors;               ///< of a piece; the row's last ones may have fewer, or none
-  int stages;                ///< of a warp's ring
-  bool keeps;                ///< weight and bias stay in shared memory
-  std::size_t shared_bytes;  ///< of a block
+/// What the other warps learn about a piece.
+struct Moments {
+  float mean;
+  float squares;  ///< of the distances from that mean, summed
 };
 
-/// The vectors that a piece of the row has.
-__device__ inline int vectors_of(int piece, const Cut& cut, int row_vectors) {
-  return max(min(row_vectors - piece * cut.vectors, cut.vectors), 0);
-}
-
-/// Asks the copy engine for a piece, which may be empty. One lane calls this.
-template <typename T, int kElements>
-__device__ void request_piece(const T* from, int vectors, Packed<T, kElements>* slot,
-                              Barrier& full) {
-  const auto bytes = static_cast<unsigned>(vectors * sizeof *slot);
-  full.arrive_and_expect(bytes);
-  if (bytes > 0) bulk_load(slot, from, bytes, full);
-}
-
-/// The moments of a warp's piece.
-template <Kind kKind, typename T, int kElements>
-__device__ Moments piece_moments(const Packed<T, kElements>* slot, int vectors) {
-  const int lane = threadIdx.x % kWarpSize;
-  const int columns = vectors * kElements;
-  float near = 0.0f;
-  if (kKind == Kind::Layer) {
-    const auto first = lane < vectors ? slot[lane] : Packed<T, kElements>{};
-    near = mean_of_first(first, 0.0f, min(columns, kWarpSize * kElements));
-  }
-  Deviations<kKind> sums{};
-#pragma unroll 4
-  for (int i = lane; i < vectors; i += kWarpSize) {
-    float x[kElements];
-    to_floats(slot[i], x);
-    for (int k = 0; k < kElements; ++k) {
-      add_deviation(sums, x[k] - near);
-    }
-  }
-  return moments_of(columns, near, warp_sum(sums));
-}
-
-/// Sends a piece's moments to `place` of every block of the cluster, where `met` counts them.
-__device__ inline void send_to_cluster(Moments moments, Moments* place, Barrier& met,
-                                       const Cut& cut) {
-  const int lane = threadIdx.x % kWarpSize;
-  if (threadIdx.x == 0) met.arrive_and_expect(cut.pieces * sizeof(Moments));  // [5]
-  if (lane < cut.blocks) remote_store_async(place, lane, moments, met);
-}
-
-constexpr int kMostPieces = kMostBlocks * kMostWarps;  // [6]
-
-/// A warp's piece of weight or bias. Where kKeeps, each lane keeps its vectors in shared memory,
-/// once for all rows; else it loads them from global memory each time. Where the parameter is null
-/// each element is `otherwise`.
-template <typename W, int kElements, bool kKeeps>
-struct Parameter {
-  Packed<W, kElements>* kept;
-  const W* parameter;
-  int64_t first;  ///< column of the piece
-  float otherwise;
-
-  __device__ Packed<W, kElements> load(int i) const {
-    const int64_t col = first + int64_t{i} * kElements;
-    return load_if<kElements>(parameter != nullptr, parameter, col, otherwise);
-  }
-  __device__ void keep(int vectors) const {  // [7]
-    if constexpr (kKeeps) {
-#pragma unroll 4
-      for (int i = threadIdx.x % kWarpSize; i < vectors; i += kWarpSize) {
-        kept[i] = load(i);
-      }
-    }
-  }
-  __device__ Packed<W, kElements> vector(int i) const {
-    if constexpr (kKeeps) return kept[i];
-    return load(i);
-  }
-};
-
-/// Stores a warp's piece of y.
-template <typename T, typename W, int kElements, bool kKeeps>
-__device__ void store_piece(Packed<T, kElements>* y, const Packed<T, kElements>* slot,
-                            const Parameter<W, kElements, kKeeps>& weight,
-                            const Parameter<W, kElements, kKeeps>& bias, int vectors,
-                            const Normaliser& of_row) {
-  constexpr int kBatch = sizeof(W) == sizeof(T) ? 4 : 2;  // [8] vectors of a lane
-  const int lane = threadIdx.x % kWarpSize;
-  for (int begin = lane; begin < vectors; begin += kBatch * kWarpSize) {
-    Packed<T, kElements> x_batch[kBatch];
-    Packed<W, kElements> weight_batch[kBatch];
-    Packed<W, kElements> bias_batch[kBatch];
-#pragma unroll
-    for (int j = 0; j < kBatch; ++j) {
-      const int next = begin + j * kWarpSize;
-      const int i =
-          next < vectors ? next : begin;  // past the end its first again, not to be stored
-      x_batch[j] = slot[i];
-      weight_batch[j] = weight.vector(i);
-      bias_batch[j] = bias.vector(i);
-    }
-#pragma unroll
-    for (int j = 0; j < kBatch; ++j) {
-      const int i = begin + j * kWarpSize;
-      if (i >= vectors) continue;
-      float x[kElements];
-      float of_weight[kElements];
-      float of_bias[kElements];
-      to_floats(x_batch[j], x);
-      to_floats(weight_batch[j], of_weight);
-      to_floats(bias_batch[j], of_bias);
-      for (int k = 0; k < kElements; ++k) {
-        x[k] = of_row.xhat(x[k]) * of_weight[k] + of_bias[k];
-      }
-      y[i] = from_floats<T>(x);
-    }
-  }
-}
-
-/// A warp has a piece of every row of its cluster, and a ring for these pieces.
-template <typename T, typename W, Kind kKind, bool kKeeps>
-__global__ void __launch_bounds__(kMostWarps* kWarpSize)
-    layer_norm_forward(ForwardArgs<T, W> a, Cut cut) {
+/// A piece has `piece_vectors` vectors; the last pieces of a row may have fewer, or none.
+template <typename T>
+__global__ void __launch_bounds__(kThreads, kResident)
+    layer_norm_forward(ForwardArgs<T> a, int piece_vectors) {
   constexpr int kElements = kVectorElements<T>;
-  using Vec = Packed<T, kElements>;
-  __shared__ Barrier full[kMostWarps][kMostStages];
-  __shared__ Barrier met[kSets];
-  const int warp = threadIdx.x / kWarpSize;
+  using V = Packed<T, kElements>;
+  __shared__ Moments received[kMostPieces];  // of all pieces of the row, in every block
+  __shared__ Barrier arrived;
+  const int blocks = cluster_size();
+  const int pieces = blocks * kWarps;
+  const int piece = cluster_rank() * kWarps + threadIdx.x / kWarpSize;
   const int lane = threadIdx.x % kWarpSize;
-  const int64_t first_row = blockIdx.x / cut.blocks;
-  const int64_t stride = gridDim.x / cut.blocks;  // clusters
-  const auto row_vectors = static_cast<int>(a.cols / kElements);
-  const int piece = cluster_rank() * cut.warps + warp;
-  const int vectors = vectors_of(piece, cut, row_vectors);
-  const int64_t first_col = int64_t{piece} * cut.vectors * kElements;
-  const auto request = [&](int64_t row, Vec* slot, Barrier& barrier) {
-    if (row < a.rows) request_piece(a.x + row * a.cols + first_col, vectors, slot, barrier);
+  const int64_t row = blockIdx.x / blocks;
+  const int row_vectors = static_cast<int>(a.cols) / kElements;
+  const int first = piece * piece_vectors + lane;  // this lane's first vector of the row
+  const int end = min((piece + 1) * piece_vectors, row_vectors);
+  const auto columns_of = [=](int p) {  // that piece p has
+    return max(min(row_vectors - p * piece_vectors, piece_vectors), 0) * kElements;
   };
-
-  // Dynamic shared memory: the moments, [kSets][pieces]; each warp's ring; each warp's piece of
-  // the weight and of the bias.
-  auto* const moments = dynamic_shared<Moments>();
-  auto* const slots = reinterpret_cast<Vec*>(moments + kSets * cut.pieces);
-  const int ring_vectors = cut.stages * cut.vectors;
-  Ring<T> ring{slots + warp * ring_vectors, cut.vectors, cut.stages, full[warp]};
-  auto* const parameters =
-      reinterpret_cast<Packed<W, kElements>*>(slots + cut.warps * ring_vectors);
-  auto* const kept = parameters + warp * 2 * cut.vectors;
-  const Parameter<W, kElements, kKeeps> weight{kept, a.weight, first_col, 1.0f};
-  const Parameter<W, kElements, kKeeps> bias{kept + cut.vectors, a.bias, first_col, 0.0f};
 
   if (threadIdx.x == 0) {
-    for (Barrier& barrier : met) barrier.init(1);
+    arrived.init(1);
+    fence_barrier_init();
+    arrived.arrive_and_expect(pieces * sizeof(Moments));  // [3]
   }
-  if (lane == 0) {
-    ring.init();  // its fence makes `met` known too, which thread 0 has just initialised
-#pragma unroll 1
-    for (int stage = 0; stage < cut.stages; ++stage) {
-      request(first_row + stage * stride, ring.slot(stage), full[warp][stage]);
+  const V* x = reinterpret_cast<const V*>(a.x) + row * row_vectors;
+  const V* w = reinterpret_cast<const V*>(a.weight);
+  const V* b = reinterpret_cast<const V*>(a.bias);
+  V mine[kVectors], weight[kVectors], bias[kVectors];
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    const int at = first + i * kWarpSize;
+    mine[i] = at < end ? x[at] : V{};
+  }
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {  // [4] early, so that no warp waits after the exchange
+    const int at = first + i * kWarpSize;
+    weight[i] = at < end ? w[at] : V{};
+    bias[i] = at < end ? b[at] : V{};
+  }
+  cluster_arrive_relaxed();  // [5] this block's Barrier is ready
+
+  float sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    float value[kElements];
+    to_floats(mine[i], value);
+    for (int k = 0; k < kElements; ++k) sum += value[k];  // [6] zeros outside of the piece
+  }
+  const float piece_mean = warp_sum(sum) / static_cast<float>(max(columns_of(piece), 1));
+  float squares = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    if (first + i * kWarpSize >= end) continue;
+    float value[kElements];
+    to_floats(mine[i], value);
+    for (int k = 0; k < kElements; ++k) {
+      const float centred = value[k] - piece_mean;
+      squares += centred * centred;
     }
   }
-  cluster_arrive_relaxed();  // [9]
-  weight.keep(vectors);
-  bias.keep(vectors);
-  cluster_wait();
+  const Moments moments{piece_mean, warp_sum(squares)};
 
-  const auto send_moments = [&](int64_t row, int k) {  // of the cluster's row k, if there is one
-    if (row >= a.rows) return;
-    const Moments of_piece = piece_moments<kKind>(ring.wait(), vectors);
-    const int set = k % kSets;
-    send_to_cluster(of_piece, &moments[set * cut.pieces + piece], met[set], cut);
-    ring.advance();
-  };
-  send_moments(first_row, 0);
+  cluster_wait();  // so is every other block's
+  if (lane < blocks) remote_store_async(&received[piece], lane, moments, arrived);  // [7]
+  arrived.wait_at_cluster_scope(0);                                                 // [8]
+
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
-  int stage = 0;  // of the row to be finished: the ring itself is a row ahead
-  int k = 0;      // that row's number in the cluster
-  for (int64_t row = first_row; row < a.rows; row += stride) {
-    send_moments(row + stride, k + 1);  // [10]
+  sum = 0.0f;
+#pragma unroll 1
+  for (int p = lane; p < pieces; p += kWarpSize) {
+    sum += columns_of(p) * received[p].mean;
+  }
+  const float mean = warp_sum(sum) * inverse_cols;
+  squares = 0.0f;
+#pragma unroll 1
+  for (int p = lane; p < pieces; p += kWarpSize) {  // [9]
+    const float distance = received[p].mean - mean;
+    squares += received[p].squares + columns_of(p) * distance * distance;
+  }
+  const float rstd = rsqrtf(warp_sum(squares) * inverse_cols + a.eps);
 
-    const int set = k % kSets;
-    met[set].wait_at_cluster_scope(k / kSets % 2);  // [11]
-    const Moments* const of_pieces = moments + set * cut.pieces;
-    const Normaliser of_row =
-        merge_moments<kKind, kMostPieces>(of_pieces, cut.pieces, inverse_cols, a.eps);
-    if (piece == 0 && lane == 0) {
-      if (kKind == Kind::Layer) a.mean[row] = of_row.mean;
-      a.rstd[row] = of_row.rstd;
+  V* y = reinterpret_cast<V*>(a.y) + row * row_vectors;
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    const int at = first + i * kWarpSize;
+    if (at >= end) continue;
+    float value[kElements], scale[kElements], shift[kElements];
+    to_floats(mine[i], value);
+    to_floats(weight[i], scale);
+    to_floats(bias[i], shift);
+    for (int k = 0; k < kElements; ++k) {
+      value[k] = (value[k] - mean) * rstd * scale[k] + shift[k];
     }
-
-    Vec* const slot = ring.slot(stage);
-    auto* const y = reinterpret_cast<Vec*>(a.y + row * a.cols + first_col);
-    store_piece(y, slot, weight, bias, vectors, of_row);
-
-    ring.release();
-    __syncwarp();  // [12]
-    if (lane == 0) request(row + cut.stages * stride, slot, full[warp][stage]);
-    stage = stage + 1 < cut.stages ? stage + 1 : 0;
-    ++k;
+    y[at] = from_floats<T>(value);
+  }
+  if (piece == 0 && lane == 0) {
+    a.mean[row] = mean;
+    a.rstd[row] = rstd;
   }
 }
 
-/// A row of so many vectors over so many blocks.
-template <typename T, typename W>
-Cut cut_over(int blocks, int64_t vectors) {
-  Cut cut;
-  cut.blocks = blocks;
-  const unsigned warps = blocks_for(vectors, blocks * kLaneVectors * kWarpSize);
-  cut.warps = static_cast<int>(std::clamp<unsigned>(warps, 1, kMostWarps));
-  cut.pieces = blocks * cut.warps;
-  cut.vectors = static_cast<int>(blocks_for(vectors, cut.pieces));
-
-  const int64_t x_bytes = int64_t{cut.warps} * cut.vectors * kVectorBytes;
-  const int64_t parameter_bytes = 2 * x_bytes * sizeof(W) / sizeof(T);
-  const int64_t moments_bytes = kSets * cut.pieces * sizeof(Moments);
-  const int64_t reserved = kStaticShared + moments_bytes;
-  const int64_t room = max_shared_bytes() - reserved;
-  cut.keeps = room - parameter_bytes >= kFewestStages * x_bytes;
-  const int64_t kept_bytes = cut.keeps ? parameter_bytes : 0;
-  const int64_t stages_there = (room - kept_bytes) / x_bytes;
-  const int blocks_side_by_side = kMostWarps / cut.warps;  // [13] on a multiprocessor
-  const int64_t fair_share = max_shared_bytes() / blocks_side_by_side - reserved;
-  const int64_t stages_of_share = (fair_share - kept_bytes) / x_bytes;
-  const int64_t wanted = std::clamp<int64_t>(stages_of_share, kFewestStages, kMostStages);
-  cut.stages = static_cast<int>(std::min(stages_there, wanted));
-  cut.shared_bytes = moments_bytes + cut.stages * x_bytes + kept_bytes;
-  return cut;
-}
-
-/// [14] The fewest blocks, two or more, that hold three rows and the parameters, if so many do.
-template <typename T, typename W>
-Cut cut_row(int64_t vectors, int most_blocks) {
-  for (int blocks = 2; blocks < most_blocks; blocks *= 2) {
-    const Cut cut = cut_over<T, W>(blocks, vectors);
-    if (cut.keeps) return cut;
-  }
-  return cut_over<T, W>(most_blocks, vectors);
-}
-
-/// As many clusters as the GPU holds at once; returns false where it holds none of this size.
-template <Kind kKind, bool kKeeps, typename T, typename W>
-bool run_clusters(const ForwardArgs<T, W>& a, const Cut& cut) {
-  const auto kernel = layer_norm_forward<T, W, kKind, kKeeps>;
-  const auto blocks = static_cast<unsigned>(cut.blocks);
-  LaunchConfig config{blocks, cut.warps * kWarpSize, cut.shared_bytes, a.stream, blocks};
-  const int64_t fit = resident_clusters(kernel, config);
-  if (fit == 0) return false;
-  const int64_t clusters = std::min(a.group > 0 ? a.group : fit, a.rows);
-  config.grid = static_cast<unsigned>(clusters) * blocks;
-  launch(kernel, config, a, cut);
-  return true;
-}
-
-template <Kind kKind, typename T, typename W>
-void run_kind(const ForwardArgs<T, W>& a) {
-  const int64_t vectors = a.cols / kVectorElements<T>;
-  for (int most_blocks = kMostBlocks; most_blocks >= 2; most_blocks /= 2) {  // 16 may not fit
-    const Cut cut = cut_row<T, W>(vectors, most_blocks);
-    if (cut.stages < 2) break;  // the row to be finished, and the one ahead
-    const bool launched =
-        cut.keeps ? run_clusters<kKind, true>(a, cut) : run_clusters<kKind, false>(a, cut);
-    if (launched) return;
-  }
-  throw std::runtime_error("fwd09: no cluster of this GPU holds rows of " + std::to_string(a.cols) +
-                           " columns");
-}
-
-template <typename T, typename W>
-void run(const ForwardArgs<T, W>& a) {
-  if (a.kind == Kind::Layer) {
-    run_kind<Kind::Layer>(a);
-  } else {
-    run_kind<Kind::Rms>(a);
-  }
-}
-
-/// [15] The widest row: two stages of it fill the shared memory of the largest cluster.
-constexpr int64_t widest_row_bytes() {
-  constexpr int kSharedBytes = 227 << 10;  // of a block, on Hopper
-  constexpr int kMoments = kSets * kMostPieces * sizeof(Moments);
-  constexpr int kRoom = kSharedBytes - kStaticShared - kMoments;
-  constexpr int kVectors = kRoom / (2 * kMostWarps * kVectorBytes);
-  return int64_t{kMostPieces} * kVectors * kVectorBytes;
+/// A cluster has as many blocks as its row needs, and two at least.
+template <typename T>
+void run(const ForwardArgs<T>& a) {
+  const int64_t row_vectors = a.cols / kVectorElements<T>;
+  const unsigned blocks = std::max(blocks_for(row_vectors, kBlockVectors), 2u);
+  const auto piece_vectors = static_cast<int>(blocks_for(row_vectors, blocks * kWarps));
+  const auto grid = static_cast<unsigned>(a.rows) * blocks;
+  launch(layer_norm_forward<T>, {grid, kThreads, 0, a.stream, blocks}, a, piece_vectors);
 }
 
 const Registration registration{{
@@ -320,21 +146,19 @@ const Registration registration{{
     .title = "A row over a cluster",
     .teaches = "blocks share a row through distributed shared memory; one exchange of moments",
     .source = "QuACK",
-    .parent = "fwd08",
+    .parent = "fwd06",
     .road = Road::WideRows,
+    .kinds = {Kind::Layer},
+    .needs_affine = true,
     .needs_aligned = true,
-    .group = "clusters",
     .min_architecture = 90,
-    .keeps_digits_at_large_means = true,
-    .max_row_bytes = widest_row_bytes(),
-    .max_row_bytes_because = "a cluster holds two whole rows",
-    .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
-                            run<__nv_bfloat16, float>},
-    .predicted_bytes =
-        [](const Problem& p, const Gpu& gpu) {
-          const int threads = gpu.threads_per_multiprocessor * kMostBlocks;
-          return predict_bytes(p, gpu, {.inputs = 1, .walks = 1, .threads_per_row = threads});
-        },
+    .max_row_bytes = int64_t{kMostBlocks} * kBlockVectors * 16,
+    .max_row_bytes_because = "the registers of a cluster hold a whole row",
+    .max_rows = kMaxGridX / kMostBlocks,
+    .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>},
+    .predicted_bytes = [](const Problem& p, const Gpu&) -> std::int64_t {
+      return 2 * p.tensor_bytes() + parameter_bytes(p);
+    },
 }};
 
 }  // namespace fwd09

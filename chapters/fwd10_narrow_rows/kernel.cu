@@ -3,215 +3,113 @@
 // fwd06 gives a row one warp at least. A row of 64 halves is 128 bytes, eight vectors: 24 of the 32
 // lanes have nothing to load, and a warp asks for 128 bytes, waits, and ends. Here a row has a team
 // of as many lanes as it has vectors, and a warp has several teams. Each lane asks for the vectors
-// of several rows before it needs the first, so that 2 KB a warp are on their way.
+// of four rows before it needs the first, so that 2 KB a warp are on their way.
 //
 // It should run at the speed of a copy: 2·M·N elements, each moved once.
 #include "common/kernel/chapter.h"
-#include "common/kernel/moments.h"
 #include "common/kernel/reduce.h"
-#include "common/kernel/rows.h"
 #include "common/kernel/vector.h"
 
 namespace fwd10 {
 using namespace lnc;
 
-constexpr int kThreads = 128;         // of a block
-constexpr int kRegistersAhead = 16;   // [1] of x, that a lane asks for at once
-constexpr int kMostLaneColumns = 16;  // of a row, in one lane
-constexpr int kMaxCols = kMostLaneColumns * kWarpSize;
+constexpr int kThreads = 128;
+constexpr int kRows = 4;  // [1] of a team: all on their way before the first is needed
 
-/// A row has kLanes lanes, a team, and each of them kVectors vectors of kElements elements of T.
-template <typename T, int kElements_, int kLanes_, int kVectors_>
-struct Team {
-  static constexpr int kElements = kElements_;
-  static constexpr int kLanes = kLanes_;
-  static constexpr int kVectors = kVectors_;
-  static constexpr int kWarpTeams = kWarpSize / kLanes;
-  using Loaded = Packed<T, kElements>;
-  static constexpr int kRegisters = kVectors * sizeof(Loaded::at) / sizeof(typename Loaded::Word);
-  static constexpr int kSteps = kRegisters < kRegistersAhead ? kRegistersAhead / kRegisters : 1;
-  static constexpr int kWarpRows = kWarpTeams * kSteps;
-  static constexpr int kColumns = kLanes * kVectors * kElements;  // of a row, at most
-};
-
-/// The sum of a lane's elements of a row.
-template <typename T, int kElements, int kVectors>
-__device__ float sum_of(const Packed<T, kElements> (&x)[kVectors]) {
-  float sum = 0.0f;
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    float values[kElements];
-    to_floats(x[i], values);
-    for (int k = 0; k < kElements; ++k) {
-      sum += values[k];
-    }
-  }
-  return sum;
-}
-
-/// The sums of a lane's deviations from `near`, a float near the mean, in the vectors that are
-/// `in_row(i)`.
-template <Kind kKind, typename T, int kElements, int kVectors, typename InRow>
-__device__ Deviations<kKind> deviations_of(const Packed<T, kElements> (&x)[kVectors],
-                                           const InRow& in_row, float near) {
-  Deviations<kKind> sums{};
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    float values[kElements];
-    to_floats(x[i], values);
-    for (int k = 0; k < kElements; ++k) {
-      if (in_row(i)) add_deviation(sums, values[k] - near);
-    }
-  }
-  return sums;
-}
-
-/// Stores a number for each of a warp's rows, from `first_row` on. numbers[step] is that of this
-/// team's row in that step, the same in all its lanes. Lane l fetches the number of the warp's row
-/// l and stores it, so that neighbours store side by side.
-template <typename Shape>
-__device__ void store_per_row(float* to, const float (&numbers)[Shape::kSteps], int64_t first_row,
-                              int64_t rows) {
-  static_assert(Shape::kWarpRows <= kWarpSize, "a lane stores one");
-  const int lane = threadIdx.x % kWarpSize;
-  const int from_lane = lane % Shape::kWarpTeams * Shape::kLanes;  // the first of row l's team
-  const int from_step = lane / Shape::kWarpTeams;
-  float number = 0.0f;
-#pragma unroll
-  for (int step = 0; step < Shape::kSteps; ++step) {
-    const float of_step = __shfl_sync(kFullMask, numbers[step], from_lane);
-    if (step == from_step) number = of_step;
-  }
-  if (lane < Shape::kWarpRows && first_row + lane < rows) to[first_row + lane] = number;
-}
-
-/// inverse_cols is 1 / cols: a warp has so few rows that a division of its own would show. Where
-/// x's rows start, x_rows says.
-template <typename Shape, Kind kKind, typename T, typename W, typename Rows>
-__global__ void __launch_bounds__(kThreads)
-    layer_norm_forward(ForwardArgs<T, W> a, float inverse_cols, Rows x_rows) {
-  constexpr bool kLayer = kKind == Kind::Layer;
-  constexpr int kElements = Shape::kElements;
-  constexpr int kLanes = Shape::kLanes;
-  constexpr int kVectors = Shape::kVectors;
-  constexpr int kSteps = Shape::kSteps;
-  constexpr int kWarps = kThreads / kWarpSize;
-  const int lane = threadIdx.x % kWarpSize;
-  const int team = lane / kLanes;  // [2]
-  const int in_team = lane % kLanes;
-  const int64_t warp = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarpSize;
-  const int64_t first_row = warp * Shape::kWarpRows;
-  if (first_row >= a.rows) return;
-  const int cols = static_cast<int>(a.cols);
-  const auto row_of = [=](int step) { return first_row + step * Shape::kWarpTeams + team; };  // [3]
-  const auto column = [=](int i) { return (i * kLanes + in_team) * kElements; };
-  const auto in_row = [=](int i) { return column(i) < cols; };  // [4]
-  const auto exists = [=](int step, int i) { return in_row(i) && row_of(step) < a.rows; };
-
-  Packed<W, kElements> weight[kVectors];  // [5]
-  Packed<W, kElements> bias[kVectors];
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    const bool has_weight = a.weight != nullptr && in_row(i);
-    const bool has_bias = a.bias != nullptr && in_row(i);
-    weight[i] = load_if<kElements>(has_weight, a.weight, column(i), 1.0f);
-    bias[i] = load_if<kElements>(has_bias, a.bias, column(i), 0.0f);
-  }
-  Packed<T, kElements> x[kSteps][kVectors];  // [6]
-#pragma unroll
-  for (int step = 0; step < kSteps; ++step) {
-#pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      const int64_t at = x_rows.start(row_of(step), cols) + column(i);
-      x[step][i] = load_if<kElements>(exists(step, i), a.x, at);
-    }
-  }
-
-  float near[kSteps] = {};
-  if (kLayer) {  // [7]
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      near[step] = warp_sum<kLanes>(sum_of(x[step])) * inverse_cols;  // [8]
-    }
-  }
-  Normaliser of_row[kSteps];
-  float mean[kSteps];
-  float rstd[kSteps];
-#pragma unroll
-  for (int step = 0; step < kSteps; ++step) {
-    const auto sums = warp_sum<kLanes>(deviations_of<kKind>(x[step], in_row, near[step]));
-    of_row[step] = normaliser(near[step], sums, inverse_cols, a.eps);  // [9]
-    mean[step] = of_row[step].mean;
-    rstd[step] = of_row[step].rstd;
-  }
-  if (kLayer) store_per_row<Shape>(a.mean, mean, first_row, a.rows);  // [10]
-  store_per_row<Shape>(a.rstd, rstd, first_row, a.rows);
-
-#pragma unroll
-  for (int step = 0; step < kSteps; ++step) {
-#pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      float y[kElements];
-      float w[kElements];
-      float b[kElements];
-      to_floats(x[step][i], y);
-      to_floats(weight[i], w);
-      to_floats(bias[i], b);
-      for (int k = 0; k < kElements; ++k) {
-        const float xhat = of_row[step].xhat(y[k]);
-        y[k] = kLayer ? xhat * w[k] + b[k] : xhat * w[k];
-      }
-      if (exists(step, i)) store(a.y, row_of(step) * cols + column(i), y);
-    }
-  }
-}
-
-template <typename Shape, typename T, typename W>
-void launch_shape(const ForwardArgs<T, W>& a) {
-  constexpr int kBlockRows = kThreads / kWarpSize * Shape::kWarpRows;
-  const float inverse_cols = 1.0f / static_cast<float>(a.cols);
-  with_rows(a, [&]<typename Rows>(const Rows& x_rows) {
-    const auto kernel = a.kind == Kind::Layer ? layer_norm_forward<Shape, Kind::Layer, T, W, Rows>
-                                              : layer_norm_forward<Shape, Kind::Rms, T, W, Rows>;
-    launch(kernel, {blocks_for(a.rows, kBlockRows), kThreads, 0, a.stream}, a, inverse_cols,
-           x_rows);
-  });
-}
-
-/// Launches the first team that holds a row.
-template <typename Shape, typename... Wider, typename T, typename W>
-void run_smallest(const ForwardArgs<T, W>& a) {
-  if constexpr (sizeof...(Wider) > 0) {
-    if (a.cols > Shape::kColumns) return run_smallest<Wider...>(a);
-  }
-  launch_shape<Shape>(a);
-}
-
-/// Rows of whole vectors.
-template <typename T, typename W>
-void run_vectors(const ForwardArgs<T, W>& a) {  // [11]
+/// A row has a team of kLanes lanes, each with one vector of it: a power of two from kRows to 32.
+template <typename T, int kLanes>
+__global__ void __launch_bounds__(kThreads) layer_norm_forward(ForwardArgs<T> a) {
   constexpr int kElements = kVectorElements<T>;
-  constexpr int kMostVectors = kMostLaneColumns / kElements;  // of a lane: 4 of float, else 2
-  run_smallest<Team<T, kElements, 4, 1>, Team<T, kElements, 8, 1>, Team<T, kElements, 16, 1>,
-               Team<T, kElements, 32, 1>, Team<T, kElements, 32, 2>,
-               Team<T, kElements, 32, kMostVectors>>(a);
+  using V = Packed<T, kElements>;             // [2]
+  constexpr int kTeams = kWarpSize / kLanes;  // of a warp
+  const int team = threadIdx.x % kWarpSize / kLanes;
+  const int lane = threadIdx.x % kLanes;  // of the team
+  const int row_vectors = static_cast<int>(a.cols) / kElements;
+  const bool in_row = lane < row_vectors;
+
+  const int64_t warp = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / kWarpSize;
+  const int64_t first_row = warp * (kTeams * kRows) + team;  // [3] then every kTeams-th
+  const int step = kTeams * row_vectors;                     // in vectors, to the team's next row
+  const V* x = reinterpret_cast<const V*>(a.x) + first_row * row_vectors + lane;
+  V* y = reinterpret_cast<V*>(a.y) + first_row * row_vectors + lane;
+
+  V mine[kRows];  // [4]
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    const bool exists = in_row && first_row + i * kTeams < a.rows;
+    mine[i] = exists ? x[i * step] : V{};
+  }
+  const V weight = in_row ? reinterpret_cast<const V*>(a.weight)[lane] : V{};  // [5]
+  const V bias = in_row ? reinterpret_cast<const V*>(a.bias)[lane] : V{};
+
+  const float inverse_cols = 1.0f / static_cast<float>(a.cols);
+  float values[kElements];
+  float mean[kRows];
+  float rstd[kRows];
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    to_floats(mine[i], values);
+    float sum = 0.0f;
+    for (const float value : values) sum += value;
+    mean[i] = warp_sum<kLanes>(sum) * inverse_cols;  // [6]
+  }
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    to_floats(mine[i], values);
+    float squares = 0.0f;
+    for (const float value : values) {
+      const float centred = value - mean[i];
+      squares += in_row ? centred * centred : 0.0f;  // [7]
+    }
+    rstd[i] = rsqrtf(warp_sum<kLanes>(squares) * inverse_cols + a.eps);
+  }
+
+  float of_weight[kElements];
+  float of_bias[kElements];
+  to_floats(weight, of_weight);
+  to_floats(bias, of_bias);
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    to_floats(mine[i], values);
+    for (int k = 0; k < kElements; ++k) {
+      const float xhat = (values[k] - mean[i]) * rstd[i];
+      values[k] = xhat * of_weight[k] + of_bias[k];
+    }
+    const bool exists = in_row && first_row + i * kTeams < a.rows;
+    if (exists) y[i * step] = from_floats<T>(values);
+  }
+
+  float own_mean = mean[0];  // [8] lane i stores what the team's row i was normalised by
+  float own_rstd = rstd[0];
+#pragma unroll
+  for (int i = 1; i < kRows; ++i) {
+    own_mean = lane == i ? mean[i] : own_mean;
+    own_rstd = lane == i ? rstd[i] : own_rstd;
+  }
+  const int64_t own_row = first_row + lane * kTeams;
+  if (lane < kRows && own_row < a.rows) {
+    a.mean[own_row] = own_mean;
+    a.rstd[own_row] = own_rstd;
+  }
 }
 
-/// Rows of any width, anywhere, element by element.
-template <typename T, typename W>
-void run_elements(const ForwardArgs<T, W>& a) {  // [12]
-  run_smallest<Team<T, 1, 8, 4>, Team<T, 1, 16, 5>, Team<T, 1, 16, 8>, Team<T, 1, 32, 8>,
-               Team<T, 1, 32, 16>>(a);
+template <typename T, int kLanes>
+void run_with(const ForwardArgs<T>& a) {
+  constexpr int kBlockRows = kThreads / kLanes * kRows;
+  launch(layer_norm_forward<T, kLanes>, {blocks_for(a.rows, kBlockRows), kThreads, 0, a.stream}, a);
 }
 
-template <typename T, typename W>
-void run(const ForwardArgs<T, W>& a) {
-  const bool aligned = a.cols % kVectorElements<T> == 0 && rows_of_vectors<T>(a.x_rows) &&
-                       at_16_bytes(a.x, a.y, a.weight, a.bias);
-  if (aligned) {
-    run_vectors(a);
+template <typename T>
+void run(const ForwardArgs<T>& a) {
+  const int64_t row_vectors = a.cols / kVectorElements<T>;
+  if (row_vectors <= 4) {
+    run_with<T, 4>(a);
+  } else if (row_vectors <= 8) {
+    run_with<T, 8>(a);
+  } else if (row_vectors <= 16) {
+    run_with<T, 16>(a);
   } else {
-    run_elements(a);
+    run_with<T, 32>(a);
   }
 }
 
@@ -223,12 +121,12 @@ const Registration registration{{
     .parent = "fwd06",
     .road = Road::NarrowRows,
     .usual_cols = 128,
-    .takes_strides = true,
-    .keeps_digits_at_large_means = true,
-    .max_cols = kMaxCols,
-    .max_cols_because = "a warp keeps a row in registers, 16 columns a lane",
-    .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
-                            run<__nv_bfloat16, float>},
+    .kinds = {Kind::Layer},
+    .needs_affine = true,
+    .needs_aligned = true,
+    .max_row_bytes = kWarpSize * 16,
+    .max_row_bytes_because = "a row has 32 lanes at most, a vector each",
+    .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>},
     .predicted_bytes = [](const Problem& p, const Gpu&) -> std::int64_t {
       return 2 * p.tensor_bytes() + parameter_bytes(p);
     },

@@ -1,133 +1,101 @@
 // fwd15 · Narrow rows that start anywhere, a tile at a time
 //
-// fwd10 takes rows of 65 halves element by element: a request brings 64 bytes that could bring 512.
-// Here a block has a tile, neighbouring rows that start at a 16-byte boundary together. The copy
-// engine brings it to shared memory and takes it away, in two requests. There a row may start
-// anywhere, so a thread has a row for itself, as in fwd01.
+// fwd10 needs rows of whole vectors. A row of 65 halves starts at any element: taken one by one, a
+// request brings 64 bytes that could bring 512. Here a block has a tile, neighbouring rows that
+// start at a 16-byte boundary together. The copy engine brings it to shared memory and takes it
+// away, in two requests. There a row may start anywhere, so a thread has a row for itself, as in
+// fwd01.
 //
 // It should run at the speed of a copy: 2·M·N elements, each moved once.
 #include "common/kernel/chapter.h"
 #include "common/kernel/hopper.h"
-#include "common/kernel/moments.h"
-#include "common/kernel/tile.h"
+#include "common/kernel/vector.h"
 
 namespace fwd15 {
 using namespace lnc;
 
-constexpr int kMostWarps = 4;         // of a block: [1]
-constexpr int kFewestWarps = 2;       // two share 64 rows
-constexpr int kTileBytes = 36 << 10;  // of a tile of four warps, at most
-constexpr int64_t kMostRowBytes = 512;
+constexpr int kTileRows = 128;  // [1] a row for each thread of a block
+constexpr int kAtOnce = 4;      // columns of which y is made at a time
 
-/// Weight and bias of each column, as floats in shared memory: [2].
-template <Kind kKind, typename T, typename W>
-__device__ void load_affine(const ForwardArgs<T, W>& a, float2* affine) {
-  for (int64_t col = threadIdx.x; col < a.cols; col += blockDim.x) {
-    const float weight = a.weight != nullptr ? to_float(a.weight[col]) : 1.0f;
-    const bool has_bias = kKind == Kind::Layer && a.bias != nullptr;
-    const float bias = has_bias ? to_float(a.bias[col]) : 0.0f;
-    affine[col] = make_float2(weight, bias);
-  }
-}
-
-/// Normalises a row in its place, and returns what it was normalised by.
-template <Kind kKind, typename T>
-__device__ Normaliser normalise(T* row, const float2* affine, int cols, float inverse_cols,
-                                float eps) {
-  float near = 0.0f;
-  if constexpr (kKind == Kind::Layer) {
-    float sums[4] = {};                                // four short sums round less than a long one
-    for_columns(row, cols, [&]<int kCount>(int col) {  // [3]
-      float x[kCount];
-      read_elements(row + col, x);
-      for (int k = 0; k < kCount; ++k) {
-        sums[k] += x[k];
-      }
-    });
-    near = (sums[0] + sums[1] + sums[2] + sums[3]) * inverse_cols;
-  }
-  Deviations<kKind> sums{};
-  for_columns(row, cols, [&]<int kCount>(int col) {
-    float x[kCount];
-    read_elements(row + col, x);
-    for (int k = 0; k < kCount; ++k) {
-      add_deviation(sums, x[k] - near);
-    }
-  });
-  const Normaliser of_row = normaliser(near, sums, inverse_cols, eps);
-  for_columns(row, cols, [&]<int kCount>(int col) {
-    float values[kCount];
-    read_elements(row + col, values);
-    for (int k = 0; k < kCount; ++k) {
-      const float2 of_column = affine[col + k];
-      values[k] = of_row.xhat(values[k]) * of_column.x + of_column.y;
-    }
-    write_elements(row + col, values);
-  });
-  return of_row;
-}
-
-/// A block has a tile with a row for each of its threads. `at_boundary`: x and y start at 16-byte
-/// boundaries, and so does each tile of them: [4].
-template <typename T, typename W, Kind kKind>
-__global__ void __launch_bounds__(kMostWarps* kWarpSize)
-    layer_norm_forward(ForwardArgs<T, W> a, bool at_boundary, float inverse_cols) {
+template <typename T>
+__global__ void __launch_bounds__(kTileRows) layer_norm_forward(ForwardArgs<T> a) {
   __shared__ Barrier full;
-  const auto cols = static_cast<int>(a.cols);
-  const auto tile_rows = static_cast<int>(blockDim.x);
-  const int64_t first_row = int64_t{blockIdx.x} * tile_rows;
-  const auto rows = static_cast<int>(min(a.rows - first_row, int64_t{tile_rows}));
-  const int64_t start = first_row * cols;
-  T* const shared = dynamic_shared<T>();
-  auto* const affine = reinterpret_cast<float2*>(shared + tile_rows * cols);
-  const Tile<T> tile(shared, rows * cols, at_boundary);
+  const int thread = static_cast<int>(threadIdx.x);
+  const int cols = static_cast<int>(a.cols);
+  const int64_t first_row = int64_t{blockIdx.x} * kTileRows;
+  const int rows = static_cast<int>(min(a.rows - first_row, int64_t{kTileRows}));
+  const T* from_x = a.x + first_row * cols;  // [2] at a 16-byte boundary, wherever rows start
+  T* to_y = a.y + first_row * cols;
+  T* tile = dynamic_shared<T>();
+  auto* affine = reinterpret_cast<float2*>(tile + kTileRows * cols);
 
-  if (threadIdx.x == 0) {
+  constexpr int kVector = kVectorElements<T>;
+  const int elements = rows * cols;
+  const int copied = elements / kVector * kVector;  // [3] by the copy engine
+  const auto bytes = static_cast<unsigned>(copied * sizeof(T));
+  if (thread == 0) {
     full.init(1);
     fence_barrier_init();
-    full.arrive_and_expect(tile.bytes_to_copy());
-    tile.ask_for(a.x + start, full);
+    full.arrive_and_expect(bytes);
+    if (bytes > 0) bulk_load(tile, from_x, bytes, full);
   }
-  tile.bring_rest(a.x + start);
-  load_affine<kKind>(a, affine);
+  for (int i = copied + thread; i < elements; i += kTileRows) tile[i] = from_x[i];
+  for (int col = thread; col < cols; col += kTileRows) {
+    affine[col] = make_float2(to_float(a.weight[col]), to_float(a.bias[col]));  // [4]
+  }
   __syncthreads();
   full.wait(0);
 
-  const int row = own_row_of_tile<T>(static_cast<int>(threadIdx.x), cols);  // [5]
+  constexpr int kHalf = kTileRows / 2;
+  const bool even_rows_first = sizeof(T) == 2 && cols % 2 == 1;  // [5] 32 lanes in 32 banks
+  const int row = even_rows_first ? 2 * (thread % kHalf) + thread / kHalf : thread;
   if (row < rows) {
-    const Normaliser of_row =
-        normalise<kKind>(shared + row * cols, affine, cols, inverse_cols, a.eps);
-    if (kKind == Kind::Layer) a.mean[first_row + row] = of_row.mean;
-    a.rstd[first_row + row] = of_row.rstd;
+    T* x = tile + row * cols;
+    const float inverse_cols = 1.0f / static_cast<float>(cols);
+    float sum = 0.0f;  // [6] from here on it is fwd01
+    for (int col = 0; col < cols; ++col) {
+      sum += to_float(x[col]);
+    }
+    const float mean = sum * inverse_cols;
+
+    float squares = 0.0f;
+    for (int col = 0; col < cols; ++col) {
+      const float centred = to_float(x[col]) - mean;
+      squares += centred * centred;
+    }
+    const float rstd = rsqrtf(squares * inverse_cols + a.eps);
+
+    for (int first = 0; first < cols; first += kAtOnce) {  // [7]
+      float y[kAtOnce];
+      for (int k = 0; k < kAtOnce; ++k) {
+        if (first + k >= cols) continue;
+        const float2 of_column = affine[first + k];
+        const float xhat = (to_float(x[first + k]) - mean) * rstd;
+        y[k] = xhat * of_column.x + of_column.y;
+      }
+      for (int k = 0; k < kAtOnce; ++k) {
+        if (first + k < cols) x[first + k] = from_float<T>(y[k]);
+      }
+    }
+    a.mean[first_row + row] = mean;
+    a.rstd[first_row + row] = rstd;
   }
-  fence_proxy_async();  // [6]
+
+  fence_proxy_async();  // [8]
   __syncthreads();
-  if (threadIdx.x == 0) tile.take_away(a.y + start);
-  tile.take_rest(a.y + start);
-  if (threadIdx.x == 0) wait_bulk_stores_read<0>();  // [7]
-}
-
-template <Kind kKind, typename T, typename W>
-void run_kind(const ForwardArgs<T, W>& a) {
-  const auto warp_bytes = static_cast<int>(kWarpSize * a.cols * sizeof(T));
-  const bool fits = kMostWarps * warp_bytes <= kTileBytes;
-  const int warps = fits ? kMostWarps : kFewestWarps;
-  const auto threads = static_cast<unsigned>(warps * kWarpSize);
-  const std::size_t shared_bytes = warps * warp_bytes + a.cols * sizeof(float2);
-  const bool at_boundary = start_in_vector(a.x) == 0 && start_in_vector(a.y) == 0;
-  const float inverse_cols = 1.0f / static_cast<float>(a.cols);
-  launch(layer_norm_forward<T, W, kKind>,
-         {blocks_for(a.rows, threads), threads, shared_bytes, a.stream}, a, at_boundary,
-         inverse_cols);
-}
-
-template <typename T, typename W>
-void run(const ForwardArgs<T, W>& a) {
-  if (a.kind == Kind::Layer) {
-    run_kind<Kind::Layer>(a);
-  } else {
-    run_kind<Kind::Rms>(a);
+  for (int i = copied + thread; i < elements; i += kTileRows) to_y[i] = tile[i];
+  if (thread == 0 && bytes > 0) {
+    bulk_store(to_y, tile, bytes);
+    commit_bulk_stores();
+    wait_bulk_stores_read<0>();  // [9]
   }
+}
+
+template <typename T>
+void run(const ForwardArgs<T>& a) {
+  const std::size_t shared_bytes = a.cols * (kTileRows * sizeof(T) + sizeof(float2));
+  launch(layer_norm_forward<T>, {blocks_for(a.rows, kTileRows), kTileRows, shared_bytes, a.stream},
+         a);
 }
 
 const Registration registration{{
@@ -138,13 +106,13 @@ const Registration registration{{
     .parent = "fwd10",
     .road = Road::NarrowRows,
     .usual_cols = 127,
-    .shares_by_address = true,
+    .kinds = {Kind::Layer},
+    .needs_affine = true,
+    .needs_alike = true,
     .min_architecture = 90,
-    .keeps_digits_at_large_means = true,
-    .max_row_bytes = kMostRowBytes,
+    .max_row_bytes = 512,
     .max_row_bytes_because = "of wider rows too few have room in shared memory",
-    .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
-                            run<__nv_bfloat16, float>},
+    .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>},
     .predicted_bytes = [](const Problem& p, const Gpu&) -> std::int64_t {
       return 2 * p.tensor_bytes() + parameter_bytes(p);
     },

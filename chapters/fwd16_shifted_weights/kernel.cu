@@ -1,100 +1,146 @@
 // fwd16 · Rows that start anywhere, their weight shifted
 //
-// fwd11's blocks stay, so that weight and bias come once for all rows that start alike, and blocks
-// that stay are slower than blocks that come and go. Here a row has a block, which ends with it, as
-// in fwd06. Of weight and bias a thread loads two whole vectors, in which its eight elements lie,
-// and shifts them into place. What is not in a row's whole vectors, 15 elements at most, is
-// single lanes'.
+// fwd06 needs rows that start at 16-byte boundaries; of 4097 halves only one row in eight does.
+// Here a row's vectors lie on y's boundaries, wherever the row starts. Their elements of x, weight
+// and bias lie in two aligned vectors each: a thread loads both and shifts what it needs into
+// place. The few columns at the row's ends are the edges, each a lane's.
 //
-// It should run at the speed of a copy: 2·M·N elements, each moved once.
+// It should cost what a copy costs: 2·M·N elements, each moved once.
 #include "common/kernel/chapter.h"
-#include "common/kernel/pieces.h"
-#include "common/kernel/shifted_rows.h"
+#include "common/kernel/reduce.h"
+#include "common/kernel/vector.h"
 
 namespace fwd16 {
 using namespace lnc;
 
-/// [1] A thread has kVectors vectors, and a row a warp, of four in a block, or a block of as many
-/// warps as it needs.
-template <int kVectors_, int kMostWarps>
-struct Variant {
-  static constexpr int kVectors = kVectors_;
-  static constexpr bool kOneWarp = kMostWarps == 1;
-  static constexpr int kBlockRows = kOneWarp ? 4 : 1;
-  static constexpr int kThreads = kMostWarps * kBlockRows * kWarpSize;
-  // So nvcc takes 72 or 56 registers at most; a Turing GPU has threads for one such block.
-  static constexpr int kMinBlocks = kOneWarp ? 7 : std::min(2, kSmThreads / kThreads);
-  static constexpr int kRowVectors = kVectors * kMostWarps * kWarpSize;
-};
-using ManyWarps = Variant<4, 18>;
+constexpr int kVectors = 4;       // of a thread
+constexpr int kMaxThreads = 576;  // so rows of up to 9216 floats or 18432 halves
 
-/// What a row is normalised by, of the moments of its warps, in every thread of the row.
-template <Kind kKind, typename Fit>
-__device__ Normaliser merge_warps(const Moments& of_piece, float inverse_cols, float eps) {
-  if constexpr (Fit::kOneWarp) {
-    const float2 sums = make_float2(of_piece.deviations, of_piece.squares);
-    return normaliser(of_piece.near, sums, inverse_cols, eps);
-  } else {
-    __shared__ Moments of_warp[kWarpSize];
-    if (threadIdx.x % kWarpSize == 0) of_warp[threadIdx.x / kWarpSize] = of_piece;
-    __syncthreads();
-    const int warps = blockDim.x / kWarpSize;
-    return merge_moments<kKind, kWarpSize>(of_warp, warps, inverse_cols, eps);
+/// 16 bytes in four words of 32 bits.
+template <typename T>
+using Vector = Packed<T, kVectorElements<T>>;
+
+/// How many elements past a 16-byte boundary an element lies.
+template <typename T>
+__device__ int past_boundary(const T* element) {
+  return static_cast<int>(reinterpret_cast<std::uintptr_t>(element) % 16 / sizeof(T));
+}
+
+/// The 32 bits of high:low from bit `shift` on. nvcc makes one instruction of it: SHF.
+__device__ inline std::uint32_t funnel_shift(std::uint32_t low, std::uint32_t high, int shift) {
+  return static_cast<std::uint32_t>((std::uint64_t{high} << 32 | low) >> shift);
+}
+
+/// The vector that begins `past` elements into `low`; `high` is the next in memory.
+template <typename T>
+__device__ Vector<T> shifted(const Vector<T>& low, const Vector<T>& high, int past) {
+  std::uint32_t words[8];
+  for (int i = 0; i < 4; ++i) {
+    words[i] = low.at[i];
+    words[4 + i] = high.at[i];
+  }
+  const int bytes = past * static_cast<int>(sizeof(T));
+  for (int i = 0; i < 6; ++i) words[i] = bytes & 8 ? words[i + 2] : words[i];  // [1]
+  for (int i = 0; i < 5; ++i) words[i] = bytes & 4 ? words[i + 1] : words[i];
+  Vector<T> vector;
+  for (int i = 0; i < 4; ++i) {
+    vector.at[i] = funnel_shift(words[i], words[i + 1], bytes % 4 * 8);  // [2]
+  }
+  return vector;
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kMaxThreads, kSmThreads / kMaxThreads)
+    layer_norm_forward(ForwardArgs<T> a) {
+  constexpr int kElements = kVectorElements<T>;
+  using V = Vector<T>;
+  const int64_t row = blockIdx.x;
+  const T* x_row = a.x + row * a.cols;
+  T* y_row = a.y + row * a.cols;
+  const int cols = static_cast<int>(a.cols);
+  const float inverse_cols = 1.0f / static_cast<float>(cols);
+  const int threads = static_cast<int>(blockDim.x);
+  const int thread = static_cast<int>(threadIdx.x);
+
+  const int head = (kElements - past_boundary(y_row)) % kElements;
+  const int first = head + kElements;  // [3] the column where the vectors begin
+  const int vectors = max((cols - first - kElements) / kElements, 0);
+  const bool has_edge = thread < cols - vectors * kElements;  // [4]
+  const int edge_col = thread < first ? thread : thread + vectors * kElements;
+
+  const int x_past = past_boundary(x_row + first);  // [5]
+  const V* x = reinterpret_cast<const V*>(x_row + first - x_past);
+  V low[kVectors];  // [6]
+  V high[kVectors];
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    const int index = i * threads + thread;
+    low[i] = index < vectors ? x[index] : V{};
+    high[i] = index < vectors ? x[index + 1] : V{};
+  }
+  float edge = has_edge ? to_float(x_row[edge_col]) : 0.0f;
+
+  float values[kVectors][kElements];
+  float sum = edge;
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    to_floats(shifted<T>(low[i], high[i], x_past), values[i]);
+    for (const float value : values[i]) sum += value;
+  }
+  const float mean = block_sum<kMaxThreads>(sum, threads) * inverse_cols;
+
+  edge -= mean;
+  float squares = has_edge ? edge * edge : 0.0f;
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    if (i * threads + thread >= vectors) continue;
+    for (float& value : values[i]) {
+      value -= mean;
+      squares += value * value;
+    }
+  }
+  const float variance = block_sum<kMaxThreads>(squares, threads) * inverse_cols;
+  const float rstd = rsqrtf(variance + a.eps);
+
+  const int weight_past = past_boundary(a.weight + first);  // [7]
+  const int bias_past = past_boundary(a.bias + first);
+  const V* weight = reinterpret_cast<const V*>(a.weight + first - weight_past);
+  const V* bias = reinterpret_cast<const V*>(a.bias + first - bias_past);
+  V* y = reinterpret_cast<V*>(y_row + first);
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    const int index = i * threads + thread;
+    if (index >= vectors) continue;
+    const V weight_low = weight[index];
+    const V weight_high = weight[index + 1];
+    const V bias_low = bias[index];
+    const V bias_high = bias[index + 1];
+    float w[kElements];
+    float b[kElements];
+    to_floats(shifted<T>(weight_low, weight_high, weight_past), w);
+    to_floats(shifted<T>(bias_low, bias_high, bias_past), b);
+    for (int k = 0; k < kElements; ++k) {
+      values[i][k] = values[i][k] * rstd * w[k] + b[k];
+    }
+    y[index] = from_floats<T>(values[i]);
+  }
+  if (has_edge) {
+    const float weighted = edge * rstd * to_float(a.weight[edge_col]);
+    y_row[edge_col] = from_float<T>(weighted + to_float(a.bias[edge_col]));
+  }
+  if (thread == 0) {
+    a.mean[row] = mean;
+    a.rstd[row] = rstd;
   }
 }
 
-/// A row in registers. It has `vectors` whole vectors; the other columns are edges.
-template <typename T, typename W, Kind kKind, typename Fit>
-__global__ void __launch_bounds__(Fit::kThreads, Fit::kMinBlocks)
-    layer_norm_forward(ForwardArgs<T, W> a, int vectors, float inverse_cols) {
-  const int warp = threadIdx.x / kWarpSize;
-  const int lane = threadIdx.x % kWarpSize;
-  const int64_t row = int64_t{blockIdx.x} * Fit::kBlockRows + (Fit::kOneWarp ? warp : 0);
-  if (row >= a.rows) return;
-  const T* const x_row = a.x + row * a.cols;
-  T* const y_row = a.y + row * a.cols;
-  const W* const bias = kKind == Kind::Layer ? a.bias : nullptr;
-
-  const int piece = Fit::kOneWarp ? 0 : warp;
-  const RowShare<Fit::kVectors> own(y_row, static_cast<int>(a.cols), vectors, piece);  // [2]
-  const bool alike = start_in_vector(x_row) == start_in_vector(y_row);                 // [3]
-  auto values = load_row(x_row, own, alike);
-  if (blockIdx.x == 0) ask_for_parameters<T>(a.weight, bias, own);  // [4]
-
-  const Moments of_piece = piece_moments<kKind>(values, own);  // [5]
-  const Normaliser of_row = merge_warps<kKind, Fit>(of_piece, inverse_cols, a.eps);
-  if (piece == 0 && lane == 0) {
-    if (kKind == Kind::Layer) a.mean[row] = of_row.mean;
-    a.rstd[row] = of_row.rstd;
-  }
-  store_row<kKind>(y_row, values, of_row, a.weight, bias, own);  // [6]
-}
-
-template <Kind kKind, typename Fit, typename T, typename W>
-void run_rows(const ForwardArgs<T, W>& a, int vectors) {
-  const unsigned warps = std::max(blocks_for(vectors, Fit::kVectors * kWarpSize), 1u);
-  const unsigned threads = warps * Fit::kBlockRows * kWarpSize;
-  const float inverse_cols = 1.0f / static_cast<float>(a.cols);
-  launch(layer_norm_forward<T, W, kKind, Fit>,
-         {blocks_for(a.rows, Fit::kBlockRows), threads, 0, a.stream}, a, vectors, inverse_cols);
-}
-
-template <Kind kKind, typename T, typename W>
-void run_kind(const ForwardArgs<T, W>& a) {
-  const int vectors = whole_vectors<T>(a.cols);
-  if (vectors <= kWarpSize) return run_rows<kKind, Variant<1, 1>>(a, vectors);
-  if (vectors <= 2 * kWarpSize) return run_rows<kKind, Variant<2, 1>>(a, vectors);
-  if (vectors <= 4 * kWarpSize) return run_rows<kKind, Variant<4, 1>>(a, vectors);
-  run_rows<kKind, ManyWarps>(a, vectors);
-}
-
-template <typename T, typename W>
-void run(const ForwardArgs<T, W>& a) {
-  if (a.kind == Kind::Layer) {
-    run_kind<Kind::Layer>(a);
-  } else {
-    run_kind<Kind::Rms>(a);
-  }
+/// A block has as many warps as a row needs with kVectors vectors per thread. Two vectors of a row
+/// are edges, wherever it starts.
+template <typename T>
+void run(const ForwardArgs<T>& a) {
+  const int64_t vectors = a.cols / kVectorElements<T> - 2;
+  const unsigned warps = std::max(blocks_for(vectors, kVectors * kWarpSize), 1u);
+  launch(layer_norm_forward<T>, {blocks_for(a.rows, 1), warps * kWarpSize, 0, a.stream}, a);
 }
 
 const Registration registration{{
@@ -102,15 +148,15 @@ const Registration registration{{
     .title = "Rows that start anywhere, their weight shifted",
     .teaches = "two whole vectors and a shift in place of eight elements",
     .source = "this repository",
-    .parent = "fwd11",
+    .parent = "fwd06",
     .road = Road::UnalignedRows,
     .usual_cols = 2049,
+    .kinds = {Kind::Layer},
+    .needs_affine = true,
     .shares_by_address = true,
-    .keeps_digits_at_large_means = true,
-    .max_row_bytes = ManyWarps::kRowVectors * 16,
+    .max_row_bytes = kMaxThreads * kVectors * 16,
     .max_row_bytes_because = "a multiprocessor has registers for two such rows",
-    .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
-                            run<__nv_bfloat16, float>},
+    .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>},
     .predicted_bytes = [](const Problem& p, const Gpu&) -> std::int64_t {
       return 2 * p.tensor_bytes() + parameter_bytes(p);
     },

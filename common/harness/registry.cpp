@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <tuple>
 
 #include "common/harness/gpu.h"
@@ -20,6 +21,14 @@ bool takes_types_of(const Chapter& chapter, const Problem& problem) {
     return std::visit([](const auto& run) { return run.template get<T, W>() != nullptr; },
                       chapter.run);
   });
+}
+
+/// The id that a kernel has by the place of its source.
+std::string id_of(std::string_view file) {
+  const std::filesystem::path path(file);
+  if (path.filename() != "kernel.cu") return "lib_" + path.stem().string();
+  const std::string directory = path.parent_path().filename().string();
+  return directory.substr(0, directory.find('_'));
 }
 
 std::string words(Kind kind) { return kind == Kind::Layer ? "layer norm" : "RMS norm"; }
@@ -91,6 +100,8 @@ Refusal refusal(const Chapter& chapter, const Problem& problem, const Gpu& gpu) 
       return refuse(rule + "gaps of " + in_multiples, "row_gap");
     return refuse(rule + "a tensor starts elsewhere", "misalign");
   }
+  if (chapter.needs_alike && !problem.starts_alike())
+    return refuse("takes tensors that start at 16-byte boundaries only", "misalign");
   if (problem.batch_invariant && chapter.shares_by_address && !problem.has_whole_vectors())
     return refuse(
         "assigns the columns of a row of " + std::to_string(problem.cols) + " " +
@@ -127,20 +138,20 @@ const Chapter* find_chapter(std::string_view id) {
   return found == all.end() ? nullptr : &*found;
 }
 
-Registration::Registration(Chapter chapter, std::string_view directory) {
+Registration::Registration(Chapter chapter, std::string_view file) {
   const auto refuse = [](const std::string& why) {
     std::fprintf(stderr, "%s\n", why.c_str());
-    std::exit(2);  // before main: there is nobody to catch an exception
+    std::exit(2);  // before main, where nothing would catch an exception
   };
   const std::string id(chapter.id);
-  chapter.directory = directory;
-  if (!directory.empty() && !directory.starts_with(id + "_"))
-    refuse("the chapter in chapters/" + std::string(directory) + " calls itself " + id +
-           ": rename its namespace and its .id");
+  chapter.file = file;
+  if (!file.empty() && id != id_of(file))
+    refuse("the kernel in " + std::string(file) + " calls itself " + id + ": rename its namespace and its .id");
   for (const Chapter& other : registry())
-    if (other.id == chapter.id) refuse("two chapters call themselves " + id);
+    if (other.id == chapter.id) refuse("two kernels call themselves " + id);
   const auto before = [](const Chapter& a, const Chapter& b) {
-    return std::make_tuple(a.direction(), a.id) < std::make_tuple(b.direction(), b.id);
+    return std::make_tuple(a.in_library(), a.direction(), a.id) <
+           std::make_tuple(b.in_library(), b.direction(), b.id);
   };
   auto& all = registry();
   all.insert(std::upper_bound(all.begin(), all.end(), chapter, before), std::move(chapter));

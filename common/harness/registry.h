@@ -1,4 +1,4 @@
-// The chapters that this program was linked with, and which problems they take.
+// The kernels that this program was linked with, and which problems they take.
 #pragma once
 
 #include <string>
@@ -25,10 +25,11 @@ struct Refusal {
 Refusal refusal(const Chapter& chapter, const Problem& problem, const Gpu& gpu);
 Refusal refusal(const Chapter& chapter, const Problem& problem);
 
-/// All registered chapters: the copy, forward, backward, each in the order of its ids.
+/// All registered kernels: the chapters, then the library's; of each the copy, forward, backward, in
+/// the order of their ids.
 const std::vector<Chapter>& chapters();
 
-/// A registered chapter by its id; null for an unknown one.
+/// A registered kernel by its id; null for an unknown one.
 const Chapter* find_chapter(std::string_view id);
 
 }  // namespace lnc

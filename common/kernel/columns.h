@@ -1,4 +1,5 @@
-// The columns of a row that may start anywhere, in vectors: explained by fwd06.
+// The columns of a row that may start anywhere, in vectors, whose elements outside the row are
+// masked: for lib_fwd_registers and lib_fwd_fused_any. fwd06 explains vectors.
 #pragma once
 
 #include "common/kernel/vector.h"

@@ -1,5 +1,5 @@
-// What a chapter says of itself: a `Registration` at the end of its kernel.cu, and the bytes that
-// it predicts.
+// What a kernel says of itself, in a `Registration` at the end of its source, and the bytes that it
+// predicts. Chapters and the library's kernels (common/library/kernels) register alike.
 #pragma once
 
 #include <cstdint>
@@ -29,9 +29,9 @@ inline constexpr Gpu kH200{132, 2048, 50 << 20, 90, 4917};
 inline constexpr std::int64_t kMaxGridX = std::numeric_limits<std::int32_t>::max();
 inline constexpr std::int64_t kMaxStridedRows = std::numeric_limits<std::int32_t>::max();
 
-/// Where a chapter stands on the map: on the main line, which a learner walks first, or on a side
-/// road.
-enum class Road { Main, Numerics, Fusion, Sums, WideRows, NarrowRows, UnalignedRows };
+/// Where a chapter is on the map: on the main line, which a learner walks first, or on a side road.
+/// The library's kernels are on no road.
+enum class Road { Main, Numerics, Fusion, Sums, WideRows, NarrowRows, UnalignedRows, Library };
 
 constexpr std::string_view name(Road road) {
   switch (road) {
@@ -49,22 +49,25 @@ constexpr std::string_view name(Road road) {
       return "narrow rows";
     case Road::UnalignedRows:
       return "unaligned rows";
+    case Road::Library:
+      return "library";
   }
   return {};
 }
 
-/// A chapter, as data. A kernel.cu describes itself with one of these in a `Registration`.
+/// A chapter, or a kernel of the library, as data: what its `Registration` holds.
 struct Chapter {
-  std::string_view id;       ///< "fwd02"
+  std::string_view id;       ///< "fwd02"; of the library "lib_fwd_ring"
   std::string_view title;    ///< "One warp per row"
   std::string_view teaches;  ///< the one idea, in a line
   std::string_view source;   ///< the public system that it follows
-  std::string_view parent;   ///< id of the chapter that it improves on; empty for the first
+  std::string_view parent = {};  ///< id of the chapter that it improves on; empty for the first
   Road road = Road::Main;
   std::int64_t usual_cols = 2048;  ///< of its program's problem, where no width is asked for
   std::vector<Kind> kinds = {Kind::Layer, Kind::Rms};
   bool needs_affine = false;   ///< refuses null weight and bias
   bool needs_aligned = false;  ///< refuses a problem that is not Problem::aligned
+  bool needs_alike = false;    ///< refuses a problem whose tensors do not start_alike()
   bool takes_strides = false;  ///< of the rows of x and dy: Problem::strided
   /// Up to this many bytes, a strided row is mapped to threads just as a dense one.
   std::int64_t strided_like_dense_bytes = std::numeric_limits<std::int64_t>::max();
@@ -102,19 +105,22 @@ struct Chapter {
   /// Bytes of device memory that a launch needs beside its inputs and outputs; null for none.
   std::int64_t (*workspace_bytes)(const Problem&) = nullptr;
 
-  std::string_view directory = {};  ///< "fwd02_warp_per_row"; its registration fills it in
+  std::string_view file = {};  ///< its source, from the repository's root; Registration fills it in
+
+  bool in_library() const { return road == Road::Library; }
 
   Direction direction() const { return static_cast<Direction>(run.index()); }
 };
 
-/// Enters a chapter into the registry; a static object of a kernel.cu. `directory` is the name of
-/// the kernel's directory, from the build: a copied chapter that still calls itself by its
-/// neighbour's id, or two of one id, end the program with a sentence.
+/// Enters a kernel into the registry; a static object of its source. `file` comes from the build:
+/// chapters/fwd02_…/kernel.cu is fwd02, and common/library/kernels/fwd_ring.cu is lib_fwd_ring. A
+/// copied kernel that still has the id of the original, or a second one of the same id, ends the
+/// program with a sentence.
 struct Registration {
-#if !defined(LNC_CHAPTER_DIRECTORY)
-#define LNC_CHAPTER_DIRECTORY ""
+#if !defined(LNC_KERNEL_FILE)
+#define LNC_KERNEL_FILE ""
 #endif
-  explicit Registration(Chapter chapter, std::string_view directory = LNC_CHAPTER_DIRECTORY);
+  explicit Registration(Chapter chapter, std::string_view file = LNC_KERNEL_FILE);
 };
 
 /// How often device memory sees a tensor that every row's threads walk `walks` times. Between two

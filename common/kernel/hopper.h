@@ -4,15 +4,16 @@
 // any other. All of it speaks of shared memory, static or dynamic.
 //
 //   Barrier                                 an mbarrier: arrivals and bytes         fwd08
+//   Barrier::arrive                         that a slot has been read               fwd18
 //   fence_barrier_init                      before the first use                    fwd08
 //   bulk_load                               global to shared, by the copy engine    fwd08
-//   L2Policy                                what L2 gives up first                  bwd12
+//   L2Policy                                what L2 gives up first                  bwd17
 //   bulk_store, commit_bulk_stores,
-//   wait_bulk_stores_read                   shared to global, likewise              fwd15
+//   wait_bulk_stores_read                   shared to global, by the copy engine    fwd15
 //   fence_proxy_async                       own loads and stores before a copy      fwd08, fwd15
 //   cluster_rank, cluster_size              which block of a cluster                fwd09, bwd13
 //   cluster_arrive_relaxed, cluster_wait    until the others' Barriers are there    fwd09
-//   cluster_sync                            waits for all threads of the cluster    bwd17
+//   cluster_sync                            waits for all threads of the cluster    bwd13
 //   remote_load, remote_store               another block's shared memory
 //   remote_store_async                      likewise, with a Barrier over there     fwd09
 //   remote_arrive                           at a Barrier over there                 bwd13
@@ -65,10 +66,10 @@
 //
 // remote_arrive(barrier, rank) tells those who wait there at the cluster's scope that this thread,
 // and those of its block that it has met, are done with what they read or wrote in their own shared
-// memory: it may be overwritten. A remote_store_async alone says nothing of that. fwd09 takes it to
-// say so all the same, for an arrival would cost up to 10 %: a convention of that kernel, not of
-// PTX. `make race` passes over what it orders, and counts it; with ARGS=--strict those pairs are
-// races.
+// memory: it may be overwritten. A remote_store_async alone says nothing of that.
+// lib_fwd_cluster_ring takes it to say so all the same, for an arrival would cost up to 10 %: a
+// convention of that kernel, not of PTX. `make race` passes over what it orders, and counts it;
+// with ARGS=--strict those pairs are races.
 //
 // The next kernel. One that is launched with LaunchConfig::starts_early may start when every block
 // of the kernel before it has called launch_dependents() or ended, on what those leave free. Before

@@ -1,5 +1,5 @@
 // The mean and the deviation of a row that waits in registers or shared memory, by two walks over
-// it, exact also where the mean is thousands of deviations: explained by fwd04.
+// it, exact also where the mean is thousands of deviations: fwd04 explains why.
 //
 //   near = sum of x / cols                         a float near the mean: all that rounding leaves
 //   sums = of the deviations x - near, and of their squares

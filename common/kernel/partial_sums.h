@@ -1,4 +1,5 @@
-// dweight and dbias in parts, and the kernel that adds the parts up: explained by bwd12.
+// dweight and dbias in parts, and the kernel that adds the parts up: explained by bwd06, its early
+// start by bwd12.
 #pragma once
 
 #include <algorithm>
@@ -20,8 +21,9 @@ struct PartialSums {
   std::int64_t stride;  ///< floats from a part to the next
 };
 
-/// The stride of parts that begin and end at a sector's boundary: explained by bwd18. Behind its
-/// columns a part then has up to seven floats, which the kernel sets to 0.
+/// The stride of parts that begin and end at a sector's boundary, so that parts of any width can be
+/// added up in vectors (lib_bwd_cluster_unaligned). After its columns a part then has up to seven
+/// floats, which the kernel sets to 0.
 inline std::int64_t whole_sectors(std::int64_t cols) {
   constexpr std::int64_t kFloats = 32 / sizeof(float);
   return (cols + kFloats - 1) / kFloats * kFloats;

@@ -1,4 +1,5 @@
-// Blocks that stay for a whole launch, and how they share rows and columns: explained by bwd09.
+// Blocks that stay for a whole launch, and how they share rows and columns of any width, for
+// lib_bwd_any and lib_bwd_from_y: explained by bwd09.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// A random number by Philox, explained by fwd07.
+// A random number by Philox: explained by fwd07.
 #pragma once
 
 #include <cstdint>

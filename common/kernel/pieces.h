@@ -1,5 +1,6 @@
-// A row in pieces, each of which somebody else walks over: what a piece is known by, and how the
-// pieces become the row. Explained by fwd09; how a row is cut, by fwd13.
+// Per-piece statistics of a row that several warps share, how they are merged into the row's, and
+// how a row is cut into pieces. fwd09 explains the exchange and fwd04 the mean in two floats;
+// lib_fwd_cluster cuts rows by it.
 #pragma once
 
 #include <cstdint>

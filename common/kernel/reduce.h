@@ -2,8 +2,8 @@
 //
 //   warp_sum     five shuffles                   explained by fwd02
 //   block_sum    shared memory between warps     explained by fwd03
-//   row_sums     one barrier a sum, not two      explained by fwd08
-//   team_sums    likewise, of any team of warps  explained by fwd11
+//   row_sums     one barrier a sum, not two      used by lib_fwd_ring, lib_bwd_any
+//   team_sums    the same, of any team of warps  used by lib_bwd_unaligned, lib_bwd_fused_any
 #pragma once
 
 #include "common/kernel/launch.h"

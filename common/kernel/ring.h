@@ -1,4 +1,5 @@
-// The ring of slots in shared memory that bulk copies fill in turns: explained by fwd08.
+// The ring of slots in shared memory that bulk copies fill in turns: explained by fwd08 and bwd12,
+// which write theirs out; used by lib_fwd_ring, lib_bwd_ring and lib_bwd_cluster, among others.
 #pragma once
 
 #include <cstdint>

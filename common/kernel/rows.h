@@ -1,7 +1,7 @@
-// Where the rows of an input start: the one place that knows of strides. The chapters that the
-// dispatch chooses take inputs that are a part of a wider tensor, such as q and k in what a fused
-// projection wrote. Their kernels are compiled once for rows that lie one behind another and once
-// for rows that lie apart, so that the former pay nothing for the latter.
+// Where the rows of an input start: the one place that knows of strides. lib_fwd_registers,
+// lib_fwd_narrow, lib_bwd_any, lib_bwd_narrow and lib_bwd_ring take inputs that are a part of a
+// wider tensor, such as q and k in the output of a fused projection. They are compiled once for
+// contiguous rows and once for strided ones, so that the former pay nothing for the latter.
 #pragma once
 
 #include <bit>

@@ -1,5 +1,5 @@
 // Rows that start anywhere in memory, in vectors that start at 16-byte boundaries: explained by
-// fwd11.
+// bwd15.
 //
 //   start_in_vector, row_period   where rows start, and how that repeats
 //   start_in_line                 likewise in lines of 128 bytes: where a bulk copy should begin
@@ -27,7 +27,7 @@ __host__ __device__ inline int start_in_vector(const T* place) {
 inline constexpr int kLineBytes = 128;
 
 /// How many elements past the start of a line a place is. A bulk copy is fastest where its source
-/// and its destination lie alike in lines: explained by bwd15.
+/// and its destination lie alike in lines: bwd15's laboratory has the measurement.
 template <typename T>
 __device__ inline int start_in_line(const T* place) {
   return static_cast<int>(reinterpret_cast<std::uintptr_t>(place) % kLineBytes / sizeof(T));

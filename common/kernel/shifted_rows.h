@@ -1,5 +1,6 @@
 // A row that starts anywhere, in whole vectors that begin at its first boundary; weight and bias
-// come in whole vectors, too, and are shifted into place: explained by fwd16.
+// come in whole vectors, too, and are shifted into place: for lib_fwd_unaligned and
+// lib_fwd_cluster_unaligned. fwd16 explains the shift, and shows its own.
 //
 //   whole_vectors   how many vectors each row has
 //   RowShare        what a thread has of a row whose warps have a piece each

@@ -1,4 +1,6 @@
-// Which columns of a row a thread has, and its sums of them: explained by fwd12 and bwd11.
+// Which columns of a row a thread has, and its sums of them: for the library's kernels of whole
+// vectors, such as lib_fwd_fused and lib_bwd_registers. fwd06 explains vectors, bwd09 sums that
+// stay in registers.
 #pragma once
 
 #include "common/kernel/vector.h"

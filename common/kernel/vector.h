@@ -1,4 +1,5 @@
-// Elements that move together: 128-bit access, explained by fwd06.
+// Elements that move together: 128-bit access, explained by fwd06, which has a vector type of its
+// own.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Which chapter a problem gets where nobody asks for one: one table, in dispatch.cpp.
+// Which kernel runs a problem where the caller names none: one table, dispatch.json.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace lnc {
 enum class MeasuredGpu { H100, H200, None };
 MeasuredGpu measured_gpu(const Gpu& gpu);
 
-/// Which GPUs a line of the table is for.
+/// Which GPUs a rule of the table is for.
 enum class For {
   Any,       ///< a default; most follow from what fits. Other GPUs get only these
   Measured,  ///< tuned on an H100, and held to an H200's measurements
@@ -32,46 +32,63 @@ struct Request {
   bool in_place = false;  ///< a forward pass whose y is x, or whose sum is the residual
 };
 
-/// A line of the table: a chapter, and the problems that get it. What a line leaves out it takes in
-/// every value; a range takes both of its ends.
+/// A rule of the table: a kernel, and the problems that get it. What a rule leaves out it takes in
+/// every value; a range takes both of its ends. dispatch.json has a row for each:
+///
+///   kernel, direction       "lib_fwd_ring", "forward"
+///   pass                    "fused" or "from y"; else a plain pass
+///   kind, types             "rms"; a type, or "16-bit"
+///   starts                  of rows: "aligned" (Problem::aligned), "alike" (Problem::starts_alike), "alike, odd"
+///                           (and no whole number of 16 bytes)
+///   cols_from, cols_to, row_bytes_to, rows_from
+///   mib_to                  of x, in MiB
+///   gpu                     "H100, H200" where it was tuned on an H100 and held to an H200's measurements, "H200"; else
+///                           a default for every GPU of architecture_from to architecture_to
+///   batch_invariant         false: not for a batch-invariant pass. The other rules take one whatever its rows and bytes
+///   because                 the measurement that chose it, and its limits
 struct Choice {
-  std::string_view chapter;
-  std::string_view because;  ///< the measurement that chose it, and its limits
+  std::string_view chapter;  ///< the kernel's id
+  std::string_view because;
   Direction direction;
   bool from_y = false;
   bool fused = false;          ///< takes fused passes, and those only
   bool needs_aligned = false;  ///< takes what is Problem::aligned only
   bool needs_alike = false;    ///< takes what Problem::starts_alike only
   bool needs_odd = false;      ///< takes rows of no whole number of 16 bytes only
-  bool needs_16_bit = false;   ///< takes types of 16 bits only
+  bool batch_invariant = true;
   std::optional<Kind> kind = {};
+  bool needs_16_bit = false;  ///< takes types of 16 bits only
   std::optional<DType> dtype = {};
   std::int64_t min_cols = 1, max_cols = std::numeric_limits<std::int64_t>::max();
-  std::int64_t min_rows = 0, max_rows = std::numeric_limits<std::int64_t>::max();
+  std::int64_t max_row_bytes = std::numeric_limits<std::int64_t>::max();
+  std::int64_t min_rows = 0;
   std::int64_t max_tensor_bytes = std::numeric_limits<std::int64_t>::max();  ///< of x
   For gpus = For::Any;
   int min_architecture = 0, max_architecture = std::numeric_limits<int>::max();  ///< of For::Any
 
-  /// The GPU that the line was tuned on, as CUDA names it.
+  /// The GPU that the rule was tuned on, as CUDA names it.
   const char* measured_on() const {
     return gpus == For::H200 ? "NVIDIA H200" : "NVIDIA H100 80GB HBM3";
   }
 };
 
-/// The table. Its first line that takes a request, and whose chapter does not refuse it, wins.
+/// The table. Its first rule that takes a request, and whose kernel does not refuse it, wins.
 std::span<const Choice> choices();
 
 /// Whether `choice` takes `request`, whatever its chapter says.
 bool takes(const Choice& choice, const Request& request);
 
-/// A line of the table and its chapter; both null where there is none.
+/// A rule of the table and its kernel; both null where there is none.
 struct Chosen {
   const Choice* line = nullptr;
   const Chapter* chapter = nullptr;
 };
 
-/// The line for `request`. Problem::batch_invariant has it depend on columns, types and GPU alone:
-/// it is that of a large tensor, densely packed, that starts at a 16-byte boundary.
+/// The rule for `request`. With Problem::batch_invariant it depends on columns, types and GPU alone.
 Chosen choose(const Request& request, std::span<const Choice> table = choices());
+
+/// The id of the kernel that the table gives to `request`, also in a program that was linked without
+/// it; empty where there is none.
+std::string_view kernel_for(const Request& request);
 
 }  // namespace lnc

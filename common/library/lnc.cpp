@@ -16,6 +16,7 @@
 #include "common/harness/gpu.h"
 #include "common/harness/registry.h"
 #include "common/library/dispatch.h"
+#include "common/library/former_ids.h"
 #include "common/library/staging.h"
 
 namespace {
@@ -287,7 +288,9 @@ Problem check(const lnc_forward_args& a) {
 
 Problem check(const lnc_backward_args& a) {
   const bool layer = a.problem.kind == LNC_LAYER;
-  Problem problem = problem_of(a.problem, a.weight != nullptr);
+  const bool needs_bias = layer && a.y != nullptr;  // x is made from y by them
+  Problem problem =
+      problem_of(a.problem, a.weight != nullptr && (!needs_bias || a.bias != nullptr));
   const bool empty = problem.rows == 0;
   const std::int64_t element = problem.element_bytes();
   const std::int64_t parameter = problem.parameter_element_bytes();
@@ -347,6 +350,12 @@ Problem staged(Problem problem, const Chapter& chapter) {
   return problem;
 }
 
+/// "; lib_fwd_ring takes it": for a refusal by `chapter`. Empty where no kernel does.
+std::string other_kernel(const Chapter& chapter, const Request& request) {
+  const std::string_view id = kernel_for(request);
+  return id.empty() || id == chapter.id ? "" : "; " + std::string(id) + " takes it";
+}
+
 Plan new_plan(const char* asked, Request request) {
   Problem& problem = request.problem;
   const bool frozen = problem.frozen;
@@ -358,14 +367,14 @@ Plan new_plan(const char* asked, Request request) {
     chapter = chosen.chapter;
     line = chosen.line;
     if (chapter == nullptr)
-      throw Failure(LNC_REFUSED, request.in_place ? "no chapter takes this problem in place"
-                                                  : "no chapter takes this problem");
+      throw Failure(LNC_REFUSED, request.in_place ? "no kernel takes this problem in place"
+                                                  : "no kernel takes this problem");
   } else {
-    chapter = find_chapter(asked);
+    chapter = find_chapter(current_id(asked));
     const std::string direction(name(request.direction));
     if (chapter == nullptr || chapter->direction() != request.direction)
       throw Failure(LNC_UNKNOWN_CHAPTER, "'" + std::string(asked).substr(0, 40) + "' is no " +
-                                             direction + " chapter of this library");
+                                             direction + " kernel of this library");
     if (request.in_place && problem.cols > chapter->in_place_cols)
       throw Failure(LNC_REFUSED, std::string(asked) + " does not write where it reads in rows of " +
                                      std::to_string(problem.cols) +
@@ -382,7 +391,7 @@ Plan new_plan(const char* asked, Request request) {
   problem = staged(problem, *chapter);
   if (asked != nullptr || problem.batch_invariant) {
     const Refusal why = refusal(*chapter, problem, request.gpu);
-    if (!why.empty()) throw Failure(LNC_REFUSED, why.sentence);
+    if (!why.empty()) throw Failure(LNC_REFUSED, why.sentence + other_kernel(*chapter, request));
   }
   problem.frozen = frozen && chapter->takes_frozen;
   if (frozen && !problem.frozen && problem.fusion.second_affine)

@@ -1,4 +1,4 @@
-/* The chapters as a library: layer norm and RMS norm, forward and backward, from plain C.
+/* The kernels as a library: layer norm and RMS norm, forward and backward, from plain C.
  *
  * Every function may be called from several threads at once. None throws or ends the program; what
  * goes wrong comes back as a status, with a sentence in lnc_last_error. A call puts kernels on the
@@ -116,7 +116,8 @@ typedef struct lnc_fused_backward {
 } lnc_fused_backward;
 
 typedef struct lnc_forward_args {
-  const char* chapter; /* "fwd06"; null for the dispatch's choice */
+  const char* chapter; /* "lib_fwd_ring", "fwd06"; null for the dispatch's choice. A retired
+                          chapter's id, "fwd13", is that of the kernel that took its place */
   lnc_problem problem;
   const void* x;      /* [rows, cols] */
   const void* weight; /* [cols], or null for 1 */
@@ -132,7 +133,7 @@ typedef struct lnc_forward_args {
 } lnc_forward_args;
 
 typedef struct lnc_backward_args {
-  const char* chapter; /* "bwd09"; null for the dispatch's choice */
+  const char* chapter; /* likewise: "lib_bwd_ring", "bwd09" */
   lnc_problem problem; /* the forward pass's */
   const void* dy;      /* [rows, cols] */
   const void* x;       /* [rows, cols]; null where y is given */
@@ -175,16 +176,16 @@ lnc_status lnc_forward_plan(const lnc_forward_args* args, lnc_plan* plan);
 lnc_status lnc_backward_plan(const lnc_backward_args* args, lnc_plan* plan);
 
 typedef struct lnc_chapter {
-  const char* id;    /* "fwd06" */
+  const char* id;    /* "fwd06"; of the library's own kernels "lib_fwd_ring" */
   const char* title; /* "128-bit access, the row in registers" */
   int backward;      /* 0: a forward pass */
   int from_y;        /* 1: a backward pass that is given y in place of x and mean */
   int deterministic; /* 1: the same bits from run to run */
 } lnc_chapter;
 
-/* Writes up to `capacity` chapters to `chapters`, forward before backward, and returns how many
- * there are; `chapters` may be null. A chapter that is no norm, the copy, is not among them. The
- * strings live as long as the library. */
+/* Writes up to `capacity` kernels to `chapters`, the chapters' and then the library's, of each forward
+ * before backward, and returns how many there are; `chapters` may be null. A chapter that is no norm,
+ * the copy, is not among them. The strings live as long as the library. */
 size_t lnc_list(lnc_chapter* chapters, size_t capacity);
 
 /* What went wrong in this thread's last call that returns a status, in one sentence; empty where

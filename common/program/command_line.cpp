@@ -11,6 +11,9 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "common/harness/gpu.h"
+#include "common/library/dispatch.h"
+
 namespace lnc {
 namespace {
 
@@ -211,7 +214,7 @@ CommandLine parse_command_line(int argc, char** argv) {
   bool parallel = false;
 
   CLI::App app{
-      "Checks LayerNorm chapters against a double-precision CPU reference and times them.\n"
+      "Checks LayerNorm kernels against a double-precision CPU reference and times them.\n"
       "Exit status: 0 all checks passed, 1 a check or a launch failed, 2 the request was wrong."};
   app.get_formatter()->column_width(28);
   app.set_version_flag("--version", "layernorm_chapters " LNC_VERSION);
@@ -261,9 +264,9 @@ CommandLine parse_command_line(int argc, char** argv) {
       ->group("Output");
   app.add_flag(
          "--list", line.list,
-         "list this program's chapters and stop; the program of all chapters also prints which one "
-         "the dispatch chooses for the problem, and why. With --json: chapters, types and the "
-         "dispatch's table, as JSON")
+         "list this program's kernels and stop; the program of the library's kernels also prints "
+         "which one the dispatch chooses for the problem, and why. With --json: kernels, types and "
+         "the dispatch's table, as JSON")
       ->group("Output");
 
   // --list --json has no file.
@@ -308,8 +311,27 @@ std::string refusal_of_group(const CommandLine& line, const Chapter& chapter) {
   return id + " takes " + option_of_group(chapter.group) + ", not " + asked;
 }
 
-std::string in_words(const Refusal& refusal, const Problem& given) {
-  if (refusal.option.empty()) return refusal.sentence;
+namespace {
+
+/// "; the library takes it: make run LIB=fwd_ring", of what a chapter does not take.
+std::string other_kernel(const Chapter& chapter, const Problem& problem) {
+  if (chapter.in_library() || chapter.direction() == Direction::Copy ||
+      refusal(chapter, problem).empty())
+    return "";
+  const std::string_view id = kernel_for({.direction = chapter.direction(),
+                                          .problem = problem,
+                                          .from_y = chapter.from_y,
+                                          .gpu = current_gpu()});
+  constexpr std::string_view kLibrary = "lib_";
+  if (!id.starts_with(kLibrary)) return "";
+  return "; the library takes it: make run LIB=" + std::string(id.substr(kLibrary.size()));
+}
+
+}  // namespace
+
+std::string in_words(const Refusal& refusal, const Chapter& chapter, const Problem& given) {
+  const std::string other = other_kernel(chapter, given);
+  if (refusal.option.empty()) return refusal.sentence + other;
   Problem problem = given;
   std::string option = spelt(refusal.option);
   const nlohmann::ordered_json unusual = to_json(problem)["options"];
@@ -320,7 +342,7 @@ std::string in_words(const Refusal& refusal, const Problem& given) {
         !*std::get<bool*>(each.field))
       option = spelt("no_" + name);
   }
-  return refusal.sentence + " (" + option + ")";
+  return refusal.sentence + " (" + option + ")" + other;
 }
 
 }  // namespace lnc

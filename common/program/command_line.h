@@ -33,7 +33,8 @@ CommandLine parse_command_line(int argc, char** argv);
 /// gave; empty where it does, or where none was given.
 std::string refusal_of_group(const CommandLine& line, const Chapter& chapter);
 
-/// A refusal as somebody at the command line should read it: with the option that it is about.
-std::string in_words(const Refusal& refusal, const Problem& problem);
+/// A refusal by `chapter` for the command line: with the option that it is about, and with the
+/// library's kernel that takes the problem, where a chapter does not.
+std::string in_words(const Refusal& refusal, const Chapter& chapter, const Problem& problem);
 
 }  // namespace lnc

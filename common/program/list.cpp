@@ -1,5 +1,6 @@
 #include "common/program/list.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <limits>
@@ -27,7 +28,7 @@ Json of(const Chapter& chapter) {
   LNC_TYPE_PAIRS(LNC_TYPES)
 #undef LNC_TYPES
   return {{"id", chapter.id},
-          {"directory", "chapters/" + std::string(chapter.directory)},
+          {"file", chapter.file},
           {"title", chapter.title},
           {"teaches", chapter.teaches},
           {"source", chapter.source},
@@ -43,6 +44,7 @@ Json of(const Chapter& chapter) {
           {"deterministic", chapter.deterministic},
           {"needs_affine", chapter.needs_affine},
           {"needs_aligned", chapter.needs_aligned},
+          {"needs_alike", chapter.needs_alike},
           {"min_architecture", chapter.min_architecture}};
 }
 
@@ -57,6 +59,7 @@ Json of(const Choice& choice) {
   if (choice.needs_alike) line["needs_alike"] = true;
   if (choice.needs_odd) line["needs_odd"] = true;
   if (choice.needs_16_bit) line["needs_16_bit"] = true;
+  if (!choice.batch_invariant) line["batch_invariant"] = false;
   if (choice.kind) line["kind"] = name(*choice.kind);
   if (choice.dtype) line["dtype"] = name(*choice.dtype);
   const auto add = [&](const char* key, auto value, auto open) {
@@ -65,8 +68,8 @@ Json of(const Choice& choice) {
   constexpr auto kMost = std::numeric_limits<std::int64_t>::max();
   add("min_cols", choice.min_cols, std::int64_t{1});
   add("max_cols", choice.max_cols, kMost);
+  add("max_row_bytes", choice.max_row_bytes, kMost);
   add("min_rows", choice.min_rows, std::int64_t{0});
-  add("max_rows", choice.max_rows, kMost);
   add("max_tensor_bytes", choice.max_tensor_bytes, kMost);
   add("min_architecture", choice.min_architecture, 0);
   add("max_architecture", choice.max_architecture, std::numeric_limits<int>::max());
@@ -113,19 +116,24 @@ void print_choices(const Problem& problem) {
 }  // namespace
 
 void print_list(const Problem& problem) {
+  int width = 0;
   for (const Chapter& chapter : chapters())
-    std::printf("%-6s %-40s %s\n", std::string(chapter.id).c_str(),
+    width = std::max(width, static_cast<int>(chapter.id.size()));
+  for (const Chapter& chapter : chapters())
+    std::printf("%-*s %-40s %s\n", width, std::string(chapter.id).c_str(),
                 std::string(chapter.title).c_str(), std::string(chapter.teaches).c_str());
-  if (chapters().size() > 1) print_choices(problem);
+  if (chapters().back().in_library() && chapters().size() > 1) print_choices(problem);
 }
 
 std::string list_as_json() {
   Json list{{"version", LNC_VERSION},
             {"chapters", Json::array()},
+            {"library", Json::array()},
             {"types", Json::array()},
             {"options", Json::array()},
             {"dispatch", Json::array()}};
-  for (const Chapter& chapter : chapters()) list["chapters"].push_back(of(chapter));
+  for (const Chapter& chapter : chapters()) 
+    list[chapter.in_library() ? "library" : "chapters"].push_back(of(chapter));
 #define LNC_TYPE(T) list["types"].push_back(of(kElementType<T>));
   LNC_ELEMENT_TYPES(LNC_TYPE)
 #undef LNC_TYPE

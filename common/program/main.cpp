@@ -60,7 +60,7 @@ class Session {
     const std::string why = refusal_of_group(line_, chapter);
     if (!why.empty()) return why;
     const Refusal refusal = obstacle(chapter, problem);
-    return refusal.empty() ? "" : in_words(refusal, problem);
+    return refusal.empty() ? "" : in_words(refusal, chapter, problem);
   }
 
   void run_chapters(const std::vector<const Chapter*>& runnable, const std::string& set,

@@ -1,17 +1,22 @@
 #!/usr/bin/env python3
-"""Turns CH=… into the name of a program: `find_chapter.py bwd02` prints bwd02.
+"""Turns CH=… or LIB=… into the name of a program: `find_chapter.py bwd02` prints bwd02, `find_chapter.py '' fwd_ring`
+prints lib_fwd_ring.
 
-Accepts an id, a directory's name or its path; nothing stands for all chapters. An unknown name
-gets one sentence on stderr, with the nearest known one, and exit status 2.
+CH is a chapter's id, its directory's name or its path; without CH and LIB the program is that of all chapters. LIB is a
+library kernel's name, its id or its path; LIB=all is the program of all of them. An unknown name gets one sentence on
+stderr, with the nearest known one, and exit status 2; so does a retired chapter, with the kernel that took its place.
 """
 
 import difflib
+import json
 import re
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 CHAPTERS = ROOT / "chapters"
+KERNELS = ROOT / "common/library/kernels"
+FORMER_IDS = ROOT / "common/library/former_ids.json"
 OWN = "my"  # what the ids of a reader's own chapters begin with; .gitignore and CMakeLists.txt know it too
 
 
@@ -20,6 +25,23 @@ def known_chapters(directory=CHAPTERS):
     names = [path.parent.name for path in directory.glob("*/kernel.cu")]
     names = [name for name in names if re.fullmatch(r"[a-z]+\d+_\w+", name)]
     return {name.split("_")[0]: name for name in sorted(names, key=reading_order)}
+
+
+def library_kernels(directory=KERNELS):
+    """The library's kernels by id: {'lib_bwd_any': 'common/library/kernels/bwd_any.cu', …}."""
+    return {f"lib_{path.stem}": path.relative_to(ROOT).as_posix() for path in sorted(directory.glob("*.cu"))}
+
+
+def kernel_sources():
+    """The source of every kernel by id, the library's last: {'fwd01': 'chapters/fwd01_thread_per_row/kernel.cu', …}."""
+    chapters = {identifier: f"chapters/{name}/kernel.cu" for identifier, name in known_chapters().items()}
+    return chapters | library_kernels()
+
+
+def retired():
+    """{'fwd13': 'lib_fwd_cluster', …}: chapters that are gone, and the library's kernel for each."""
+    kernels = json.loads(FORMER_IDS.read_text(encoding="utf-8"))["kernels"]
+    return {each["id"]: each["retired_for"] for each in kernels if "retired_for" in each}
 
 
 def is_own(name):
@@ -39,10 +61,39 @@ def find_chapter(asked, chapters, option="CH"):
     for identifier, directory in chapters.items():
         if name in (identifier, directory):
             return identifier
+    if took_its_place := retired().get(name.partition("_")[0]):
+        raise LookupError(f"{option}={asked} is no longer a chapter; its kernel is LIB={short(took_its_place)}.")
     raise LookupError(
         f"{option}={asked} is not a chapter{suggestion(name, chapters, option)}: the chapters are "
         f"{' '.join(chapters) or 'none yet'}."
     )
+
+
+def short(identifier):
+    """'fwd_ring' of 'lib_fwd_ring'"""
+    return identifier.removeprefix("lib_")
+
+
+def find_library_kernel(asked):
+    """The program that LIB=… names. Raises LookupError, with a sentence, where it names none."""
+    known = library_kernels()
+    if asked == "all":
+        return "library_kernels"
+    identifier = f"lib_{short(Path(asked).name.removesuffix('.cu'))}"
+    if identifier in known:
+        return identifier
+    raise LookupError(
+        f"LIB={asked} is not a kernel of the library{suggestion(short(identifier), {short(each): each for each in known}, 'LIB')}"
+        f": the kernels are {' '.join(map(short, known))}, and all stands for all of them.")
+
+
+def find_program(chapter, library):
+    """The program for CH and LIB, one of which is empty. Raises LookupError, with a sentence."""
+    if chapter and library:
+        raise LookupError(f"CH={chapter} and LIB={library}: name a chapter or a kernel of the library, not both.")
+    if library:
+        return find_library_kernel(library)
+    return find_chapter(chapter, known_chapters()) if chapter else "chapters"
 
 
 def suggestion(name, chapters, option):
@@ -56,12 +107,9 @@ def suggestion(name, chapters, option):
     return f" (did you mean {option}={spellings[nearest[0]]}?)" if nearest else ""
 
 
-def main(asked):
-    if not asked:
-        print("chapters")
-        return 0
+def main(chapter="", library=""):
     try:
-        print(find_chapter(asked, known_chapters()))
+        print(find_program(chapter.strip(), library.strip()))
     except LookupError as error:
         print(error, file=sys.stderr)
         return 2
@@ -69,4 +117,4 @@ def main(asked):
 
 
 if __name__ == "__main__":
-    sys.exit(main(" ".join(sys.argv[1:]).strip()))
+    sys.exit(main(*sys.argv[1:]))

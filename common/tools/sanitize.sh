@@ -3,8 +3,8 @@
 #
 # On a GPU, runs PROGRAM under each of compute-sanitizer's tools. They slow a kernel down a
 # hundredfold, so the problem is small; its odd width exercises the tails. On the CPU, builds with the
-# address and undefined-behaviour sanitizers, and runs the quick tests of PROGRAM, a chapter or all of
-# them (`chapters`), or with arguments PROGRAM itself.
+# address and undefined-behaviour sanitizers, and runs the quick tests of PROGRAM, a kernel or all of
+# them (`chapters`, `library_kernels`), or with arguments PROGRAM itself.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . common/setup/cuda.sh
@@ -19,9 +19,10 @@ if [ "$backend" = cpu ]; then
     build/cpu-asan/bin/"$name" "$@"
   else
     tests=${name}_test only="^$name\$"
-    if [ "$name" = chapters ]; then
-      tests=chapter_tests only='^[a-z]+[0-9]+$'
-    fi
+    case $name in
+      chapters) tests=chapter_tests only='^[a-z]+[0-9]+$' ;;
+      library_kernels) tests=library_kernel_tests only='^lib_[a-z_]+[a-z]$' ;;
+    esac
     bash common/setup/build.sh cpu-asan "$tests" -DSANITIZE=ON
     bash common/tools/test.sh cpu-asan --tests-regex "$only"
   fi

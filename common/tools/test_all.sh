@@ -19,6 +19,7 @@ part() {
 for backend in "$@"; do
   part bash common/tools/test.sh "$backend" --label-regex complete
   part make sanitize "BACKEND=$backend"
+  part make sanitize "BACKEND=$backend" LIB=all
 done
 part bash common/tools/test_watch.sh
 part make notebooks-run

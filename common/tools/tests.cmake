@@ -8,24 +8,32 @@ endforeach()
 doctest_program(harness_test common/harness/tests/harness_test.cpp LIBRARIES harness)
 add_test(NAME harness COMMAND harness_test)
 
-# Every chapter has a program of its own, so that it can be built and tested alone.
-list(TRANSFORM chapter_ids APPEND _kernel OUTPUT_VARIABLE kernels)
-list(FILTER kernels EXCLUDE REGEX "^my")  # a reader's own may be unfinished, and fails in its own test alone
+# Every kernel has a program of its own, so that it can be built and tested alone.
+set(kernel_ids ${chapter_ids} ${library_ids})
+list(TRANSFORM chapter_ids APPEND _kernel OUTPUT_VARIABLE chapter_kernels)
+list(FILTER chapter_kernels EXCLUDE REGEX "^my")  # a reader's own may be unfinished, and fails in its own test alone
 if(chapter_ids MATCHES "(^|;)my")
   add_executable(committed_chapters)  # what the tests run in place of `chapters`
-  target_link_libraries(committed_chapters PRIVATE main ${kernels})
+  target_link_libraries(committed_chapters PRIVATE main ${chapter_kernels})
 endif()
+list(TRANSFORM library_ids APPEND _kernel OUTPUT_VARIABLE library_kernel_objects)
+set(kernels ${chapter_kernels} ${library_kernel_objects})
 add_library(chapter_test OBJECT common/harness/tests/quick_test.cpp
                                 common/harness/tests/complete_test.cpp)
 target_link_libraries(chapter_test PUBLIC harness PRIVATE quick_to_build)
-add_custom_target(chapter_tests)  # all of them
-foreach(id IN LISTS chapter_ids)
+add_custom_target(chapter_tests)
+add_custom_target(library_kernel_tests)
+foreach(id IN LISTS kernel_ids)
   add_executable(${id}_test)
-  add_dependencies(chapter_tests ${id}_test)
+  if(id MATCHES "^lib_")
+    add_dependencies(library_kernel_tests ${id}_test)
+  else()
+    add_dependencies(chapter_tests ${id}_test)
+  endif()
   target_link_libraries(${id}_test PRIVATE doctest_main chapter_test ${id}_kernel)
   if(BACKEND STREQUAL "cpu" AND NOT SANITIZE)  # where all kernels are launched, and known
     set(launcher python3 -B ${CMAKE_SOURCE_DIR}/common/tools/test_chapter.py $<TARGET_FILE:${id}_test>
-                 $<TARGET_OBJECTS:${id}_kernel> ${${id}_source})
+                 $<TARGET_OBJECTS:${id}_kernel> ${CMAKE_SOURCE_DIR}/${${id}_source})
   else()
     set(launcher ${id}_test)
   endif()
@@ -42,7 +50,7 @@ if(BACKEND STREQUAL "cpu")
   set_source_files_properties(common/harness/tests/bad_launch.cu PROPERTIES LANGUAGE CXX
                                                                     COMPILE_OPTIONS "-xc++")
   target_compile_definitions(chapter_test PRIVATE LNC_CPU_BACKEND $<$<BOOL:${SANITIZE}>:LNC_SANITIZE>)
-  foreach(id IN LISTS chapter_ids)
+  foreach(id IN LISTS kernel_ids)
     # Two blocks at a time even on one core, so that a lost atomic shows.
     set_tests_properties(${id} ${id}_complete PROPERTIES ENVIRONMENT
                          "OMP_NUM_THREADS=2;OMP_WAIT_POLICY=passive")

@@ -68,9 +68,9 @@ std::string obstacle_to(const CommandLine& line, const Chapter& chapter, const P
   if (const std::string why = refusal_of_group(line, chapter); !why.empty()) return why;
   const Refusal why = obstacle(chapter, problem);
   if (why.empty()) return "";
-  if (!refusal(chapter, problem).empty()) return in_words(why, problem);
+  if (!refusal(chapter, problem).empty()) return in_words(why, chapter, problem);
   const std::int64_t rows = rows_that_fit(chapter, problem);  // all else is a want of memory
-  return in_words(why, problem) + (rows > 0 ? "; --rows " + std::to_string(rows) + " fits" : "");
+  return in_words(why, chapter, problem) + (rows > 0 ? "; --rows " + std::to_string(rows) + " fits" : "");
 }
 
 /// What is seen of a chapter, as a line of JSON.
@@ -87,7 +87,7 @@ Json watch(const std::string& mode, std::uint64_t block, const CommandLine& line
   seen.update(made_by());
   seen["mode"] = mode;
   seen["words"] = describe(problem, chapter.direction(), line.group);
-  seen["source"] = "chapters/" + std::string(chapter.directory) + "/kernel.cu";
+  seen["source"] = chapter.file;
   seen["load_address"] = load_address();
   seen["operator_bytes"] = operator_bytes(problem, chapter.direction(), chapter.from_y);
   seen["predicted_bytes"] = chapter.predicted_bytes(problem, device().gpu);

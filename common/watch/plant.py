@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 import race
-from find_chapter import known_chapters
+from find_chapter import kernel_sources
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -36,7 +36,7 @@ def with_fault(text, old, new):
 def program_with(chapter, old, new, build, folder, file="kernel.cu"):
     """The path of a program in `folder`: a chapter of a build that watches, with `new` in place of `old` in its kernel
     or in another file of the repository. The chapter's own program must have been built."""
-    kernel = Path("chapters", known_chapters()[chapter], "kernel.cu")
+    kernel = Path(kernel_sources()[chapter])
     changed = {kernel: without_other_types((ROOT / kernel).read_text(encoding="utf-8"))}
     target = kernel if file == "kernel.cu" else Path(file)
     changed[target] = with_fault(changed.get(target) or (ROOT / target).read_text(encoding="utf-8"), old, new)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""race.py [CHAPTER] [--backend BACKEND] [--strict] [--json FILE] [what a chapter's program takes …]: `make race`.
+"""race.py [KERNEL] [--backend BACKEND] [--strict] [--json FILE] [what a chapter's program takes …]: `make race`.
 
 Runs a chapter on the SIMT machine, and shows each pair of accesses to one byte that nothing orders, with their
-lines. Without a chapter it runs all, a line each. Without --rows and --cols it takes a few small problems that
-show most of a chapter: narrow and wide rows, aligned and not, and more rows than blocks.
+lines. With `chapters` or `library_kernels` it runs all of these, a line each. Without --rows and --cols it takes a few
+small problems that show most of a chapter: narrow and wide rows, aligned and not, and more rows than blocks.
 Some pairs are ordered only by a convention that PTX does not guarantee: a block overwrites data in another block's
 shared memory once it has a message which that block sent after reading the data. They are counted; --strict reports
 them as races.
@@ -22,7 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "common/tools"))
 
-from find_chapter import find_chapter, is_own, known_chapters  # noqa: E402
+from find_chapter import find_chapter, is_own, kernel_sources, known_chapters, library_kernels, short  # noqa: E402
 from front import can_write  # noqa: E402
 from lines import Lines, WatchError  # noqa: E402
 
@@ -37,8 +37,17 @@ PROBLEMS = (
     "--rows 5 --cols 33333",
     "--rows 5 --cols 33336 --dtype bf16",
 )
-# In these a chapter reuses its shared memory where it does not in the others: sets of moments of several warps, a shot.
-MORE_PROBLEMS = {"fwd09": ["--rows 11 --cols 9000"], "bwd17": ["--rows 220 --cols 16384"]}
+# In these a kernel reuses its shared memory where it does not in the others: sets of moments of several warps, a shot, a
+# ring that each of many blocks goes around.
+MORE_PROBLEMS = {
+    "bwd12": ["--rows 900 --cols 96"],
+    "bwd14": ["--rows 52000 --cols 64 --dtype bf16"],
+    "bwd15": ["--rows 15000 --cols 17"],
+    "bwd17": ["--rows 450 --cols 16384 --dtype bf16"],
+    "bwd19": ["--rows 140001 --cols 7"],
+    "lib_fwd_cluster_ring": ["--rows 11 --cols 9000"],
+    "lib_bwd_one_shot": ["--rows 220 --cols 16384"],
+}
 FUSED = "--residual same --prenorm --parallel --rowscale --dropout 0.1"
 RESIDUAL = "--residual f32 --prenorm"  # all that a chapter takes which only adds a residual
 # How many a chapter shall take of what its group counts, so that a block or a buffer has several rows.
@@ -61,7 +70,7 @@ class Request:
         if self.strict:
             arguments.remove("--strict")
         self.json = taken(arguments, "--json")
-        chapter = arguments.pop(0) if arguments and not arguments[0].startswith("-") else ""
+        chapter = arguments.pop(0) if arguments and not arguments[0].startswith("-") else "chapters"
         self.arguments = arguments
         if self.json and not can_write(self.json):
             raise WatchError(f"cannot write '{self.json}': give --json a file in a directory that exists and is yours.")
@@ -70,13 +79,14 @@ class Request:
                              "BACKEND=cuda; make sanitize has compute-sanitizer's racecheck.")
         if self.backend not in ("auto", "cpu"):
             raise WatchError(f"BACKEND={self.backend} is not a backend: make race takes cpu, or none.")
-        chapters = known_chapters()
+        programs = {"chapters": [each for each in known_chapters() if not is_own(each)],
+                    "library_kernels": list(library_kernels())}
+        self.one = chapter not in programs
         try:
-            self.chapters = [find_chapter(chapter, chapters)] if chapter else [
-                each for each in chapters if not is_own(each)]
+            self.chapters = programs[chapter] if not self.one else [
+                chapter if chapter in kernel_sources() else find_chapter(chapter, known_chapters())]
         except LookupError as error:
             raise WatchError(str(error)) from None
-        self.one = bool(chapter)
 
     def problems(self, chapter):
         """Lists of arguments for the chapter's program; and whether it may refuse some of them."""
@@ -103,7 +113,7 @@ def taken(arguments, option):
 
 
 def source_of(chapter):
-    return f"chapters/{known_chapters()[chapter]}/kernel.cu"
+    return kernel_sources()[chapter]
 
 
 def group_arguments(chapter):
@@ -128,8 +138,8 @@ def fused_arguments(chapter):
 def prepare(chapters):
     """Builds the programs."""
     subprocess.run(["bash", "common/setup/setup.sh", "cpu"], cwd=ROOT, check=True)
-    if len(chapters) > 1:
-        build("chapters")  # all kernels at once; what follows is quick, and has nothing to say
+    if len(chapters) > 1:  # all kernels at once; what follows is quick, and has nothing to say
+        build("library_kernels" if chapters[0] in library_kernels() else "chapters")
     for chapter in chapters:
         build(chapter, capture_output=len(chapters) > 1)
 
@@ -329,7 +339,8 @@ def show_one(runs):
 
 
 def show_line(runs):
-    hint = "" if runs.is_clean else f"; make race CH={runs.chapter} shows more"
+    asked = f"CH={runs.chapter}" if short(runs.chapter) == runs.chapter else f"LIB={short(runs.chapter)}"
+    hint = "" if runs.is_clean else f"; make race {asked} shows more"
     print(f"{runs.chapter}  {runs.summary()}{hint}", flush=True)
 
 

@@ -1,9 +1,9 @@
-"""The chapters against PyTorch and Triton, on a GPU.
+"""The chapters and the library's kernels against PyTorch and Triton, on a GPU.
 
 1. The reference's Philox words equal Triton's for 2048 x 2048 (seed, offset) pairs.
-2. fwd07's dropout masks equal Triton's, and its outputs those of PyTorch's operations one by one.
-3. The plain forward chapters agree with torch.nn.functional.layer_norm.
-4. The backward chapters' gradients equal those of PyTorch's autograd in double, bwd10's those of the
+2. lib_fwd_fused_any's dropout masks equal Triton's, and its outputs those of PyTorch's operations one by one.
+3. The plain forward kernels agree with torch.nn.functional.layer_norm.
+4. The backward kernels' gradients equal those of PyTorch's autograd in double, lib_bwd_fused_any's those of the
    fused operator with Triton's masks.
 """
 
@@ -187,10 +187,12 @@ def compare_gradients(programs, chapter, dtype, options, dropout=0.0):
 
 def comparisons(programs):
     """Each comparison, as a function and its arguments."""
-    listing = subprocess.run([programs["chapters"], "--list", "--json"], check=True, capture_output=True,
-                             text=True).stdout
+    def listed(program, room):
+        listing = subprocess.run([programs[program], "--list", "--json"], check=True, capture_output=True, text=True).stdout
+        return json.loads(listing)[room]
+
     compare = {"forward": compare_chapter, "backward": compare_gradients}
-    for described in json.loads(listing)["chapters"]:
+    for described in listed("chapters", "chapters") + listed("library_kernels", "library"):
         chapter = described["id"]
         compare_one = compare.get(described["direction"])
         if compare_one is None:
@@ -205,8 +207,8 @@ def comparisons(programs):
                       [*everything, "--residual", "same", "--kind", "rms"]):
             for dropout in (0.0, 0.1, 0.5):
                 options = [*SHAPES[0], *parts]
-                yield compare_chapter, programs, "fwd07", dtype, options, dropout
-                yield compare_gradients, programs, "bwd10", dtype, options, dropout
+                yield compare_chapter, programs, "lib_fwd_fused_any", dtype, options, dropout
+                yield compare_gradients, programs, "lib_bwd_fused_any", dtype, options, dropout
 
 
 def outcome(compare_one, *arguments):

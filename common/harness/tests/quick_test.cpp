@@ -118,7 +118,7 @@ TEST_CASE("every kernel of a fused chapter is right, in each pair of types") {
   for (const Chapter& chapter : chapters()) {
     if (!chapter.fused) continue;
     int chance = 0;
-    for (const std::int64_t cols : {203, 1003, 2003, 8000, 8003, 8200, 20001})
+    for (const std::int64_t cols : {200, 203, 1003, 2000, 2003, 8000, 8003, 8200, 20001})
       for (const auto [dtype, mixed] : kTypes)
         for (const Residual residual : {Residual::Same, Residual::F32})
           for (const bool second_affine : {false, true}) {
@@ -133,6 +133,27 @@ TEST_CASE("every kernel of a fused chapter is right, in each pair of types") {
             const int runs = cols > 4096 ? 1 : kRuns;
             if (refusal(chapter, problem).empty()) check_problem(chapter, problem, runs);
           }
+  }
+}
+
+TEST_CASE("a kernel that counts its blocks is right where one block has many rows") {
+  struct Size {
+    std::int64_t rows, cols;
+  };
+  for (const Chapter& chapter : chapters()) {
+    if (chapter.group != "blocks") continue;
+    for (const auto [rows, cols] : {Size{300, 1536}, Size{31, 3072}, Size{17, 7168}})
+      for (const Kind kind : {Kind::Layer, Kind::Rms})
+        for (const auto [dtype, mixed] : kTypes) {
+          Problem problem;
+          problem.kind = kind;
+          problem.dtype = dtype;
+          problem.mixed = mixed;
+          problem.rows = rows;
+          problem.cols = cols;
+          problem.group = 1;
+          if (refusal(chapter, problem).empty()) check_problem(chapter, problem, 1);
+        }
   }
 }
 
@@ -260,7 +281,7 @@ TEST_CASE("every chapter is right where no tensor starts at a 16-byte boundary, 
 
 TEST_CASE("a chapter that takes rows anywhere is right wherever its tensors start") {
   for (const Chapter& chapter : chapters()) {
-    if (chapter.road != Road::UnalignedRows) continue;
+    if (chapter.road != Road::UnalignedRows && !chapter.shares_by_address) continue;
     int chance = 0;
     for (const std::int64_t cols : {1, 3, 250, 1000, 1023, 4097})
       for (const int misalign : {0, 1, 2, 5, 7})
@@ -346,7 +367,8 @@ TEST_CASE("where that is asked for a row's bits depend on the row alone, or a ch
           const Outputs whole = outputs_of(chapter, problem);
           Problem part = problem;
           part.rows = 3;
-          if (!vectors) part.misalign = part.stagger = 1;  // of vectors the library aligns a copy
+          if (!vectors && !chapter.needs_alike)
+            part.misalign = part.stagger = 1;  // of vectors the library aligns a copy
           const Outputs few = outputs_of(chapter, part);
           for (const char* name : {"y", "mean", "rstd", "dx"}) {
             CAPTURE(name);
@@ -360,7 +382,7 @@ TEST_CASE("where that is asked for a row's bits depend on the row alone, or a ch
 TEST_CASE("nothing is written around an output, wherever it starts") {
   constexpr std::size_t kGuard = 64;  // bytes before an output, and behind it
   for (const Chapter& chapter : chapters()) {
-    if (chapter.road != Road::UnalignedRows) continue;
+    if (chapter.road != Road::UnalignedRows && !chapter.shares_by_address) continue;
     for (const std::int64_t cols : {5, 257, 1025})
       for (int misalign = 0; misalign < 8; ++misalign) {
         Problem problem;
@@ -368,6 +390,7 @@ TEST_CASE("nothing is written around an output, wherever it starts") {
         problem.rows = 9;
         problem.cols = cols;
         problem.misalign = misalign;
+        if (!refusal(chapter, problem).empty()) continue;
         INFO(chapter.id << ": " << describe(problem));
         const Tensors tensors(problem, chapter);
         const Buffer buffer(problem.tensor_bytes() + 2 * kGuard + 16);
@@ -788,8 +811,8 @@ TEST_CASE("a chapter that is given y is right where weights are near 0, and wher
       problem.affine = affine;  // without, the weight is 1, and nothing is clamped
       problem.eps = 4.0f;
       problem.rows = 5;
-      problem.cols = 100;
-      check_problem(chapter, problem, kRuns);
+      problem.cols = 104;
+      if (refusal(chapter, problem).empty()) check_problem(chapter, problem, kRuns);
     }
   }
 }
@@ -820,7 +843,8 @@ TEST_CASE("the distance of a gradient from y to the one from x is told, and cann
     CHECK(distances(problem)[1] < 0.01);
     problem.weight_scale = 0x1p-10f;
     CHECK(distances(problem)[1] > 0.1);  // y is rounded to the bias's digits
-    problem.kind = Kind::Rms;            // without a bias y scales with the weight, bit for bit
+    problem.kind = Kind::Rms;  // without a bias y scales with the weight, bit for bit
+    if (!refusal(chapter, problem).empty()) continue;
     const auto small = distances(problem);
     problem.weight_scale = 1.0f;
     const auto large = distances(problem);

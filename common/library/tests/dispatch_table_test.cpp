@@ -1,4 +1,4 @@
-// The dispatch's table: every problem has a chapter, and no line is in vain.
+// The dispatch's table: every problem has a kernel, and no rule is in vain.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -82,7 +82,7 @@ TEST_CASE("the dispatch has a chapter for every problem on every GPU, with or wi
 TEST_CASE("each line of the dispatch's table names a chapter, says why, and is not in vain") {
   std::vector<std::int64_t> rows, cols;
   for (const Choice& line : choices()) {
-    rows.insert(rows.end(), {line.min_rows, std::min<std::int64_t>(line.max_rows, 1 << 20)});
+    rows.insert(rows.end(), {line.min_rows, std::int64_t{1} << 20});
     cols.insert(cols.end(), {line.min_cols, std::min<std::int64_t>(line.max_cols, 1 << 20)});
     const std::int64_t least = (line.min_cols + 7) / 8 * 8;
     for (const int bytes : {2, 4}) {

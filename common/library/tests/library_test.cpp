@@ -224,12 +224,17 @@ TEST_CASE("the library says what it is and what it has") {
   REQUIRE(list.size() >= 18);
   std::set<std::string> ids;
   bool has_from_y = false;
+  std::pair last(false, false);  // of the library, backward
   for (std::size_t i = 0; i < list.size(); ++i) {
     CHECK(ids.insert(list[i].id).second);
     const std::string id = list[i].id;
-    CHECK((id.starts_with(list[i].backward ? "bwd" : "fwd") || id.starts_with("my")));
+    const bool in_library = id.starts_with("lib_");
+    const std::string name = in_library ? id.substr(4) : id;
+    CHECK((name.starts_with(list[i].backward ? "bwd" : "fwd") || name.starts_with("my")));
     CHECK_FALSE(std::string(list[i].title).empty());
-    if (i > 0) CHECK(list[i - 1].backward <= list[i].backward);
+    const std::pair key(in_library, list[i].backward != 0);
+    CHECK(last <= key);
+    last = key;
     has_from_y = has_from_y || list[i].from_y;
   }
   CHECK(has_from_y);
@@ -498,17 +503,18 @@ TEST_CASE("a batch-invariant pass asks for room for copies where it makes some, 
 }
 
 TEST_CASE(
-    "a chapter that assigns columns by a row's address refuses batch invariance of such rows") {
+    "a kernel that assigns columns by a row's address refuses batch invariance of such rows") {
   Case<float> c(LNC_LAYER, 6, 1001);
   c.problem.batch_invariant = 1;
-  CHECK(failed_with(LNC_REFUSED, c.run(c.forward_args("fwd16")),
-                    "fwd16 assigns the columns of a row of 1001 f32 to threads by its address"));
-  CHECK(c.run(c.forward_args("fwd06")) == LNC_OK);
+  CHECK(failed_with(
+      LNC_REFUSED, c.run(c.forward_args("lib_fwd_unaligned")),
+      "lib_fwd_unaligned assigns the columns of a row of 1001 f32 to threads by its address"));
+  CHECK(c.run(c.forward_args("lib_fwd_registers")) == LNC_OK);
   c.check_forward();
 }
 
 TEST_CASE("a plan says by which rule it was made, and where that was measured") {
-  Case<float> c(LNC_LAYER, 256, 8192);
+  Case<float> c(LNC_LAYER, 64, 16384);
   const auto plan_of = [&](const char* chapter) {
     const auto args = c.forward_args(chapter);
     lnc_plan plan;
@@ -516,17 +522,17 @@ TEST_CASE("a plan says by which rule it was made, and where that was measured") 
     return plan;
   };
   const lnc_plan chosen = plan_of(nullptr);
-  CHECK(std::string(chosen.chapter) == "fwd13");
-  CHECK(std::string(chosen.because).find("256 x 8192") != std::string::npos);
+  CHECK(std::string(chosen.chapter) == "lib_fwd_cluster");
+  CHECK(std::string(chosen.because).find("2048 x 16384") != std::string::npos);
   CHECK(std::string(chosen.measured_on) == "NVIDIA H100 80GB HBM3");
   CHECK(chosen.measured_here == 1);
-  const lnc_plan asked = plan_of("fwd06");
+  const lnc_plan asked = plan_of("lib_fwd_registers");
   CHECK(std::string(asked.because).empty());
   CHECK(std::string(asked.measured_on).empty());
   REQUIRE(setenv("LNC_GPU", "b200", 1) == 0);
   const lnc_plan elsewhere = plan_of(nullptr);
   unsetenv("LNC_GPU");
-  CHECK(std::string(elsewhere.chapter) == "fwd06");  // not what was tuned on an H100
+  CHECK(std::string(elsewhere.chapter) == "lib_fwd_registers");  // not what was tuned on an H100
   CHECK(elsewhere.measured_here == 0);
 }
 
@@ -591,10 +597,10 @@ TEST_CASE("frozen parameters need no workspace for their gradients, whoever runs
       REQUIRE(trained.run(trained.backward_args(nullptr, from_y)) == LNC_OK);
       CHECK(same_bits(c.dx, trained.dx));
     }
-  Case<float> c(LNC_RMS, 5, 8);  // and a chapter that writes them anyway has room for them
+  Case<float> c(LNC_LAYER, 5, 8);  // and a chapter that writes them anyway has room for them
   REQUIRE(c.run(c.forward_args()) == LNC_OK);
-  auto args = c.backward_args("bwd06");
-  args.dweight = nullptr;
+  auto args = c.backward_args("bwd09");
+  args.dweight = args.dbias = nullptr;
   lnc_plan plan;
   REQUIRE(lnc_backward_plan(&args, &plan) == LNC_OK);
   CHECK(plan.workspace_bytes >= 8 * sizeof(float));
@@ -855,9 +861,10 @@ TEST_CASE("a fused pass may write where it reads, up to a width; a plain one may
       fused.residual = fused.sum = stream.data() + start;
       const lnc_status status = apart.run(args);
       if (cols > 16384 || (cols > 16376 && start > 0)) {
-        CHECK(failed_with(LNC_REFUSED, status, "no chapter takes this problem in place"));
-        args.chapter = "fwd07";
-        CHECK(failed_with(LNC_REFUSED, apart.run(args), "fwd07 does not write where it reads in"));
+        CHECK(failed_with(LNC_REFUSED, status, "no kernel takes this problem in place"));
+        args.chapter = "lib_fwd_fused_any";
+        CHECK(failed_with(LNC_REFUSED, apart.run(args),
+                          "lib_fwd_fused_any does not write where it reads in"));
         args.chapter = nullptr;
         CHECK(same_bits(x, at_start(apart.x)));  // nothing ran
         continue;
@@ -876,16 +883,16 @@ TEST_CASE("chapters that are unknown, or that refuse") {
   Case<float> c(LNC_LAYER, 4, 8);
   REQUIRE(c.run(c.forward_args()) == LNC_OK);
   CHECK(failed_with(LNC_UNKNOWN_CHAPTER, c.run(c.forward_args("fwd99")),
-                    "'fwd99' is no forward chapter"));
-  CHECK(failed_with(LNC_UNKNOWN_CHAPTER, c.run(c.forward_args("")), "'' is no forward chapter"));
+                    "'fwd99' is no forward kernel"));
+  CHECK(failed_with(LNC_UNKNOWN_CHAPTER, c.run(c.forward_args("")), "'' is no forward kernel"));
   CHECK(failed_with(LNC_UNKNOWN_CHAPTER, c.run(c.forward_args("copy00")),
-                    "'copy00' is no forward chapter"));
+                    "'copy00' is no forward kernel"));
   CHECK(failed_with(LNC_UNKNOWN_CHAPTER, c.run(c.forward_args("bwd01")),
-                    "'bwd01' is no forward chapter"));
+                    "'bwd01' is no forward kernel"));
   CHECK(failed_with(LNC_UNKNOWN_CHAPTER, c.run(c.backward_args("fwd06")),
-                    "'fwd06' is no backward chapter"));
+                    "'fwd06' is no backward kernel"));
   CHECK(failed_with(LNC_UNKNOWN_CHAPTER, c.run(c.forward_args(std::string(5000, 'x').c_str())),
-                    "xxx' is no forward chapter"));
+                    "xxx' is no forward kernel"));
   CHECK(failed_with(LNC_REFUSED, c.run(c.backward_args("bwd07")), "bwd07 starts from y"));
   CHECK(failed_with(LNC_REFUSED, c.run(c.backward_args("bwd09", true)), "bwd09 starts from x"));
   Case<float> rms(LNC_RMS, 4, 8);

@@ -44,7 +44,7 @@ TOO_LARGE = [
     "--rows 1073741824 --cols 17179869184",
 ]
 
-# What chapters count, where one may choose how they cut their work, and the option that asks for a number of it.
+# What kernels count, where one may choose how they cut their work, and the option that asks for a number of it.
 CUTS = {
     "rows a block": "--rows-per-block",
     "row groups": "--row-groups",
@@ -119,23 +119,24 @@ def test_each_program_has_its_chapter_alone(run):
 
 def test_the_committed_list_of_chapters_is_the_programs_own(run):
     listed = json.loads(passes(run("chapters", "--list", "--json")))
+    listed["library"] = json.loads(passes(run("library_kernels", "--list", "--json")))["library"]
     assert sorted(chapter["id"] for chapter in listed["chapters"]) == CHAPTERS
     committed = json.loads((ROOT / "notebooks/data/chapters.json").read_text())
     assert committed == listed, "run `make tables`: it writes notebooks/data/chapters.json"
 
 
 @pytest.mark.parametrize("gpu, about, rule", [
-    ("h100", "(tuned on such a GPU)", r"bwd15, by a rule tuned on an NVIDIA H100"),
-    ("h200", "(tuned on such a GPU)", r"bwd15, by a rule tuned on an NVIDIA H200"),
-    ("b200", "(not tuned on such a GPU: its defaults", r"bwd12, by a rule .*: the fastest, or")])
+    ("h100", "(tuned on such a GPU)", r"lib_bwd_unaligned, by a rule tuned on an NVIDIA H100"),
+    ("h200", "(tuned on such a GPU)", r"lib_bwd_unaligned, by a rule tuned on an NVIDIA H200"),
+    ("b200", "(not tuned on such a GPU: its defaults", r"lib_bwd_ring, by a rule .*: the fastest, or")])
 def test_the_list_says_what_the_dispatch_takes_and_where_that_was_measured(run, backend, gpu, about, rule):
     if backend != "cpu":
         pytest.skip("LNC_GPU is for the CPU backend")
     problem = ["--rows", "8192", "--cols", "2304", "--dtype", "bf16"]
-    said = passes(run("chapters", "--list", *problem, LNC_GPU=gpu)).split("\n\n")[1]
+    said = passes(run("library_kernels", "--list", *problem, LNC_GPU=gpu)).split("\n\n")[1]
     assert "bf16, 8192 x 2304" in said and about in said
     assert re.search(r"\n  backward +" + rule, said)
-    assert re.search(r"\n  forward +fwd06, by a rule .*\n  backward from y bwd07, by a rule ", "\n".join(
+    assert re.search(r"\n  forward +lib_fwd_registers, by a rule .*\n  backward from y lib_bwd_from_y, by a rule ", "\n".join(
         line for line in said.splitlines() if not line.startswith("  backward  ")))
 
 
@@ -203,10 +204,11 @@ def test_a_full_disk_under_the_output_is_said(programs):
 
 @pytest.fixture
 def cuts(run):
-    """The option of each chapter; None where it cuts its work in one way only."""
-    listed = json.loads(passes(run("chapters", "--list", "--json")))["chapters"]
-    assert {chapter["group"] for chapter in listed} == {"", *CUTS}
-    return {chapter["id"]: CUTS.get(chapter["group"]) for chapter in listed}
+    """The option of each chapter and each kernel of the library; None where it cuts its work in one way only."""
+    listed = [kernel for program, room in (("chapters", "chapters"), ("library_kernels", "library"))
+              for kernel in json.loads(passes(run(program, "--list", "--json")))[room]]
+    assert {kernel["group"] for kernel in listed} == {"", *CUTS}
+    return {kernel["id"]: CUTS.get(kernel["group"]) for kernel in listed}
 
 
 def test_a_chapter_lists_its_own_cut_alone(run, cuts):
@@ -233,14 +235,14 @@ def test_a_chapter_takes_its_own_cut_and_records_it(run, results, cuts):
 def test_of_all_chapters_those_run_that_have_the_cut(run, results, cuts):
     out = passes(run("chapters", *SMALL, "--rows-per-block", "3", "--json", results))
     assert {r["chapter"] for r in records_of(results)} == {
-        chapter for chapter, own in cuts.items() if own == "--rows-per-block"}
+        chapter for chapter, own in cuts.items() if own == "--rows-per-block" and not chapter.startswith("lib_")}
     assert "rows a block 3" in out
     assert "not run: bwd08 takes --buffers, not --rows-per-block\n" in out
     assert "not run: fwd01 does not take --rows-per-block\n" in out
 
 
 def test_what_a_cut_counts_must_be_said_and_once(run):
-    refuses(run("chapters", *SMALL, "--group", "3"), "--group", *CUTS.values())
+    refuses(run("library_kernels", *SMALL, "--group", "3"), "--group", "--blocks", "--clusters", "--row-groups")
     refuses(run("chapters", *SMALL, "--buffers", "3", "--row-groups", "3"), "--buffers", "--row-groups")
     refuses(run("bwd08", *SMALL, "--buffers", "x"), "--buffers", "'x'")
 

@@ -1,13 +1,23 @@
-// bwd18 · Wide rows that start anywhere, in clusters
+// lib_bwd_cluster_unaligned · Wide unaligned rows over a cluster
 //
-// bwd15 takes rows that start anywhere up to 8184 columns: a block holds one. bwd13 takes wider
-// ones in clusters, but from 16-byte boundaries on. Here is bwd13's cluster, and each of its rows
-// starts alike, as in bwd15. The blocks share the vectors that a row lies in. Two of these may be
-// partly a neighbour's, the first and the last: each is some thread's first one, and only a
-// thread's first vector is masked.
+// Rows of nearly 512 KB that start anywhere, layer and RMS norm, on Hopper; meant for those too
+// wide for lib_bwd_unaligned. lib_bwd_cluster's persistent cluster, whose rows all start alike. The
+// blocks share the vectors that a row lies in. The first and last of these may be partly another
+// row's: each is the first vector of some thread, and only a thread's first vector is masked. Where
+// x, dy and dx start differently, threads load all elements: correct, but slow.
 //
-// It takes rows of nearly 512 KB, and should run at the speed of a triad: 3·M·N elements, each
-// moved once.
+// Parts: cluster_sums.h (the exchange; bwd13), rows_anywhere.h (rows that start alike; bwd15),
+// ring.h (fwd08, bwd12), gradient_terms.h (bwd01), partial_sums.h (bwd06, early start bwd12),
+// thread_columns.h, reduce.h, vector.h (fwd06).
+//
+// Measurements behind the constants, on an H100, 128 MiB, layer norm, µs:
+// - Cuts: bf16 of 12 289 columns takes 166 in two blocks of 256 threads a multiprocessor, 181 of
+//   512; of 20 001 156 in two of 512, 160 to 191 in three to five of 256; f32 of 12 289 156 in
+//   three of 512, 151 to 168 in four to eight of 256.
+// - Masks: 155 at f32 667 × 50257, 162 at bf16 1335 × 50257; edges in single threads of block 0 165
+//   and 160.
+// - The result: 165 at bf16 5460 × 12289 and 162 at 1335 × 50257 (84 and 85 % of a triad), 155 at
+//   f32 2730 × 12289 (89 %), where lib_bwd_any takes 349, 355 and 275.
 #include "common/kernel/chapter.h"
 #include "common/kernel/cluster_sums.h"
 #include "common/kernel/gradient_terms.h"
@@ -18,14 +28,14 @@
 #include "common/kernel/thread_columns.h"
 #include "common/kernel/vector.h"
 
-namespace bwd18 {
+namespace lib_bwd_cluster_unaligned {
 using namespace lnc;
 
 constexpr int kLeastCluster = 2;  // blocks
 constexpr int kPortable = 8;      // that every Hopper has room for
 constexpr int kMaxCluster = 16;
 constexpr int kMaxStages = 4;           // rows of a slice in shared memory
-constexpr int kOverlapStages = 3;       // with which something is always on its way
+constexpr int kOverlapStages = 3;       // the fewest with a row always in flight
 constexpr int kLeastStages = 2;         // of the widest rows
 constexpr int kColumns = 32;            // of a thread
 constexpr int kSliceBytes = 24 << 10;   // of x in a block of 512 threads, where eight hold a row
@@ -33,7 +43,7 @@ constexpr int kWideBytes = 32 << 10;    // rows from here on have such blocks
 constexpr int64_t kOtherBytes = 1536;   // of shared memory, a block: static, or the system's
 constexpr int64_t kManyCols = 1 << 14;  // up to here, rows of halves have many parts
 
-/// [1] What the registers allow: kBlocks blocks of up to kThreads threads on a multiprocessor.
+/// What the registers allow: kBlocks blocks of up to kThreads threads on a multiprocessor.
 template <int kThreads_, int kBlocks_>
 struct Variant {
   static constexpr int kThreads = kThreads_;
@@ -70,8 +80,8 @@ struct Slices {
   T* dy;
 };
 
-/// The elements of a slice that a thread has: whole vectors, each `apart` elements behind the one
-/// before, or before it if that is negative.
+/// The elements of a slice that a thread has: whole vectors, each `apart` elements after the one
+/// before; a negative `apart` counts down.
 struct SliceVectors {
   int first;  ///< element at which its first vector begins
   int apart;
@@ -83,7 +93,8 @@ struct SliceVectors {
   }
 };
 
-/// [2] Makes 0 of what is a neighbour row's in a vector.
+/// Clears what is another row's in a vector: four words and four ANDs for every type. A factor of 0
+/// would make NaN of another row's infinity.
 template <typename T>
 class Mask {
  public:
@@ -111,8 +122,8 @@ class Mask {
   uint4 words_;
 };
 
-/// A thread's sums of the row's columns, by way of shared memory, to `to`, where the slice begins.
-/// All threads of the block call it.
+/// Stores a thread's sums of the row's columns at `to`, where the slice begins, through shared
+/// memory so that neighbouring threads store neighbouring floats. All threads of the block call it.
 template <int kElements, int kVectors>
 __device__ void store_side_by_side(const SliceVectors& own, const Span& of_row,
                                    const Vector<float, kElements> (&of_thread)[kVectors],
@@ -126,7 +137,7 @@ __device__ void store_side_by_side(const SliceVectors& own, const Span& of_row,
   __syncthreads();
 }
 
-/// Sets to 0 what a part of the sums has behind its columns.
+/// Clears the floats of a part after its last column.
 __device__ inline void set_rest(const PartialSums& sums, int64_t part, int cols) {
   const int64_t rest = cols + static_cast<int>(threadIdx.x);
   if (rest >= sums.stride) return;
@@ -152,14 +163,17 @@ __global__ void __launch_bounds__(Fit::kThreads, Fit::kBlocks)
 
   const auto row_cols = static_cast<int>(a.cols);
   const auto slice = static_cast<int>(plan.slice);
-  const int row_start = start_in_vector(a.dx + cluster * a.cols);  // [3]
+  // Of the cluster's first row, and so of all of its rows.
+  const int row_start = start_in_vector(a.dx + cluster * a.cols);
   const int row_end = row_start + row_cols;
   const int row_size = (row_end + kElements - 1) / kElements * kElements;
   const int before = rank * slice;
   const int size = max(min(row_size - before, slice), 0);
   const int start = before - row_start;  // the slice's first column
   const Span of_row{max(-start, 0), min(row_cols - start, size)};
-  const bool backwards = before + slice >= row_size;  // [4]
+  // The last block counts down from the row's end. The last thread has the first vector counted:
+  // warp 0 has the exchange to do, and should not also store single elements.
+  const bool backwards = before + slice >= row_size;
   const int counted = (threads - 1 - thread) * kElements;
   const int apart = threads * kElements;
   const SliceVectors own{backwards ? size - kElements - counted : counted,
@@ -173,13 +187,15 @@ __global__ void __launch_bounds__(Fit::kThreads, Fit::kBlocks)
   const int slot_elements = slot_elements_for<T>(slice);
   const int slot_vectors = slot_elements / kElements;
   Ring<T> ring{dynamic_shared<Packed<T, kElements>>(), 2 * slot_vectors, stages, full};
-  const auto slices_in = [&](int nth, int stage) {  // [5]
+  // A slice lies as far into a 128-byte line as in global memory.
+  const auto slices_in = [&](int nth, int stage) {
     T* const slot = reinterpret_cast<T*>(ring.slot(stage));
     const int x_at = start_in_line(a.x + slice_start(nth)) / kElements * kElements;
     const int dy_at = start_in_line(a.dy + slice_start(nth)) / kElements * kElements;
     return Slices<T>{slot + x_at, slot + slot_elements + dy_at};
   };
-  const auto copied = [&](int nth) {  // [6]
+  // The vectors that lie wholly in the tensor; threads bring the others.
+  const auto copied = [&](int nth) {
     const int64_t from = slice_start(nth);
     const int64_t left = a.rows * a.cols - from;
     const Span span{from < 0 ? kElements : 0, left < size ? size - kElements : size};
@@ -230,8 +246,10 @@ __global__ void __launch_bounds__(Fit::kThreads, Fit::kBlocks)
 
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
   const int lane = threadIdx.x % kWarpSize;
-  const int requester = threads / kWarpSize / 2 * kWarpSize;  // [7] of a middle warp
-  const auto ask_for_statistics = [&](int nth) {              // mean and rstd, for lane 0
+  // A block waits for its slowest warp: warp 0 sends the sums, the last has the masked vector, and
+  // one in the middle requests rows.
+  const int requester = threads / kWarpSize / 2 * kWarpSize;
+  const auto ask_for_statistics = [&](int nth) {  // mean and rstd, for lane 0
     if (nth >= rows || lane > 0) return float2{};
     const float mean = kLayer ? a.mean[row_of(nth)] : 0.0f;
     return make_float2(mean, a.rstd[row_of(nth)]);
@@ -291,7 +309,7 @@ __global__ void __launch_bounds__(Fit::kThreads, Fit::kBlocks)
 
   float2 of_done = {};                     // mean and rstd of the row whose dx is next
   float2 of_this = {};                     // of the row that is added up
-  float2 of_next = ask_for_statistics(0);  // of the row behind that one, in lane 0
+  float2 of_next = ask_for_statistics(0);  // of the row after that one, in lane 0
   int done_stage = 0;
   for (int nth = 0; nth <= rows; ++nth) {  // dx is a row behind the sums
     of_done = of_this;
@@ -317,7 +335,7 @@ __global__ void __launch_bounds__(Fit::kThreads, Fit::kBlocks)
     done_stage = done_stage + 1 < stages ? done_stage + 1 : 0;
   }
 
-  if (a.dweight == nullptr) return;  // frozen parameters: nobody wants the sums
+  if (a.dweight == nullptr) return;  // frozen parameters: no sums to store
   const int64_t part = cluster * sums.stride;
   store_side_by_side(own, of_row, dweight, sums.dweight + part + start);
   if (kLayer) store_side_by_side(own, of_row, dbias, sums.dbias + part + start);
@@ -371,7 +389,9 @@ struct Choice {
   int64_t busy;  ///< places for blocks that have one; 0: no cluster has room
 };
 
-/// [8] The cut that gives the most blocks work. A larger cluster must gain a twentieth.
+/// The cut that gives the most blocks work. The number of clusters must be a multiple of the period
+/// with which rows start alike; where fewer fit, they run in turns. A larger cluster must gain a
+/// twentieth.
 template <typename Fit, typename T, typename W, typename Kernel>
 Choice best_cut(const BackwardArgs<T, W>& a, Kernel kernel, int least_blocks, int most_blocks) {
   Choice best{};
@@ -402,8 +422,9 @@ bool launch_clusters(const BackwardArgs<T, W>& a, int least_blocks, int most_blo
   const int64_t clusters = std::min(choice.clusters, a.rows);
   const int start = start_in_vector(a.dx);
   const bool alike = start_in_vector(a.x) == start && start_in_vector(a.dy) == start;
-  const PartialSums sums = partial_sums(a, clusters, whole_sectors(a.cols));  // [9]
+  const PartialSums sums = partial_sums(a, clusters, whole_sectors(a.cols));
   launch(kernel, config_for(a, choice.plan, clusters), a, choice.plan, alike, sums);
+  // Clusters of two blocks leave some 130 parts, which the second kernel adds up by another cut.
   const bool many_parts = sizeof(T) < sizeof(float) && a.cols <= kManyCols;
   if (many_parts) {
     add_partial_sums<EarlyStart, kManyCols>(a, sums, clusters);
@@ -413,10 +434,10 @@ bool launch_clusters(const BackwardArgs<T, W>& a, int least_blocks, int most_blo
   return true;
 }
 
-/// As --blocks-per-cluster says, if that fits. Else wide rows in blocks of 512 threads, as few as
-/// have kSliceBytes, if three quarters of the multiprocessors have one. Else in blocks of 256, up
-/// to 8 of them or else up to 16. What these have no room for has blocks of 512 with larger slices,
-/// up to 8 or else 16.
+/// Tries, in this order: the blocks a cluster that the caller asked for; for wide rows as few
+/// blocks of 512 threads as have kSliceBytes, if they keep three quarters of the multiprocessors
+/// busy; up to 8 blocks of 256 threads, then up to 16; blocks of 512 with larger slices, up to 8,
+/// then 16.
 template <Kind kKind, typename T, typename W>
 void run_kind(const BackwardArgs<T, W>& a) {
   const int asked = std::clamp(a.group, kLeastCluster, kMaxCluster);
@@ -431,8 +452,9 @@ void run_kind(const BackwardArgs<T, W>& a) {
   if (launch_clusters<kKind, TwoBlocks>(a, kPortable + 1, kMaxCluster)) return;
   if (launch_clusters<kKind, OneBlock>(a, kLeastCluster, kPortable)) return;
   if (launch_clusters<kKind, OneBlock>(a, kMaxCluster, kMaxCluster)) return;
-  throw std::runtime_error("bwd18: this GPU has no room for the cluster of blocks that a row of " +
-                           std::to_string(a.cols) + " columns takes");
+  throw std::runtime_error(
+      "lib_bwd_cluster_unaligned: this GPU has no room for the cluster of blocks that a row of " +
+      std::to_string(a.cols) + " columns takes");
 }
 
 template <typename T, typename W>
@@ -451,13 +473,11 @@ int64_t most_partial_sums(const Problem& p) {
 }
 
 const Registration registration{{
-    .id = "bwd18",
-    .title = "Wide rows that start anywhere, in clusters",
-    .teaches =
-        "a cluster's rows start alike; a row's first and last vector are each a thread's first",
+    .id = "lib_bwd_cluster_unaligned",
+    .title = "Wide unaligned rows over a cluster",
+    .teaches = "rows of up to 512 KB that start anywhere, at 84 to 89 % of a triad",
     .source = "this repository",
-    .parent = "bwd15",
-    .road = Road::UnalignedRows,
+    .road = Road::Library,
     .usual_cols = 2049,
     .shares_by_address = true,
     .takes_frozen = true,
@@ -475,4 +495,4 @@ const Registration registration{{
     },
 }};
 
-}  // namespace bwd18
+}  // namespace lib_bwd_cluster_unaligned

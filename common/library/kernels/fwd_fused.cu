@@ -1,21 +1,30 @@
-// fwd12 · Residual and norm alone
+// lib_fwd_fused · Residual and norm alone, aligned rows
 //
-// Each block of a transformer adds its output to the residual stream and normalises the sum:
-// z = x + residual, y = norm(z). As two kernels that moves five tensors, because the norm reads the
-// z that the addition has just written. fwd06 has x in registers when it sums; here the residual is
-// added there, z is rounded and stored on the way, and nobody reads it again.
+// Aligned rows of up to 16 384 columns, layer and RMS norm, with an optional residual (of x's type
+// or float) and prenorm output, and no other fusion; on every GPU. A block has a row, with 16
+// columns a thread: the residual is added and z rounded and stored while the row is in registers,
+// so no kernel reads z again.
 //
-// It should run at the speed of a copy: 4·M·N elements, each moved once.
+// Parts: thread_columns.h (a thread's columns), vector.h (fwd06), moments.h (fwd04), reduce.h's
+// block_sum (fwd03). fwd07 teaches the fusion.
+//
+// Measured on an H100, layer norm with residual and prenorm, in brackets % of a copy:
+// - bf16 16384 × 4096: 184 µs (102 %), with a float residual 274 (103 %); two kernels take 234 and
+//   372. lib_fwd_fused_any takes 186 and 276.
+// - kThreadCols: 16 floats of z and packed parameters fit in 64 registers, 1024 threads a
+//   multiprocessor; nvcc takes 42 to 61.
+// - Prefetching weight and bias by block 0 saves 0.1 to 0.6 µs in 8 MiB of bf16 (18.1 to 17.6 at
+//   1024 × 4096), nothing in larger tensors, and takes seven registers: left out.
 #include "common/kernel/chapter.h"
 #include "common/kernel/moments.h"
 #include "common/kernel/reduce.h"
 #include "common/kernel/thread_columns.h"
 #include "common/kernel/vector.h"
 
-namespace fwd12 {
+namespace lib_fwd_fused {
 using namespace lnc;
 
-constexpr int kThreadCols = 16;  // [1] of z, in registers as floats
+constexpr int kThreadCols = 16;  // of z, in registers as floats
 constexpr int kMaxThreads = 1024;
 
 /// This thread's vectors of a row, or of the parameters; `otherwise` where the tensor is null.
@@ -24,7 +33,7 @@ __device__ void load_columns(Packed<U, kElements> (&values)[kVectors], const U* 
                              int64_t start, const ThreadColumns& own, float otherwise = 0.0f) {
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
-    const bool there = tensor != nullptr && own.has(i);  // [2]
+    const bool there = tensor != nullptr && own.has(i);  // columns past the end read as 0
     values[i] = load_if<kElements>(there, tensor, start + own.of(i), otherwise);
   }
 }
@@ -56,7 +65,7 @@ __device__ void store_columns(U* tensor, int64_t start, const ThreadColumns& own
   }
 }
 
-/// The sum of this thread's elements. Beyond the row z is 0.
+/// The sum of this thread's elements. Past the row's end z is 0.
 template <int kElements, int kVectors>
 __device__ float sum_of(const float (&z)[kVectors][kElements]) {
   float sum = 0.0f;
@@ -87,7 +96,7 @@ __device__ Deviations<kKind> deviations_from(float near, const float (&z)[kVecto
 /// A block has one row. Stream is the type of the residual stream: T, or float.
 template <typename T, typename W, typename Stream, Kind kKind>
 __global__ void __launch_bounds__(kMaxThreads) residual_norm_forward(ForwardArgs<T, W> a) {
-  constexpr int kElements = kVectorElements<Stream>;  // [3]
+  constexpr int kElements = kVectorElements<Stream>;  // 16 bytes of the wider type
   constexpr int kVectors = kThreadCols / kElements;
   const auto threads = static_cast<int>(blockDim.x);
   const auto first = static_cast<int>(threadIdx.x) * kElements;
@@ -97,17 +106,19 @@ __global__ void __launch_bounds__(kMaxThreads) residual_norm_forward(ForwardArgs
 
   Packed<T, kElements> x[kVectors];
   Packed<Stream, kElements> residual[kVectors];
-  load_columns(x, a.x, start, own);  // [4]
+  // All loads of both inputs are issued before the first use.
+  load_columns(x, a.x, start, own);
   load_columns(residual, static_cast<const Stream*>(a.fused.residual), start, own);
 
   float z[kVectors][kElements];
-  add(x, residual, z);  // [5]
+  add(x, residual, z);
   auto* const z_out = static_cast<Stream*>(a.fused.residual_out);
-  if (z_out != nullptr) store_columns(z_out, start, own, z);  // [6]
+  // Stored at once, so that its bytes leave while the threads wait for each other.
+  if (z_out != nullptr) store_columns(z_out, start, own, z);
 
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
   float near = 0.0f;
-  if constexpr (kKind == Kind::Layer) {  // [7]
+  if constexpr (kKind == Kind::Layer) {  // RMS norm has no mean
     near = block_sum<kMaxThreads>(sum_of(z), threads) * inverse_cols;
   }
   const auto sums = block_sum<kMaxThreads>(deviations_from<kKind>(near, z, own), threads);
@@ -115,7 +126,8 @@ __global__ void __launch_bounds__(kMaxThreads) residual_norm_forward(ForwardArgs
 
   Packed<W, kElements> weight[kVectors];
   Packed<W, kElements> bias[kVectors];
-  load_columns(weight, a.weight, 0, own, 1.0f);  // [8]
+  // Late, into the registers that x and the residual have freed; other blocks hide the wait.
+  load_columns(weight, a.weight, 0, own, 1.0f);
   load_columns(bias, a.bias, 0, own);
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
@@ -137,7 +149,8 @@ __global__ void __launch_bounds__(kMaxThreads) residual_norm_forward(ForwardArgs
 
 template <typename Stream, Kind kKind, typename T, typename W>
 void run_rows(const ForwardArgs<T, W>& a) {
-  const unsigned threads = blocks_for(a.cols, kThreadCols * kWarpSize) * kWarpSize;  // [9]
+  // As many warps as the row needs.
+  const unsigned threads = blocks_for(a.cols, kThreadCols * kWarpSize) * kWarpSize;
   launch(residual_norm_forward<T, W, Stream, kKind>, {blocks_for(a.rows, 1), threads, 0, a.stream},
          a);
 }
@@ -161,12 +174,11 @@ void run(const ForwardArgs<T, W>& a) {
 }
 
 const Registration registration{{
-    .id = "fwd12",
-    .title = "Residual and norm alone",
-    .teaches = "the residual is added where x waits in registers: four tensors move, not five",
+    .id = "lib_fwd_fused",
+    .title = "Residual and norm alone, aligned rows",
+    .teaches = "z = x + residual and norm(z): four tensors move, not five",
     .source = "FlashAttention, QuACK",
-    .parent = "fwd06",
-    .road = Road::Fusion,
+    .road = Road::Library,
     .needs_aligned = true,
     .fused = true,
     .residual_only = true,
@@ -185,4 +197,4 @@ const Registration registration{{
     },
 }};
 
-}  // namespace fwd12
+}  // namespace lib_fwd_fused

@@ -1,0 +1,294 @@
+// lib_bwd_one_shot · Small tensors in one shot
+//
+// Aligned rows of up to 64 KB, layer and RMS norm, parameters of x's type, on Hopper; meant for
+// small tensors, which fit in the multiprocessors' shared memory at once. Every block requests all
+// of its rows before it does anything else. A team of one to four warps has rows of its own, a
+// slice of each in every block of a cluster, and exchanges a row's sums while it adds up its next
+// row. A few clusters leave few partial sums. Larger tensors take several shots.
+//
+// Parts: hopper.h (bulk copies, clusters, remote stores; fwd08, fwd09, bwd13), gradient_terms.h
+// (bwd01), partial_sums.h (bwd06, early start bwd12), thread_columns.h, reduce.h, vector.h (fwd06).
+// bwd17 teaches the shot.
+//
+// Measurements behind the constants, on an H100, bf16 512 × 8192 in layer norm, unless it says
+// otherwise. The trials are programs with nothing but this kernel, which takes 20.4 µs there:
+// - Clusters of eight: of four take 21.8, of 16 23.6 to 31.6. Teams of four warps with one vector
+//   take 22.5. 24 warps take 20.0 here, but 21.3 against 20.4 at 7168 columns.
+// - EvictFirst: 20.35 µs, 20.70 without. The second kernel adds up four columns a thread: 20.35,
+//   21.28 without.
+// - The result: 21.8 µs at 512 × 8192 (lib_bwd_ring 25.0), 21.8 at 256 × 16384 (lib_bwd_cluster
+//   27.9), 22.2 at 128 × 32768 (28.0). A second shot costs 2 µs: 34.8 at 16 MiB of 8192 columns,
+//   where the best other kernel takes 34.4.
+#include "common/kernel/chapter.h"
+#include "common/kernel/gradient_terms.h"
+#include "common/kernel/hopper.h"
+#include "common/kernel/partial_sums.h"
+#include "common/kernel/reduce.h"
+#include "common/kernel/thread_columns.h"
+#include "common/kernel/vector.h"
+
+namespace lib_bwd_one_shot {
+using namespace lnc;
+
+constexpr int kWarps = 16;  // of a block
+constexpr int kThreads = kWarps * kWarpSize;
+constexpr int kVectors = 4;   // of a thread in a row: 64 registers of sums, 16 of weight
+constexpr int kMostTeam = 4;  // warps that share a block's slice of a row
+constexpr int kLeastCluster = 2;
+constexpr int kMostCluster = 8;  // that every Hopper has room for
+constexpr int kMostRows = 128;   // of a shot
+constexpr int kVectorBytes = 16;
+constexpr int kWarpBytes = kVectors * kWarpSize * kVectorBytes;  // of a row, for each warp
+
+/// A cluster has the rows from `rows` · cluster / clusters on, and each of its blocks a slice of
+/// their columns. It takes `shot_rows` of them at once; a small tensor is one shot.
+template <typename T, typename W, Kind kKind, int kTeam>
+__global__ void __launch_bounds__(kThreads)
+    layer_norm_backward(BackwardArgs<T, W> a, int slice, int shot_rows, PartialSums sums) {
+  constexpr int kElements = kVectorElements<T>;
+  constexpr bool kLayer = kKind == Kind::Layer;
+  constexpr int kTeams = kWarps / kTeam;
+  // Each is used once a shot, so all have the shot's parity.
+  __shared__ Barrier full[kMostRows];
+  __shared__ Barrier arrived[kMostRows];
+  const int blocks = cluster_size();
+  const int rank = cluster_rank();
+  const int64_t cluster = blockIdx.x / blocks;
+  const int64_t clusters = gridDim.x / blocks;
+  const int64_t first_row = a.rows * cluster / clusters;
+  const int64_t end_row = a.rows * (cluster + 1) / clusters;
+  const int64_t start = int64_t{rank} * slice;
+  const auto cols = static_cast<int>(max(min(a.cols - start, int64_t{slice}), int64_t{0}));
+  const int warp = threadIdx.x / kWarpSize;
+  const int lane = threadIdx.x % kWarpSize;
+  const int team = warp / kTeam;
+  const int member = warp % kTeam;  // of the team
+  const ThreadColumns own{(member * kWarpSize + lane) * kElements, kTeam * kWarpSize * kElements,
+                          cols};
+
+  T* const x_rows = dynamic_shared<T>();  // [row of the shot][column of the slice]
+  T* const dy_rows = x_rows + shot_rows * slice;
+  const int pieces = blocks * kTeam;  // of a row, each a warp's
+  auto* const of_piece = reinterpret_cast<float2*>(dy_rows + shot_rows * slice);  // [row][piece]
+
+  // A team requests its own rows: `team`, `team` + kTeams, ... of the shot, each by a lane, which
+  // has initialised their mbarriers too. So copies begin before any barrier.
+  const auto request = [&](int64_t shot_start, int rows) {
+    const auto bytes = static_cast<unsigned>(cols * sizeof(T));
+    for (int i = team + lane * kTeams; i < rows; i += kWarpSize * kTeams) {
+      full[i].arrive_and_expect(2 * bytes);
+      if (bytes == 0) continue;
+      const int64_t element = (shot_start + i) * a.cols + start;
+      // Read once: L2 may give them up first.
+      bulk_load(x_rows + i * slice, a.x + element, bytes, full[i], L2Policy::EvictFirst);
+      bulk_load(dy_rows + i * slice, a.dy + element, bytes, full[i], L2Policy::EvictFirst);
+    }
+  };
+  const auto rows_from = [&](int64_t shot_start) {
+    return static_cast<int>(min(end_row - shot_start, int64_t{shot_rows}));
+  };
+  if (member == 0) {
+    for (int i = team + lane * kTeams; i < shot_rows; i += kWarpSize * kTeams) {
+      full[i].init(1);
+      arrived[i].init(1);
+    }
+    fence_barrier_init();
+    __syncwarp();  // a lane may use an mbarrier that another has initialised
+    request(first_row, rows_from(first_row));
+  }
+  // No block may send before the others run and have initialised their mbarriers. Weights and
+  // statistics are requested meanwhile.
+  cluster_arrive_relaxed();
+  launch_dependents();
+
+  Packed<W, kElements> weight[kVectors];
+  Vector<float, kElements> dweight[kVectors] = {};
+  Vector<float, kElements> dbias[kVectors] = {};
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    const bool given = a.weight != nullptr && own.has(v);
+    weight[v] = load_if<kElements>(given, a.weight, start + own.of(v), 1.0f);
+  }
+  const int lane_row = team + lane * kTeams;
+  // mean and rstd of the lane's row of a shot. 32 lanes are enough: 128 rows have four teams or
+  // more.
+  const auto statistics_from = [&](int64_t shot_start) {
+    float2 statistics = {};
+    if (lane_row < rows_from(shot_start)) {
+      statistics.x = kLayer ? a.mean[shot_start + lane_row] : 0.0f;
+      statistics.y = a.rstd[shot_start + lane_row];
+    }
+    return statistics;
+  };
+  float2 of_lane = statistics_from(first_row);
+  cluster_wait();
+
+  const float inverse_cols = 1.0f / static_cast<float>(a.cols);
+  const auto terms_of = [&](int i, int v, float2 statistics) {
+    const auto x = load_vector<kElements>(x_rows + i * slice, own.of(v));
+    const auto dy = load_vector<kElements>(dy_rows + i * slice, own.of(v));
+    stay_packed(weight[v]);
+    return GradientTerms<kElements>(x, dy, weight[v], statistics.x, statistics.y);
+  };
+  const auto send_sums = [&](int i, float2 statistics) {
+    float2 c = make_float2(0.0f, 0.0f);
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      if (!own.has(v)) continue;
+      const auto terms = terms_of(i, v, statistics);
+      terms.add_to(c);
+      for (int k = 0; k < kElements; ++k) {
+        dweight[v].at[k] += terms.dy[k] * terms.xhat[k];
+        if (kLayer) dbias[v].at[k] += terms.dy[k];
+      }
+    }
+    c = warp_sum(c);
+    if (member == 0 && lane == 0) arrived[i].arrive_and_expect(pieces * sizeof c);
+    float2* const mine = &of_piece[i * pieces + rank * kTeam + member];
+    if (lane < blocks) remote_store_async(mine, lane, c, arrived[i]);
+  };
+  const auto store_dx = [&](int64_t row, int i, float2 statistics) {
+    const float2 c = warp_sum(lane < pieces ? of_piece[i * pieces + lane] : float2{});
+    const float rstd = statistics.y;
+    const float scaled_c1 = c.x * inverse_cols * rstd;
+    const float scaled_c2 = kLayer ? c.y * inverse_cols * rstd : 0.0f;
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      if (!own.has(v)) continue;
+      const auto terms = terms_of(i, v, statistics);
+      float dx[kElements];
+      for (int k = 0; k < kElements; ++k) {
+        dx[k] = rstd * terms.wdy[k] - (terms.xhat[k] * scaled_c1 + scaled_c2);
+      }
+      store(a.dx, row * a.cols + start + own.of(v), dx);
+    }
+  };
+
+  unsigned parity = 0;  // of the shot
+  for (int64_t shot_start = first_row; shot_start < end_row; shot_start += shot_rows) {
+    const int rows = rows_from(shot_start);
+    if (shot_start > first_row) {
+      if (member == 0) request(shot_start, rows);
+      of_lane = statistics_from(shot_start);
+    }
+    const auto statistics_of = [&](int nth) {
+      return make_float2(__shfl_sync(kFullMask, of_lane.x, nth),
+                         __shfl_sync(kFullMask, of_lane.y, nth));
+    };
+    const int team_rows = (rows - team + kTeams - 1) / kTeams;
+    for (int nth = 0; nth <= team_rows; ++nth) {  // dx is a row behind the sums
+      const int i = team + nth * kTeams;
+      if (nth < team_rows) {
+        full[i].wait(parity);
+        send_sums(i, statistics_of(nth));
+      }
+      if (nth == 0) continue;
+      const int done = i - kTeams;
+      arrived[done].wait_at_cluster_scope(parity);
+      store_dx(shot_start + done, done, statistics_of(nth - 1));
+    }
+    parity ^= 1;
+    // Before the next shot's copies overwrite what this thread has read.
+    fence_proxy_async();
+    // Pairs of the next shot overwrite of_piece in other blocks, and the sums below overwrite
+    // everything: the cluster meets.
+    cluster_sync();
+  }
+
+  if (a.dweight == nullptr) return;  // frozen parameters: no sums to store
+  const int64_t part = cluster * a.cols + start;
+  auto* const of_teams = dynamic_shared<float>();  // where the rows were
+  auto* const dbias_of_teams = of_teams + kTeams * cols;
+  store_sums(own, dweight, of_teams + team * cols);
+  if (kLayer) store_sums(own, dbias, dbias_of_teams + team * cols);
+  __syncthreads();
+  add_rows(of_teams, kTeams, cols, sums.dweight + part);
+  if (kLayer) add_rows(dbias_of_teams, kTeams, cols, sums.dbias + part);
+}
+
+/// How a row is cut: `cluster` blocks of `slice` columns, `team` warps for each slice.
+struct Cut {
+  int team, cluster, slice;
+};
+
+/// The narrowest teams that hold a row, in the smallest cluster.
+Cut cut_row(int64_t vectors) {
+  constexpr int kWarpVectors = kWarpBytes / kVectorBytes;
+  Cut cut{.team = 1, .cluster = kLeastCluster, .slice = 0};
+  while (cut.team < kMostTeam && cut.team * kMostCluster * kWarpVectors < vectors) cut.team *= 2;
+  while (cut.cluster < kMostCluster && cut.team * cut.cluster * kWarpVectors < vectors)
+    cut.cluster *= 2;
+  cut.slice = static_cast<int>(blocks_for(vectors, cut.cluster));  // in vectors
+  return cut;
+}
+
+/// Of shared memory, what a block needs for a row: x, dy, and the sums of all its pieces.
+std::size_t row_bytes(const Cut& cut) {
+  return 2 * cut.slice * kVectorBytes + cut.cluster * cut.team * sizeof(float2);
+}
+
+/// What its teams' dweight and dbias need at the end: two floats for each column of a slice.
+template <typename T>
+std::size_t sums_bytes(const Cut& cut) {
+  return 2 * (kWarps / cut.team) * cut.slice * kVectorElements<T> * sizeof(float);
+}
+
+template <Kind kKind, int kTeam, typename T, typename W>
+void launch_clusters(const BackwardArgs<T, W>& a, const Cut& cut) {
+  const auto kernel = layer_norm_backward<T, W, kKind, kTeam>;
+  const std::size_t room = max_shared_bytes() - (2 << 10);  // beside the barriers
+  const auto most_rows = std::min<int64_t>(room / row_bytes(cut), kMostRows);
+  LaunchConfig config{0, kThreads, room, a.stream, unsigned(cut.cluster)};
+  const int64_t fit = sums_bytes<T>(cut) <= room ? resident_clusters(kernel, config) : 0;
+  if (fit == 0)
+    throw std::runtime_error("lib_bwd_one_shot: this GPU has no room for a cluster of " +
+                             std::to_string(cut.cluster) + " blocks");
+  const int64_t clusters = std::min(fit, a.rows);
+  const int64_t shot_rows = std::min<int64_t>(blocks_for(a.rows, fit), most_rows);
+  config.grid = static_cast<unsigned>(clusters * cut.cluster);
+  config.shared_bytes = std::max(shot_rows * row_bytes(cut), sums_bytes<T>(cut));
+  const PartialSums sums = partial_sums(a, clusters);
+  const int slice = cut.slice * kVectorElements<T>;
+  launch(kernel, config, a, slice, static_cast<int>(shot_rows), sums);
+  add_partial_sums<EarlyStart>(a, sums, clusters);
+}
+
+template <Kind kKind, typename T, typename W>
+void run_kind(const BackwardArgs<T, W>& a) {
+  const Cut cut = cut_row(a.cols / kVectorElements<T>);
+  if (cut.team == 1) return launch_clusters<kKind, 1>(a, cut);
+  if (cut.team == 2) return launch_clusters<kKind, 2>(a, cut);
+  launch_clusters<kKind, kMostTeam>(a, cut);
+}
+
+template <typename T, typename W>
+void run(const BackwardArgs<T, W>& a) {
+  if (a.kind == Kind::Layer) {
+    run_kind<Kind::Layer>(a);
+  } else {
+    run_kind<Kind::Rms>(a);
+  }
+}
+
+const Registration registration{{
+    .id = "lib_bwd_one_shot",
+    .title = "Small tensors in one shot",
+    .teaches = "wide rows of tensors up to 12 MiB: everything requested at once",
+    .source = "this repository",
+    .road = Road::Library,
+    .needs_aligned = true,
+    .takes_frozen = true,
+    .min_architecture = 90,
+    .max_row_bytes = int64_t{kMostCluster} * kMostTeam * kWarpBytes,
+    .max_row_bytes_because = "the warps of a cluster hold its sums",
+    .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>},
+    .predicted_bytes = [](const Problem& p, const Gpu&) -> std::int64_t {
+      return 3 * p.tensor_bytes() + parameter_bytes(p);
+    },
+    .workspace_bytes = [](const Problem& p) -> std::int64_t {
+      const int64_t clusters = blocks_for(multiprocessors(), kLeastCluster);
+      return partial_sums_bytes(p, std::min(p.rows, clusters));
+    },
+}};
+
+}  // namespace lib_bwd_one_shot

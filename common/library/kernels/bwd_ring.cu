@@ -1,0 +1,368 @@
+// lib_bwd_ring · Rows of up to 8192 columns through a ring
+//
+// Of two parts. Streams says what comes for a row, and what is done with its gradient: PlainStreams
+// has x and dy; ResidualStreams has z = x + residual, dy, and the gradient that reaches z past the
+// norm, which it adds to dx. BackwardBlock walks the rows: the ring of fwd08, the persistent sums
+// of bwd09, the early last sum of bwd12.
+//
+// Shapes, by what an H100 took, cold L2. Short work: two blocks of 256 threads up to 2048 columns,
+// for their registers; three stages, since two lose 4 % and four leave L1 too little. Work of more
+// than 12 MiB a tensor is faster with fewer rows at a time: bf16 16384 x 4096, RMS norm, 145.4 us
+// against 146.9; f32 8192 x 4096 142.9 against 146.6; bf16 8192 x 8192, RMS norm, 146.7 against
+// 148.7; bf16 43690 x 1536, RMS norm, 142.5 against 146.0, but 1.6 to 4 % slower up to 64 MiB.
+// Loads are EvictFirst up to 12 MiB, where nothing that they push out of L2 is read again. (bwd12's
+// laboratory has more.)
+#include "common/kernel/chapter.h"
+#include "common/kernel/gradient_terms.h"
+#include "common/kernel/partial_sums.h"
+#include "common/kernel/reduce.h"
+#include "common/kernel/ring.h"
+#include "common/kernel/rows.h"
+#include "common/kernel/thread_columns.h"
+#include "common/kernel/vector.h"
+
+namespace lib_bwd_ring {
+using namespace lnc;
+
+constexpr int kMostBlocks = 3;                  // of a multiprocessor
+constexpr int kFewStages = 3, kMostStages = 6;  // of a block's ring
+constexpr int64_t kMostCols = 8192;
+constexpr int64_t kSmallBytes = 12 << 20;  // of a tensor
+constexpr int kSpareBytes = 10 << 10;      // of a multiprocessor's shared memory
+
+/// How a multiprocessor is shared out: kBlocks blocks of kThreads threads, of which kRowThreads
+/// have a row, each up to kThreadCols of its columns. A block's ring has up to kStages stages.
+template <int kThreads_, int kBlocks_, int kRowThreads_, int kThreadCols_, int kStages_>
+struct Shape {
+  static constexpr int kThreads = kThreads_, kBlocks = kBlocks_, kRowThreads = kRowThreads_;
+  static constexpr int kThreadCols = kThreadCols_, kStages = kStages_;
+  static constexpr int kRows = kThreads / kRowThreads;  ///< that a block takes at a time
+};
+
+/// x and dy of an ordinary pass. A stage of the ring has a step's rows of x, then those of dy.
+template <typename T, typename Rows>
+struct PlainStreams {
+  static constexpr int kElements = kVectorElements<T>;
+  static constexpr bool kHasLong = std::is_same_v<Rows, DenseRows>;  // else fewer kernels
+  static constexpr bool kFewFit = true;                              // kFewStages, in every shape
+  InputRows<Rows> rows;
+  L2Policy policy;
+
+  /// Vectors of a stage with so many elements of each tensor.
+  __host__ __device__ int stage_vectors(int elements) const { return 2 * elements / kElements; }
+
+  template <typename W>
+  __device__ void request(const BackwardArgs<T, W>& a, Packed<T, kElements>* slot, int row_places,
+                          int64_t row, int count, Barrier& full) const {
+    const auto cols = static_cast<int>(a.cols);
+    full.arrive_and_expect(static_cast<unsigned>(2 * count * cols * sizeof(T)));
+    bulk_load_rows(slot, a.x, rows.x, row, count, cols, full, policy);
+    bulk_load_rows(slot + row_places * cols / kElements, a.dy, rows.dy, row, count, cols, full,
+                   policy);
+  }
+
+  /// Where a row of a stage is that has `elements` of each tensor.
+  struct Row {
+    const T* x;
+    const T* dy;
+    struct Past {};  ///< nothing reaches x past the norm
+    __device__ Past past(bool, int) const { return {}; }
+  };
+  template <typename W>
+  __device__ Row row(const BackwardArgs<T, W>&, const Packed<T, kElements>* slot, int elements,
+                     int at) const {
+    const T* const x = reinterpret_cast<const T*>(slot) + at;
+    return {x, x + elements};
+  }
+  __device__ static void add(typename Row::Past, float (&)[kElements]) {}
+  template <typename W>
+  __device__ static void store(const BackwardArgs<T, W>& a, int64_t at,
+                               const float (&dx)[kElements]) {
+    store_vector(a.dx + at, dx);
+  }
+};
+
+/// z, dy and the gradient past the norm, which may be null. R is the type of the residual stream.
+template <typename T, typename R>
+struct ResidualStreams {
+  static constexpr bool kHasLong = false;
+  static constexpr bool kFewFit = false;
+  static constexpr int kElements = kVectorElements<R>;  // of T, too: 8 bytes where R is float
+  static constexpr int kSlotElements = kVectorElements<T>;
+
+  __host__ __device__ static int z_vectors(int elements) { return elements / kElements; }
+  __host__ __device__ static int past_at(int elements) {
+    return z_vectors(elements) + elements / kSlotElements;
+  }
+  __host__ __device__ int stage_vectors(int elements) const {
+    return past_at(elements) + z_vectors(elements);
+  }
+
+  template <typename W>
+  __device__ void request(const BackwardArgs<T, W>& a, Packed<T, kSlotElements>* slot,
+                          int row_places, int64_t row, int count, Barrier& full) const {
+    const auto* const z = static_cast<const R*>(a.fused.residual_out);
+    const auto* const past = static_cast<const R*>(a.fused.dresidual_out);
+    const int elements = row_places * static_cast<int>(a.cols);
+    const int64_t start = row * a.cols;
+    const auto bytes = static_cast<unsigned>(count * a.cols * sizeof(T));
+    const auto stream_bytes = static_cast<unsigned>(count * a.cols * sizeof(R));
+    full.arrive_and_expect(bytes + (past == nullptr ? 1 : 2) * stream_bytes);
+    bulk_load(slot, z + start, stream_bytes, full);
+    bulk_load(slot + z_vectors(elements), a.dy + start, bytes, full);
+    if (past != nullptr) bulk_load(slot + past_at(elements), past + start, stream_bytes, full);
+  }
+
+  struct Row {
+    const R* x;
+    const T* dy;
+    const R* of_past;  ///< null where there is none
+    using Past = Packed<R, kElements>;
+    __device__ Past past(bool given, int col) const {
+      return load_if<kElements>(given && of_past != nullptr, of_past, col);
+    }
+  };
+  template <typename W>
+  __device__ Row row(const BackwardArgs<T, W>& a, const Packed<T, kSlotElements>* slot,
+                     int elements, int at) const {
+    const auto* const past = reinterpret_cast<const R*>(slot + past_at(elements)) + at;
+    return {reinterpret_cast<const R*>(slot) + at,
+            reinterpret_cast<const T*>(slot + z_vectors(elements)) + at,
+            a.fused.dresidual_out == nullptr ? nullptr : past};
+  }
+  __device__ static void add(const typename Row::Past& past, float (&dx)[kElements]) {
+    float of_past[kElements];
+    to_floats(past, of_past);
+    for (int k = 0; k < kElements; ++k) dx[k] += of_past[k];
+  }
+  template <typename W>
+  __device__ static void store(const BackwardArgs<T, W>& a, int64_t at,
+                               const float (&dx)[kElements]) {
+    store_vector(a.dx + at, dx);
+    auto* const dresidual = static_cast<R*>(a.fused.dresidual);
+    if (dresidual != nullptr) store_vector(dresidual + at, dx);
+  }
+};
+
+/// dweight and dbias over the rows of a thread's team, in its columns.
+template <Kind kKind, int kElements, int kVectors>
+struct ThreadSums {
+  static constexpr bool kLayer = kKind == Kind::Layer;
+  Vector<float, kElements> dweight[kVectors] = {};
+  Vector<float, kElements> dbias[kVectors] = {};
+
+  __device__ void add(int i, const GradientTerms<kElements>& terms) {
+    for (int k = 0; k < kElements; ++k) {
+      dweight[i].at[k] += terms.dy[k] * terms.xhat[k];
+      if (kLayer) dbias[i].at[k] += terms.dy[k];
+    }
+  }
+  /// The block's partial sums, of kTeams teams that each had other rows.
+  template <int kTeams>
+  __device__ void store(const ThreadColumns& own, int team, const PartialSums& sums) const {
+    const int64_t part = int64_t{blockIdx.x} * own.cols;
+    if constexpr (kTeams == 1) {
+      store_sums(own, dweight, sums.dweight + part);
+      if (kLayer) store_sums(own, dbias, sums.dbias + part);
+    } else {  // one after another through the ring, whose bytes are all used up
+      auto* const of_teams = dynamic_shared<float>();
+      auto* const dbias_of_teams = of_teams + kTeams * own.cols;
+      store_sums(own, dweight, of_teams + team * own.cols);
+      if (kLayer) store_sums(own, dbias, dbias_of_teams + team * own.cols);
+      __syncthreads();
+      add_rows(of_teams, kTeams, own.cols, sums.dweight + part);
+      if (kLayer) add_rows(dbias_of_teams, kTeams, own.cols, sums.dbias + part);
+    }
+  }
+};
+
+/// A block takes a step of kRows neighbouring rows at a time, then those gridDim.x · kRows further
+/// on. The kind is known to the compiler: RMS norm has no dbias, and takes fewer registers.
+template <typename T, typename W, typename Streams, Kind kKind, typename S>
+__global__ void __launch_bounds__(S::kThreads, S::kBlocks)
+    layer_norm_backward(BackwardArgs<T, W> a, Streams streams, int launch_stages,
+                        float inverse_cols, PartialSums sums) {
+  constexpr int kRowThreads = S::kRowThreads;
+  constexpr int kRows = S::kRows;
+  constexpr int kElements = Streams::kElements;
+  constexpr int kVectors = S::kThreadCols / kElements;
+  constexpr bool kLayer = kKind == Kind::Layer;
+  __shared__ Barrier full[kMostStages];
+  // A number that nvcc knows makes 8 MiB of RMS norm 2 % faster.
+  const int stages = Streams::kFewFit && S::kStages == kFewStages ? kFewStages : launch_stages;
+  const auto cols = static_cast<int>(a.cols);
+  const int team = threadIdx.x / kRowThreads;  // the threads of a row, of those in a step
+  const int thread = threadIdx.x % kRowThreads;
+  const ThreadColumns own{thread * kElements, kRowThreads * kElements, cols};
+  const int64_t first_row = int64_t{blockIdx.x} * kRows;  // of the block's first step
+  const int64_t stride = int64_t{gridDim.x} * kRows;
+
+  Ring<T> ring{dynamic_shared<Packed<T, kVectorElements<T>>>(), streams.stage_vectors(kRows * cols),
+               stages, full};
+  const auto request = [&](int64_t row, int stage) {
+    if (row >= a.rows) return;
+    const auto count = static_cast<int>(min(a.rows - row, int64_t{kRows}));
+    streams.request(a, ring.slot(stage), kRows, row, count, full[stage]);
+  };
+  if (threadIdx.x == 0) {
+    ring.fill([&](int stage) { request(first_row + stage * stride, stage); });
+  }
+  launch_dependents();
+
+  const auto statistics_of = [&](int64_t row) {  // mean and rstd, a step ahead
+    if (row >= a.rows) return make_float2(0.0f, 0.0f);
+    return make_float2(kLayer ? a.mean[row] : 0.0f, a.rstd[row]);
+  };
+  float2 next = statistics_of(first_row + team);
+  Packed<W, kElements> weight[kVectors];
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    weight[i] = load_if<kElements>(a.weight != nullptr && own.has(i), a.weight, own.of(i), 1.0f);
+  }
+  ThreadSums<kKind, kElements, kVectors> of_thread;
+  __syncthreads();
+
+  int parity = 0;
+  for (int64_t step_row = first_row; step_row < a.rows; step_row += stride) {
+    const int64_t row = step_row + team;
+    const bool there = kRows == 1 || row < a.rows;
+    const float mean = next.x;
+    const float rstd = next.y;
+    next = statistics_of(row + stride);
+    const auto in = streams.row(a, ring.wait(), kRows * cols, team * cols);
+    GradientTerms<kElements> terms[kVectors];
+    typename Streams::Row::Past past[kVectors];
+    float2 c = make_float2(0.0f, 0.0f);
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      const bool given = there && own.has(i);
+      const auto x = load_if<kElements>(given, in.x, own.of(i));
+      const auto dy = load_if<kElements>(given, in.dy, own.of(i));
+      past[i] = in.past(given, own.of(i));
+      stay_packed(weight[i]);  // otherwise nvcc keeps it as floats, in twice the registers
+      terms[i] = GradientTerms<kElements>(x, dy, weight[i], mean, rstd);
+      terms[i].add_to(c);
+      of_thread.add(i, terms[i]);
+    }
+    ring.release();
+    c = row_sums<S::kThreads, kRowThreads>(c, parity);
+    parity ^= 1;
+    if (kRowThreads == kWarpSize) __syncthreads();  // a warp's sums meet at no barrier
+    if (threadIdx.x == 0) request(step_row + stages * stride, ring.stage);
+    ring.advance();
+
+    const float scaled_c1 = c.x * inverse_cols * rstd;
+    const float scaled_c2 = kLayer ? c.y * inverse_cols * rstd : 0.0f;
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      float dx[kElements];
+      for (int k = 0; k < kElements; ++k) {  // rstd · (wdy − c2 − xhat · c1), in two multiply-adds
+        dx[k] = rstd * terms[i].wdy[k] - (terms[i].xhat[k] * scaled_c1 + scaled_c2);
+      }
+      streams.add(past[i], dx);
+      if (there && own.has(i)) streams.store(a, row * a.cols + own.of(i), dx);
+    }
+  }
+  if (a.dweight != nullptr) of_thread.template store<kRows>(own, team, sums);  // null: frozen
+}
+
+template <Kind kKind, typename S, typename T, typename W, typename Streams>
+void launch_shape(const BackwardArgs<T, W>& a, const Streams& streams) {
+  const int stage_bytes = streams.stage_vectors(S::kRows * static_cast<int>(a.cols)) * 16;
+  const int room = (max_shared_bytes() - kSpareBytes) / S::kBlocks / stage_bytes;
+  const int stages = std::clamp(room, 2, S::kStages);
+  const auto shared_bytes = static_cast<std::size_t>(stages) * stage_bytes;
+  const auto most = static_cast<unsigned>(most_blocks(a.group, S::kBlocks));
+  const unsigned blocks = std::min(most, blocks_for(a.rows, S::kRows));
+  const float inverse_cols = 1.0f / static_cast<float>(a.cols);
+  const PartialSums sums = partial_sums(a, blocks);
+  launch(layer_norm_backward<T, W, Streams, kKind, S>,
+         {blocks, S::kThreads, shared_bytes, a.stream}, a, streams, stages, inverse_cols, sums);
+  add_partial_sums<EarlyStart, kMostCols>(a, sums, blocks);
+}
+
+/// The shape for long work: fewer rows at a time than for short work, further ahead. False where
+/// there is none for this width and type, or the work is short.
+template <Kind kKind, typename T, typename W, typename Streams>
+bool launch_long(const BackwardArgs<T, W>& a, const Streams& streams) {
+  const int64_t sharers = a.group > 0 ? a.group : multiprocessors();
+  const int64_t bytes = a.rows * a.cols * sizeof(T) / sharers;  // of x, for each of them
+  constexpr bool kFloat = sizeof(T) == sizeof(float);
+  constexpr int64_t kLong = 96 << 10;       // 12 MiB on an H100
+  constexpr int64_t kVeryLong = 768 << 10;  // 99 MiB
+  if (a.cols <= 1024 || bytes <= kLong) return false;
+  if (a.cols > 4096) {
+    launch_shape<kKind, Shape<512, 1, 512, 16, 6>>(a, streams);
+  } else if (a.cols > 2048) {
+    launch_shape<kKind,
+                 std::conditional_t<kFloat, Shape<256, 1, 256, 16, 6>, Shape<512, 1, 256, 16, 4>>>(
+        a, streams);
+  } else if (kFloat || bytes > kVeryLong) {
+    launch_shape<kKind, std::conditional_t<kFloat, Shape<256, 1, 128, 16, kFewStages>,
+                                           Shape<128, 3, 128, 16, kFewStages>>>(a, streams);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+template <Kind kKind, typename T, typename W, typename Streams>
+void run_kind(const BackwardArgs<T, W>& a, const Streams& streams) {
+  if constexpr (Streams::kHasLong) {
+    if (launch_long<kKind>(a, streams)) return;
+  }
+  if (a.cols <= 512) return launch_shape<kKind, Shape<256, 2, 32, 16, kFewStages>>(a, streams);
+  if (a.cols <= 1024) return launch_shape<kKind, Shape<256, 2, 64, 16, kFewStages>>(a, streams);
+  if (a.cols <= 2048) return launch_shape<kKind, Shape<256, 2, 128, 16, kFewStages>>(a, streams);
+  if (a.cols <= 4096) return launch_shape<kKind, Shape<1024, 1, 512, 8, kFewStages>>(a, streams);
+  launch_shape<kKind, Shape<1024, 1, 1024, 8, kFewStages>>(a, streams);  // kMostCols
+}
+
+template <typename T, typename W, typename Streams>
+void run_streams(const BackwardArgs<T, W>& a, const Streams& streams) {
+  if (a.kind == Kind::Layer) {
+    run_kind<Kind::Layer>(a, streams);
+  } else {
+    run_kind<Kind::Rms>(a, streams);
+  }
+}
+
+template <typename T, typename W>
+void run(const BackwardArgs<T, W>& a) {
+  if (a.fused.residual_out != nullptr) {
+    if (a.fused.residual_is_float) return run_streams(a, ResidualStreams<T, float>{});
+    return run_streams(a, ResidualStreams<T, T>{});
+  }
+  const bool small = a.rows * a.cols * int64_t{sizeof(T)} <= kSmallBytes;
+  const L2Policy policy = small ? L2Policy::EvictFirst : L2Policy::EvictNormal;
+  with_rows(a, [&]<typename Rows>(const InputRows<Rows>& rows) {
+    run_streams(a, PlainStreams<T, Rows>{rows, policy});
+  });
+}
+
+const Registration registration{{
+    .id = "lib_bwd_ring",
+    .title = "Rows of up to 8192 columns through a ring",
+    .teaches = "the copy engine brings the next rows; the last sum is launched before it is needed",
+    .source = "this repository, FlashAttention, QuACK",
+    .road = Road::Library,
+    .needs_aligned = true,
+    .takes_strides = true,
+    .fused = true,
+    .residual_only = true,
+    .takes_frozen = true,
+    .group = "blocks",
+    .min_architecture = 90,
+    .max_cols = kMostCols,
+    .max_cols_because = "a block holds a whole row",
+    .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
+                             run<__nv_bfloat16, float>},
+    .predicted_bytes = [](const Problem& p, const Gpu&) -> std::int64_t {
+      return backward_tensor_bytes(p) + parameter_bytes(p);
+    },
+    .workspace_bytes = [](const Problem& p) -> std::int64_t {
+      return partial_sums_bytes(p, std::min(p.rows, most_blocks(p.group, kMostBlocks)));
+    },
+}};
+
+}  // namespace lib_bwd_ring

@@ -1,0 +1,253 @@
+// lib_fwd_narrow · Narrow rows: teams of lanes, several rows a warp
+//
+// Rows of up to 512 columns, layer and RMS norm, every type and alignment, strided x, on every GPU.
+// A row has a team of 4 to 32 lanes, so a warp has several rows side by side, and each lane
+// requests several of its team's rows before it uses the first. Rows of whole vectors move 16 bytes
+// at a time; other rows move element by element.
+//
+// Parts: vector.h (fwd06), moments.h (fwd04), reduce.h's warp_sum over part of a warp (fwd02),
+// rows.h (strides). fwd10 teaches the teams.
+//
+// Measurements behind the constants, on an H100 with a cold L2, layer norm / RMS norm:
+// - Lanes for a row of single elements, bf16: 1032444 × 65 takes 144 / 123 µs with 16 lanes, 220 /
+//   192 with 32, 144 / 142 with 8; 528416 × 127 132 / 108 with 16, 215 / 166 with 8; 300000 × 33 40
+//   with 8 lanes against 41 with 16; 300000 × 255 125 with 32, 170 with 16. Hence 8 lanes up to 32
+//   columns, 16 up to 128, then 32.
+// - Registers, bf16: 56 for RMS norm and 71 for layer norm, 36 and 28 warps a multiprocessor.
+// - The result, 128 MiB of bf16: 98 / 96 µs at 64 columns, 97 / 95 at 128, 97 / 96 at 256; a copy
+//   takes 94.
+#include "common/kernel/chapter.h"
+#include "common/kernel/moments.h"
+#include "common/kernel/reduce.h"
+#include "common/kernel/rows.h"
+#include "common/kernel/vector.h"
+
+namespace lib_fwd_narrow {
+using namespace lnc;
+
+constexpr int kThreads = 128;         // of a block
+constexpr int kRegistersAhead = 16;   // of x, that a lane requests at once: four vectors
+constexpr int kMostLaneColumns = 16;  // of a row, in one lane
+constexpr int kMaxCols = kMostLaneColumns * kWarpSize;
+
+/// A row has kLanes lanes, a team, and each of them kVectors vectors of kElements elements of T.
+template <typename T, int kElements_, int kLanes_, int kVectors_>
+struct Team {
+  static constexpr int kElements = kElements_;
+  static constexpr int kLanes = kLanes_;
+  static constexpr int kVectors = kVectors_;
+  static constexpr int kWarpTeams = kWarpSize / kLanes;
+  using Loaded = Packed<T, kElements>;
+  static constexpr int kRegisters = kVectors * sizeof(Loaded::at) / sizeof(typename Loaded::Word);
+  static constexpr int kSteps = kRegisters < kRegistersAhead ? kRegistersAhead / kRegisters : 1;
+  static constexpr int kWarpRows = kWarpTeams * kSteps;
+  static constexpr int kColumns = kLanes * kVectors * kElements;  // of a row, at most
+};
+
+/// The sum of a lane's elements of a row.
+template <typename T, int kElements, int kVectors>
+__device__ float sum_of(const Packed<T, kElements> (&x)[kVectors]) {
+  float sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    float values[kElements];
+    to_floats(x[i], values);
+    for (int k = 0; k < kElements; ++k) {
+      sum += values[k];
+    }
+  }
+  return sum;
+}
+
+/// The sums of a lane's deviations from `near`, a float near the mean, in the vectors that are
+/// `in_row(i)`.
+template <Kind kKind, typename T, int kElements, int kVectors, typename InRow>
+__device__ Deviations<kKind> deviations_of(const Packed<T, kElements> (&x)[kVectors],
+                                           const InRow& in_row, float near) {
+  Deviations<kKind> sums{};
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    float values[kElements];
+    to_floats(x[i], values);
+    for (int k = 0; k < kElements; ++k) {
+      if (in_row(i)) add_deviation(sums, values[k] - near);
+    }
+  }
+  return sums;
+}
+
+/// Stores a number for each of a warp's rows, from `first_row` on. numbers[step] is that of this
+/// team's row in that step, the same in all its lanes. Lane l fetches the number of the warp's row
+/// l and stores it, so that neighbours store side by side.
+template <typename Shape>
+__device__ void store_per_row(float* to, const float (&numbers)[Shape::kSteps], int64_t first_row,
+                              int64_t rows) {
+  static_assert(Shape::kWarpRows <= kWarpSize, "a lane stores one");
+  const int lane = threadIdx.x % kWarpSize;
+  const int from_lane = lane % Shape::kWarpTeams * Shape::kLanes;  // the first of row l's team
+  const int from_step = lane / Shape::kWarpTeams;
+  float number = 0.0f;
+#pragma unroll
+  for (int step = 0; step < Shape::kSteps; ++step) {
+    const float of_step = __shfl_sync(kFullMask, numbers[step], from_lane);
+    if (step == from_step) number = of_step;
+  }
+  if (lane < Shape::kWarpRows && first_row + lane < rows) to[first_row + lane] = number;
+}
+
+/// inverse_cols is 1 / cols: a warp has so few rows that its own division would show. x_rows says
+/// where the rows of x start.
+template <typename Shape, Kind kKind, typename T, typename W, typename Rows>
+__global__ void __launch_bounds__(kThreads)
+    layer_norm_forward(ForwardArgs<T, W> a, float inverse_cols, Rows x_rows) {
+  constexpr bool kLayer = kKind == Kind::Layer;
+  constexpr int kElements = Shape::kElements;
+  constexpr int kLanes = Shape::kLanes;
+  constexpr int kVectors = Shape::kVectors;
+  constexpr int kSteps = Shape::kSteps;
+  constexpr int kWarps = kThreads / kWarpSize;
+  const int lane = threadIdx.x % kWarpSize;
+  const int team = lane / kLanes;  // of the warp
+  const int in_team = lane % kLanes;
+  const int64_t warp = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarpSize;
+  const int64_t first_row = warp * Shape::kWarpRows;
+  if (first_row >= a.rows) return;
+  const int cols = static_cast<int>(a.cols);
+  // Neighbouring teams have neighbouring rows; steps are a warp's teams apart.
+  const auto row_of = [=](int step) { return first_row + step * Shape::kWarpTeams + team; };
+  const auto column = [=](int i) { return (i * kLanes + in_team) * kElements; };
+  // Lanes past the row's end, and rows past the last, hold zeros: every lane shuffles.
+  const auto in_row = [=](int i) { return column(i) < cols; };
+  const auto exists = [=](int step, int i) { return in_row(i) && row_of(step) < a.rows; };
+
+  // Requested before x: all rows of a lane need them. Placed after x, nvcc loads them only when x
+  // has arrived.
+  Packed<W, kElements> weight[kVectors];
+  Packed<W, kElements> bias[kVectors];
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    const bool has_weight = a.weight != nullptr && in_row(i);
+    const bool has_bias = a.bias != nullptr && in_row(i);
+    weight[i] = load_if<kElements>(has_weight, a.weight, column(i), 1.0f);
+    bias[i] = load_if<kElements>(has_bias, a.bias, column(i), 0.0f);
+  }
+  // All loads of x, packed, before the first use.
+  Packed<T, kElements> x[kSteps][kVectors];
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      const int64_t at = x_rows.start(row_of(step), cols) + column(i);
+      x[step][i] = load_if<kElements>(exists(step, i), a.x, at);
+    }
+  }
+
+  float near[kSteps] = {};
+  if (kLayer) {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      // Independent sums: their shuffles overlap.
+      near[step] = warp_sum<kLanes>(sum_of(x[step])) * inverse_cols;
+    }
+  }
+  Normaliser of_row[kSteps];
+  float mean[kSteps];
+  float rstd[kSteps];
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    const auto sums = warp_sum<kLanes>(deviations_of<kKind>(x[step], in_row, near[step]));
+    // The sum of deviations corrects `near`.
+    of_row[step] = normaliser(near[step], sums, inverse_cols, a.eps);
+    mean[step] = of_row[step].mean;
+    rstd[step] = of_row[step].rstd;
+  }
+  if (kLayer) store_per_row<Shape>(a.mean, mean, first_row, a.rows);
+  store_per_row<Shape>(a.rstd, rstd, first_row, a.rows);
+
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      float y[kElements];
+      float w[kElements];
+      float b[kElements];
+      to_floats(x[step][i], y);
+      to_floats(weight[i], w);
+      to_floats(bias[i], b);
+      for (int k = 0; k < kElements; ++k) {
+        const float xhat = of_row[step].xhat(y[k]);
+        y[k] = kLayer ? xhat * w[k] + b[k] : xhat * w[k];
+      }
+      if (exists(step, i)) store(a.y, row_of(step) * cols + column(i), y);
+    }
+  }
+}
+
+template <typename Shape, typename T, typename W>
+void launch_shape(const ForwardArgs<T, W>& a) {
+  constexpr int kBlockRows = kThreads / kWarpSize * Shape::kWarpRows;
+  const float inverse_cols = 1.0f / static_cast<float>(a.cols);
+  with_rows(a, [&]<typename Rows>(const Rows& x_rows) {
+    const auto kernel = a.kind == Kind::Layer ? layer_norm_forward<Shape, Kind::Layer, T, W, Rows>
+                                              : layer_norm_forward<Shape, Kind::Rms, T, W, Rows>;
+    launch(kernel, {blocks_for(a.rows, kBlockRows), kThreads, 0, a.stream}, a, inverse_cols,
+           x_rows);
+  });
+}
+
+/// Launches the smallest team that holds a row.
+template <typename Shape, typename... Wider, typename T, typename W>
+void run_smallest(const ForwardArgs<T, W>& a) {
+  if constexpr (sizeof...(Wider) > 0) {
+    if (a.cols > Shape::kColumns) return run_smallest<Wider...>(a);
+  }
+  launch_shape<Shape>(a);
+}
+
+/// Rows of whole vectors, up to 16 columns a lane: wider rows keep a whole warp busy.
+template <typename T, typename W>
+void run_vectors(const ForwardArgs<T, W>& a) {
+  constexpr int kElements = kVectorElements<T>;
+  constexpr int kMostVectors = kMostLaneColumns / kElements;  // of a lane: 4 of float, else 2
+  run_smallest<Team<T, kElements, 4, 1>, Team<T, kElements, 8, 1>, Team<T, kElements, 16, 1>,
+               Team<T, kElements, 32, 1>, Team<T, kElements, 32, 2>,
+               Team<T, kElements, 32, kMostVectors>>(a);
+}
+
+/// Rows of any width and alignment, element by element: a lane's columns are a team's width apart.
+template <typename T, typename W>
+void run_elements(const ForwardArgs<T, W>& a) {
+  run_smallest<Team<T, 1, 8, 4>, Team<T, 1, 16, 5>, Team<T, 1, 16, 8>, Team<T, 1, 32, 8>,
+               Team<T, 1, 32, 16>>(a);
+}
+
+template <typename T, typename W>
+void run(const ForwardArgs<T, W>& a) {
+  const bool aligned = a.cols % kVectorElements<T> == 0 && rows_of_vectors<T>(a.x_rows) &&
+                       at_16_bytes(a.x, a.y, a.weight, a.bias);
+  if (aligned) {
+    run_vectors(a);
+  } else {
+    run_elements(a);
+  }
+}
+
+const Registration registration{{
+    .id = "lib_fwd_narrow",
+    .title = "Narrow rows: teams of lanes, several rows a warp",
+    .teaches = "rows of up to 512 columns at the speed of a copy",
+    .source = "this repository",
+    .road = Road::Library,
+    .usual_cols = 128,
+    .takes_strides = true,
+    .keeps_digits_at_large_means = true,
+    .max_cols = kMaxCols,
+    .max_cols_because = "a warp keeps a row in registers, 16 columns a lane",
+    .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
+                            run<__nv_bfloat16, float>},
+    .predicted_bytes = [](const Problem& p, const Gpu&) -> std::int64_t {
+      return 2 * p.tensor_bytes() + parameter_bytes(p);
+    },
+}};
+
+}  // namespace lib_fwd_narrow

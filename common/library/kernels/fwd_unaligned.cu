@@ -1,0 +1,132 @@
+// lib_fwd_unaligned · Unaligned rows in registers, weight and bias shifted
+//
+// Rows of up to 36 KB that start anywhere, layer and RMS norm, on every GPU. A row has a warp or a
+// block and retires with it. Vectors lie on y's boundaries; weight and bias, which start elsewhere,
+// are loaded as the two whole vectors around each and shifted into place. Up to 15 elements at the
+// row's ends go to single lanes.
+//
+// Parts: shifted_rows.h (whole vectors, edges, shifts; fwd16), pieces.h (moments of a warp's piece
+// and their merge; fwd09, fwd04). The prefetch by block 0 is lib_fwd_registers's.
+//
+// Measurements behind the constants, on an H100 with 128 MiB, layer norm / RMS norm:
+// - kMinBlocks: 56 registers give 36 warps a multiprocessor, and three blocks of 12 warps fit.
+// - One exchange between warps: 97 µs at bf16 5460 × 12289; with two, for the mean and then the
+//   deviations, 103.
+// - At most 18 warps: with up to 32, 20 001 halves take 122 / 110 µs; lib_fwd_cluster_unaligned
+//   takes 104 / 100.
+// - One test a row, not one a vector, for weight and bias: 96.7 µs against 99.4 at bf16 16384 ×
+//   4097.
+// - The result: 96.5 / 95.9 µs at bf16 16384 × 4097, 95.4 / 94.7 at 65536 × 1001, 96.0 / 95.2 at
+//   f32 8192 × 4097; a copy takes 94. Where x starts elsewhere than y, 158 at bf16 5460 × 12289.
+#include "common/kernel/chapter.h"
+#include "common/kernel/pieces.h"
+#include "common/kernel/shifted_rows.h"
+
+namespace lib_fwd_unaligned {
+using namespace lnc;
+
+/// A thread has kVectors vectors. A row has one of a block's four warps, or a block of as many
+/// warps as it needs.
+template <int kVectors_, int kMostWarps>
+struct Variant {
+  static constexpr int kVectors = kVectors_;
+  static constexpr bool kOneWarp = kMostWarps == 1;
+  static constexpr int kBlockRows = kOneWarp ? 4 : 1;
+  static constexpr int kThreads = kMostWarps * kBlockRows * kWarpSize;
+  // Limits nvcc to 72 or 56 registers. A Turing GPU has threads for one such block only.
+  static constexpr int kMinBlocks = kOneWarp ? 7 : std::min(2, kSmThreads / kThreads);
+  static constexpr int kRowVectors = kVectors * kMostWarps * kWarpSize;
+};
+using ManyWarps = Variant<4, 18>;
+
+/// What a row is normalised by, of the moments of its warps, in every thread of the row.
+template <Kind kKind, typename Fit>
+__device__ Normaliser merge_warps(const Moments& of_piece, float inverse_cols, float eps) {
+  if constexpr (Fit::kOneWarp) {
+    const float2 sums = make_float2(of_piece.deviations, of_piece.squares);
+    return normaliser(of_piece.near, sums, inverse_cols, eps);
+  } else {
+    __shared__ Moments of_warp[kWarpSize];
+    if (threadIdx.x % kWarpSize == 0) of_warp[threadIdx.x / kWarpSize] = of_piece;
+    __syncthreads();
+    const int warps = blockDim.x / kWarpSize;
+    return merge_moments<kKind, kWarpSize>(of_warp, warps, inverse_cols, eps);
+  }
+}
+
+/// A row in registers. It has `vectors` whole vectors; the other columns are edges.
+template <typename T, typename W, Kind kKind, typename Fit>
+__global__ void __launch_bounds__(Fit::kThreads, Fit::kMinBlocks)
+    layer_norm_forward(ForwardArgs<T, W> a, int vectors, float inverse_cols) {
+  const int warp = threadIdx.x / kWarpSize;
+  const int lane = threadIdx.x % kWarpSize;
+  const int64_t row = int64_t{blockIdx.x} * Fit::kBlockRows + (Fit::kOneWarp ? warp : 0);
+  if (row >= a.rows) return;
+  const T* const x_row = a.x + row * a.cols;
+  T* const y_row = a.y + row * a.cols;
+  const W* const bias = kKind == Kind::Layer ? a.bias : nullptr;
+
+  const int piece = Fit::kOneWarp ? 0 : warp;
+  const RowShare<Fit::kVectors> own(y_row, static_cast<int>(a.cols), vectors, piece);
+  // Else x comes element by element.
+  const bool alike = start_in_vector(x_row) == start_in_vector(y_row);
+  auto values = load_row(x_row, own, alike);
+  // Prefetches both for all blocks.
+  if (blockIdx.x == 0) ask_for_parameters<T>(a.weight, bias, own);
+
+  // Near the mean of the first vectors, so that the warps meet once.
+  const Moments of_piece = piece_moments<kKind>(values, own);
+  const Normaliser of_row = merge_warps<kKind, Fit>(of_piece, inverse_cols, a.eps);
+  if (piece == 0 && lane == 0) {
+    if (kKind == Kind::Layer) a.mean[row] = of_row.mean;
+    a.rstd[row] = of_row.rstd;
+  }
+  store_row<kKind>(y_row, values, of_row, a.weight, bias, own);
+}
+
+template <Kind kKind, typename Fit, typename T, typename W>
+void run_rows(const ForwardArgs<T, W>& a, int vectors) {
+  const unsigned warps = std::max(blocks_for(vectors, Fit::kVectors * kWarpSize), 1u);
+  const unsigned threads = warps * Fit::kBlockRows * kWarpSize;
+  const float inverse_cols = 1.0f / static_cast<float>(a.cols);
+  launch(layer_norm_forward<T, W, kKind, Fit>,
+         {blocks_for(a.rows, Fit::kBlockRows), threads, 0, a.stream}, a, vectors, inverse_cols);
+}
+
+template <Kind kKind, typename T, typename W>
+void run_kind(const ForwardArgs<T, W>& a) {
+  const int vectors = whole_vectors<T>(a.cols);
+  if (vectors <= kWarpSize) return run_rows<kKind, Variant<1, 1>>(a, vectors);
+  if (vectors <= 2 * kWarpSize) return run_rows<kKind, Variant<2, 1>>(a, vectors);
+  if (vectors <= 4 * kWarpSize) return run_rows<kKind, Variant<4, 1>>(a, vectors);
+  run_rows<kKind, ManyWarps>(a, vectors);
+}
+
+template <typename T, typename W>
+void run(const ForwardArgs<T, W>& a) {
+  if (a.kind == Kind::Layer) {
+    run_kind<Kind::Layer>(a);
+  } else {
+    run_kind<Kind::Rms>(a);
+  }
+}
+
+const Registration registration{{
+    .id = "lib_fwd_unaligned",
+    .title = "Unaligned rows in registers, weight and bias shifted",
+    .teaches = "rows of up to 36 KB that start anywhere, at the speed of a copy",
+    .source = "this repository",
+    .road = Road::Library,
+    .usual_cols = 2049,
+    .shares_by_address = true,
+    .keeps_digits_at_large_means = true,
+    .max_row_bytes = ManyWarps::kRowVectors * 16,
+    .max_row_bytes_because = "a multiprocessor has registers for two such rows",
+    .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
+                            run<__nv_bfloat16, float>},
+    .predicted_bytes = [](const Problem& p, const Gpu&) -> std::int64_t {
+      return 2 * p.tensor_bytes() + parameter_bytes(p);
+    },
+}};
+
+}  // namespace lib_fwd_unaligned
