@@ -18,7 +18,7 @@ provider that is wrong is shown as wrong and has no time. Then it is timed, by C
                  mark what they load as the last to be evicted, and such lines outlive the writes.
     --with-launch  the device waits for the host instead: what a short kernel costs in a loop of
                  Python. The dispatch is then called as a model calls it, through layernorm_chapters;
-                 the chapters are single C calls.
+                 single kernels are C calls.
     roof         a copy (forward) or a triad (backward) of the same size, timed in the same way: the
                  fastest of PyTorch's and three of Triton's.
 
@@ -28,6 +28,9 @@ soon as it is measured (--json, one line each), so an interrupted run keeps what
 finds in that file, of the same commit, device, problem, direction and provider, it does not measure again.
 
 What is not installed is listed, with how to get it.
+
+Helion takes what its heuristics choose for a shape. HELION_AUTOTUNE_EFFORT=quick, in the environment, lets it
+search instead: minutes a shape, of which --estimate knows nothing. Its records say which it was.
 
 Samples: their standard deviation is about 1 % of the median at 64 MiB a tensor and 4 % at 8 MiB, so that
 64 samples tell a median to 0.2 % and 0.6 %, 160 to 0.1 % and 0.4 %. A multiple of 16 has every place in
@@ -179,12 +182,13 @@ def made_by(torch, packages):
 
 # --- How long it takes ---
 
-# Seconds, on an H100 with 16 cores; those of compiling are assumed, not measured.
+# Seconds, on an H100 with 16 cores; those of compiling, of cuDNN and of Helion are assumed, not measured.
 FLUSH_S = 4.5e-4  # before a sample: 3 to 6 writes of 0.1 ms
 BYTES_A_SECOND = 2e12  # of a contender, the slow ones among them
 INPUTS_S, FIRST_CALL_S = 0.3, 0.05  # of a problem; of a contender, with the check
-FROM_DISK_S = {"torch.compile": 0.4, "flash-attention": 0.3}  # more in its first call, though it was compiled before
-COMPILE_S = {"torch.compile": 3.0, "liger": 0.5, "quack": 2.5, "flash-attention": 3.0}  # of one direction
+# More in a contender's first call, though it was compiled before; and to compile for one direction:
+FROM_DISK_S = {"torch.compile": 0.4, "flash-attention": 0.3, "cudnn": 1.0, "helion": 0.5}
+COMPILE_S = {"torch.compile": 3.0, "liger": 0.5, "quack": 2.5, "flash-attention": 3.0, "helion": 1.0}
 USUAL = ("dispatch", "torch", "torch.compile", "liger", "quack", "flash-attention")
 
 
@@ -212,8 +216,12 @@ def estimate(tasks, samples, workers):
 def named_providers(text):
     """Providers of these names, to plan with where none is there."""
     names = list(USUAL) if text is None else [name.strip() for name in text.split(",")]
-    return [SimpleNamespace(name=name, kinds=KINDS, directions=[
-        direction for direction in peers.DIRECTIONS if not peers.CHAPTER.fullmatch(name) or direction[0] == name[0]])
+
+    def has(name, direction):
+        return not peers.CHAPTER.fullmatch(name) or direction[0] == name.removeprefix("lib_")[0]
+
+    return [SimpleNamespace(name=name, kinds=KINDS,
+                            directions=[direction for direction in peers.DIRECTIONS if has(name, direction)])
             for name in names]
 
 
@@ -258,7 +266,7 @@ class Progress:
 
 def plan(providers, problems, directions):
     """[(problem, direction, provider)] in the order in which they are measured: problem by problem, so that all
-    contenders stand close together, and of those the chapters last."""
+    contenders stand close together, and of those our single kernels last."""
     order = sorted(providers, key=lambda provider: peers.CHAPTER.fullmatch(provider.name) is not None)
     return [(problem, direction, provider) for problem in problems for direction in directions
             for provider in order if problem.kind in provider.kinds and direction in provider.directions]
@@ -396,7 +404,7 @@ def compare(options):
     start = time.monotonic()
     import torch
     from peer_clock import Clock
-    from peer_providers import PEERS, own_providers, version
+    from peer_providers import PEERS, own_providers, versions
 
     problems = problems_of(options)
     providers, missing = list(PEERS), []
@@ -415,11 +423,9 @@ def compare(options):
         raise RequestError("\n".join([str(error), *peers.missing_lines(missing)])) from None
     prepares, absent = load_all([provider for provider in providers if provider.name in names])
     missing += absent
-    versions = {provider.package: version(provider.package) for provider in PEERS if provider.name in prepares}
-    versions["torch"] = torch.__version__.split("+")[0]
     directions = directions_of(options)
     tasks = plan([provider for provider in providers if provider.name in prepares], problems, directions)
-    made = made_by(torch, versions)
+    made = made_by(torch, versions(prepares))
     if options.resume:
         planned = len(tasks)
         tasks = not_measured(tasks, options.json, made, host_of(options))

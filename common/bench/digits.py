@@ -17,13 +17,14 @@ import torch
 from compare_peers import LIBRARY, ROOT, Journal, load_all, made_by, one_line
 from measurements import SCHEMA
 from peer_clock import chunks, forward_reference
-from peer_providers import EPS, PEERS, Provider, make_inputs, own_providers, version
+from peer_providers import EPS, PEERS, Provider, make_inputs, own_providers, versions
 from peers import DISPATCH, missing_lines, parse_names, parse_shapes, rounded
 
 JSON = Path("notebooks/data/local_digits.jsonl")
 SHAPES = "f32:4096x64,f32:1024x2048,f32:64x16384,f32:16x65536"
 MEANS = "0,1,1e1,1e2,1e3,1e4,1e5"
-PROVIDERS = "dispatch,torch,torch.compile,two-sums,fwd03,fwd04,fwd06,fwd08,fwd09,fwd10"
+PROVIDERS = ("dispatch,torch,torch.compile,two-sums,fwd03,fwd04,lib_fwd_registers,lib_fwd_ring,lib_fwd_cluster_ring,"
+             "lib_fwd_narrow")
 
 
 def two_sums(_, inputs):
@@ -97,8 +98,7 @@ def main(argv):
     known = [*(provider.name for provider in providers), *PROVIDERS.split(",")]
     names = parse_names(options.providers, known, "provider")
     prepares, absent = load_all([provider for provider in providers if provider.name in names])
-    packages = {provider.package: version(provider.package) for provider in PEERS if provider.name in prepares}
-    made = made_by(torch, {**packages, "torch": torch.__version__.split("+")[0]})
+    made = made_by(torch, versions(prepares))
     journal = Journal(options.json)
     means = [float(mean) for mean in options.means.split(",")]
     notes = measure(prepares, parse_shapes(options.shapes, "f32"), means, made, journal, device)

@@ -230,6 +230,34 @@ def choose_without_timing():
     module = sys.modules.get("flash_attn.ops.triton.layer_norm")
     if module:
         choose_by(module, once)
+    module = sys.modules.get("helion_norms")
+    for kernel in module.KERNELS if module else ():
+        kernel.settings.autotune_effort = "none"
+
+
+# --- Helion ---
+
+HELION_EFFORT = os.environ.get("HELION_AUTOTUNE_EFFORT", "none")  # minutes a shape, where it is not "none"
+
+
+def load_helion():
+    os.environ["HELION_AUTOTUNE_EFFORT"] = HELION_EFFORT  # Helion's own default is "full"
+    module = importlib.import_module("helion_norms")
+
+    def layer(direction, i):
+        if direction == "backward":
+            return module.ready(module.layer_backward, i.dy, i.x, i.weight, i.mean, i.rstd)
+        forward = module.ready(module.layer_forward, i.x, i.weight, i.bias, i.eps)
+        return lambda: forward()[:1]
+
+    def rms(direction, i):
+        if direction == "backward":
+            backward = module.ready(module.rms_backward, i.dy, i.x, i.weight, i.rstd)
+            return lambda: (*backward(), None)
+        forward = module.ready(module.rms_forward, i.x, i.weight, i.eps)
+        return lambda: forward()[:1]
+
+    return lambda direction, inputs: (layer if inputs.kind == "layer" else rms)(direction, inputs)
 
 
 # --- QuACK ---
@@ -252,6 +280,30 @@ def load_quack():
 
     rms = in_functions(lambda i: module.rmsnorm_fwd(i.x, i.weight, eps=i.eps, store_rstd=True)[:1], rms_backward)
     return lambda direction, inputs: (layer if inputs.kind == "layer" else rms)(direction, inputs)
+
+
+# --- cuDNN ---
+
+
+def load_cudnn():
+    module = importlib.import_module("cudnn.ops.norm")
+    layer_norm, rms_norm = module.layer_norm, module.rms_norm  # imported here, not in the first pass
+
+    def norm(i, x, weight, bias):
+        if i.kind == "layer":
+            return layer_norm(x, weight.shape, weight, bias, i.eps)
+        return rms_norm(x, weight, eps=i.eps)
+
+    def prepare(direction, i):
+        if i.kind == "layer":  # its kernel takes no other parameters; the front end would convert them in each pass
+            i = replace(i, weight=i.weight.float(), bias=i.bias.float())
+        return by_autograd(norm)(direction, i)
+    return prepare
+
+
+def cudnn_version():
+    """The library's, whose kernels run: the front end's is another."""
+    return importlib.import_module("cudnn").backend_version_string()
 
 
 # --- Apex and Transformer Engine ---
@@ -301,6 +353,10 @@ PEERS = (
     Provider("quack", load_quack, "quack-kernels", "pip install quack-kernels",
              note="layer norm with float parameters"),
     Provider("flash-attention", load_flash_attention, "flash-attn", "pip install flash-attn --no-build-isolation"),
+    Provider("cudnn", load_cudnn, "nvidia-cudnn-frontend", "pip install 'nvidia-cudnn-frontend>=1.32'",
+             note="layer norm with float parameters"),
+    Provider("helion", load_helion, "helion", "pip install helion==1.5.0, the newest for PyTorch 2.11",
+             note=f"autotune effort {HELION_EFFORT}"),
     Provider("apex", lambda: load_apex(False), "apex", APEX),
     Provider("apex-memory-efficient", lambda: load_apex(True), "apex", APEX, directions=("backward",), from_y=True),
     Provider("apex-fast", load_apex_fast, "apex", f"{APEX}, --fast_layer_norm among them", kinds=("layer",)),
@@ -376,7 +432,7 @@ def by_package(from_y, batch_invariant):
 
 
 def own_providers(path, backend, with_launch=False):
-    """The dispatch as it is, batch-invariant and from y, and each chapter, of the library at `path`.
+    """The dispatch as it is, batch-invariant and from y, and each kernel, of the library at `path`.
     `with_launch`: the dispatch is called as a model calls it."""
     os.environ["LNC_LIBRARY"] = str(path)
     loaded = Library(path)
@@ -397,6 +453,12 @@ def own_providers(path, backend, with_launch=False):
         found.append(own("dispatch-from-y", None, ("backward",), True))
     return found + [own(chapter.id, chapter.id, DIRECTIONS[chapter.backward:][:1], chapter.from_y)
                     for chapter in chapters]
+
+
+def versions(names):
+    """{package: its version, or None} of the peers of these names."""
+    found = {provider.package: version(provider.package) for provider in PEERS if provider.name in names}
+    return {**found, "torch": torch.__version__.split("+")[0], "cudnn": cudnn_version() if "cudnn" in names else None}
 
 
 def version(package):

@@ -9,13 +9,14 @@ import tempfile
 import time
 import unittest
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from unittest import mock
 
 import pytest
 from pytest_fixtures import import_torch
 
 torch = import_torch()
+import book  # noqa: E402
 import compare_peers  # noqa: E402
 import gpt_training  # noqa: E402
 import measurements  # noqa: E402
@@ -28,7 +29,8 @@ from layernorm_chapters.library import Library, LibraryError  # noqa: E402
 from measurements import Problem  # noqa: E402
 
 PROBLEMS = [Problem(dtype, 33, 264) for dtype in peers.DTYPES]
-OF_NARROW_ROWS = ("fwd15", "bwd19")  # which refuse 264 columns
+# Which refuse 264 columns, and a width that they take.
+OF_NARROW_ROWS = {"fwd10": 64, "bwd14": 64, "fwd15": 65, "bwd19": 65, "lib_fwd_tiles": 65, "lib_bwd_tiles": 65}
 LIBRARY, DEVICE = None, "cpu"  # those of --build
 
 
@@ -117,8 +119,7 @@ class TheLibrary(unittest.TestCase):
             prepare = provider.load()
             for kind in peers.KINDS:
                 for problem in PROBLEMS:
-                    if provider.name in OF_NARROW_ROWS:
-                        problem = problem._replace(cols=65)
+                    problem = problem._replace(cols=OF_NARROW_ROWS.get(provider.name, problem.cols))
                     inputs = peer_providers.make_inputs(kind, problem, DEVICE)
                     for direction in provider.directions:
                         with self.subTest(provider.name, kind=kind, direction=direction, dtype=problem.dtype):
@@ -130,7 +131,7 @@ class TheLibrary(unittest.TestCase):
                                 continue
                             result = peer_clock.check(direction, given, run())
                             self.assertTrue(result.passed, result.why)
-                            self.assertIn(run.chapter[:3], ("fwd", "bwd"))
+                            self.assertIn(run.chapter.removeprefix("lib_")[:3], ("fwd", "bwd"))
 
     def test_a_model_s_way_to_the_dispatch(self):
         dispatch, from_y, *_ = peer_providers.own_providers(LIBRARY, DEVICE, with_launch=True)
@@ -211,12 +212,185 @@ class Run(unittest.TestCase):
                     moved = 33 * 264 * {"f32": 4}.get(problem.dtype, 2) * {"forward": 2, "backward": 3}[direction]
                     self.assertEqual((record["operator_bytes"], record["roof_bytes"]), (moved, moved))
                 self.assertFalse(found.find("broken", problem, direction)["passed"])
-        self.assertEqual(found.find("dispatch", PROBLEMS[0], "forward")["chosen"][:3], "fwd")
+        self.assertEqual(found.find("dispatch", PROBLEMS[0], "forward")["chosen"][:8], "lib_fwd_")
         self.assertIsNone(found.find("failing", PROBLEMS[0]))
         text = out.getvalue()
         self.assertIn("wrong", text)
         self.assertIn("failing: no kernel image (forward, f32, 33 × 264; backward, f32, 33 × 264; and 4 more)", text)
         self.assertIn("broken: y is wrong: relative error 1.0e+00", text)
+
+
+def norm_in_float(x, weight, bias, eps, kind):
+    given = [None if tensor is None else tensor.float() for tensor in (x, weight, bias)]
+    return peer_providers.torch_norm(SimpleNamespace(kind=kind, eps=eps), *given).to(x.dtype)
+
+
+def cudnn_stub(seen):
+    """The modules of cuDNN's front end, with the arguments and refusals of 1.32; `seen` gets the weights' types."""
+    def layer_norm(input, normalized_shape, weight=None, bias=None, eps=1e-5):
+        if tuple(normalized_shape) != (input.shape[-1],) or weight.dtype not in (input.dtype, torch.float32):
+            raise ValueError("weight must match normalized_shape")
+        seen.append(("layer", weight.dtype))
+        return norm_in_float(input, weight, bias, eps, "layer")
+
+    def rms_norm(input, weight, bias=None, eps=1e-5):
+        if weight.dtype != input.dtype:
+            raise ValueError("weight must have the same device and dtype as input")
+        seen.append(("rms", weight.dtype))
+        return norm_in_float(input, weight, bias, eps, "rms")
+
+    modules = {name: ModuleType(name) for name in ("cudnn", "cudnn.ops", "cudnn.ops.norm")}
+    modules["cudnn"].backend_version_string = lambda: "9.19.0"
+    modules["cudnn.ops.norm"].layer_norm, modules["cudnn.ops.norm"].rms_norm = layer_norm, rms_norm
+    return modules
+
+
+def helion_stub(rows, launched):
+    """Helion's modules, which run a kernel as Python: a tile is `rows` indices of rows, a block's share 2 tiles and a
+    row. `launched` gets (the kernel's name, whether a configuration was set)."""
+    class Kernel:
+        def __init__(self, function):
+            self.function, self.config, self.__name__ = function, None, function.__name__
+            self.settings = SimpleNamespace(autotune_effort=os.environ["HELION_AUTOTUNE_EFFORT"])
+            self.config_spec = SimpleNamespace(default_config=lambda: "its own")
+
+        def bind(self, arguments):
+            assert isinstance(arguments, tuple)
+            return self
+
+        def set_config(self, config):
+            self.config = config
+
+        def __call__(self, *arguments):
+            launched.append((self.__name__, self.config))
+            return self.function(*arguments)
+
+    def tile(begin, end=None, block_size=None):
+        begin, end = (begin, end) if end is not None else (0, begin)
+        for id, first in enumerate(range(begin, end, block_size or rows)):
+            one = torch.arange(first, min(first + (block_size or rows), end))
+            one.begin, one.end, one.id = first, int(one[-1]) + 1, id
+            yield one
+
+    modules = {name: ModuleType(name) for name in ("helion", "helion.language")}
+    modules["helion"].language = modules["helion.language"]
+    modules["helion"].kernel = lambda **options: Kernel
+    modules["helion"].exc = SimpleNamespace(TensorOperationInWrapper=None)
+    vars(modules["helion.language"]).update(tile=tile, specialize=lambda size: size,
+                                            register_block_size=lambda size: 2 * rows + 1)
+    return modules
+
+
+class Stubs(unittest.TestCase):
+    """Peers that run on no CPU, with stand-ins for their packages: what they are asked, and what becomes of the results."""
+
+    def peer(self, name, modules):
+        """The provider of PEERS, and its prepare() where these modules are installed."""
+        for patched in (mock.patch.dict(peer_providers.sys.modules, modules), mock.patch.dict(os.environ)):
+            patched.start()
+            self.addCleanup(patched.stop)
+        peer_providers.sys.modules.pop("helion_norms", None)  # of another stub
+        provider = next(peer for peer in peer_providers.PEERS if peer.name == name)
+        prepares, missing = compare_peers.load_all([provider])
+        self.assertEqual(missing, [])
+        return provider, prepares[name]
+
+    def assert_right(self, provider, prepare):
+        """In every kind, direction and type; twice, for a pass runs many times."""
+        for kind in peers.KINDS:
+            for problem in [Problem(dtype, 33, 264) for dtype in peers.DTYPES] + [Problem("f32", 7, 5)]:
+                inputs = peer_providers.make_inputs(kind, problem, "cpu")
+                inputs.eps = 0.5  # not what a package takes unless told
+                inputs.rstd[:] = peer_clock.statistics(inputs, slice(None))[1][:, 0]
+                for direction in provider.directions:
+                    with self.subTest(kind=kind, direction=direction, problem=str(problem)):
+                        run = prepare(direction, inputs)
+                        for outputs in (run(), run()):
+                            self.assertEqual(len(outputs), 1 if direction == "forward" else 3)
+                            self.assertEqual(outputs[0].dtype, inputs.x.dtype)
+                            result = peer_clock.check(direction, inputs, outputs)
+                            self.assertTrue(result.passed, result.why)
+                        if direction == "backward":
+                            self.assertEqual(outputs[2] is None, kind == "rms")
+
+    def test_cudnn_gets_parameters_that_its_kernels_take_as_they_are(self):
+        seen = []
+        provider, prepare = self.peer("cudnn", cudnn_stub(seen))
+        self.assert_right(provider, prepare)
+        self.assertEqual({weight for kind, weight in seen if kind == "layer"}, {torch.float32})
+        self.assertEqual({weight for kind, weight in seen if kind == "rms"},
+                         {getattr(torch, dtype) for dtype in peers.DTYPES.values()})
+
+    def test_cudnn_s_gradients_of_float_parameters_are_float(self):
+        """Else each pass would have two more kernels, which convert them."""
+        _, prepare = self.peer("cudnn", cudnn_stub([]))
+        outputs = prepare("backward", peer_providers.make_inputs("layer", Problem("bf16", 7, 8), "cpu"))()
+        self.assertEqual([output.dtype for output in outputs], [torch.bfloat16, torch.float32, torch.float32])
+
+    def test_a_type_that_cudnn_refuses_becomes_a_note(self):
+        modules = cudnn_stub([])
+
+        def refuses(*arguments, **named):
+            raise RuntimeError("no engine proposed a plan for this graph\nmore")
+
+        modules["cudnn.ops.norm"].rms_norm = refuses
+        provider, prepare = self.peer("cudnn", modules)
+        with comparison({"cudnn": prepare}) as compared:
+            compared.run([(Problem("bf16", 7, 8, kind), "backward", provider) for kind in peers.KINDS])
+            records = compared.journal.records
+        self.assertEqual([(record["problem"]["kind"], record["passed"], record["note"]) for record in records],
+                         [("layer", True, "layer norm with float parameters")])
+        self.assertEqual(list(compared.notes), [("cudnn", "no engine proposed a plan for this graph")])
+
+    def test_a_front_end_without_norms_is_not_compared(self):
+        modules = cudnn_stub([])
+        del modules["cudnn.ops.norm"].rms_norm
+        for old in (modules, {"cudnn": None, "cudnn.ops": None, "cudnn.ops.norm": None}):
+            with mock.patch.dict(peer_providers.sys.modules, old):
+                prepares, missing = compare_peers.load_all(
+                    [peer for peer in peer_providers.PEERS if peer.name == "cudnn"])
+            self.assertEqual(prepares, {})
+            self.assertRegex(peers.missing_lines(missing)[1], "cudnn: .*norm.*; pip install 'nvidia-cudnn-frontend>=")
+
+    def test_helion_s_kernels_are_right_whatever_the_tile(self):
+        for rows in (1, 2, 5, 64):
+            launched = []
+            provider, prepare = self.peer("helion", helion_stub(rows, launched))
+            self.assert_right(provider, prepare)
+            self.assertEqual(set(launched), {(f"{kind}_{direction}", "its own")
+                                             for kind in peers.KINDS for direction in peers.DIRECTIONS})
+
+    def test_helion_searches_only_where_that_is_asked_for_and_never_in_a_worker(self):
+        inputs = peer_providers.make_inputs("rms", Problem("f32", 7, 8, "rms"), "cpu")
+        for effort, in_worker, config in (("none", False, "its own"), ("quick", False, None), ("quick", True, "its own")):
+            with self.subTest(effort, in_worker=in_worker), mock.patch.object(peer_providers, "HELION_EFFORT", effort):
+                launched = []
+                _, prepare = self.peer("helion", helion_stub(2, launched))
+                if in_worker:
+                    peer_providers.choose_without_timing()
+                prepare("forward", inputs)()
+                self.assertEqual(launched, [("rms_forward", config)])
+
+    def test_without_helion_it_is_listed(self):
+        with mock.patch.dict(peer_providers.sys.modules, {"helion": None}):
+            peer_providers.sys.modules.pop("helion_norms", None)
+            prepares, missing = compare_peers.load_all([peer for peer in peer_providers.PEERS if peer.name == "helion"])
+        self.assertEqual(prepares, {})
+        self.assertRegex(peers.missing_lines(missing)[1], "helion: .*helion.*; pip install helion==")
+
+    def test_records_name_cudnn_s_own_version_beside_its_front_end_s(self):
+        installed = {"nvidia-cudnn-frontend": "1.32.0", "helion": "1.5.0"}
+        with mock.patch.dict(peer_providers.sys.modules, cudnn_stub([])), \
+                mock.patch.object(peer_providers, "version", installed.get):
+            found = peer_providers.versions(["cudnn", "torch"])
+            made = compare_peers.made_by(torch, found)
+            self.assertEqual(made["packages"]["cudnn"], "9.19.0")
+            self.assertEqual(made["packages"]["nvidia-cudnn-frontend"], "1.32.0")
+            self.assertNotIn("helion", found)
+            self.assertIsNone(peer_providers.versions(["helion"])["cudnn"])
+
+    def test_a_table_has_a_name_for_each_peer_s_package(self):
+        self.assertEqual({peer.package for peer in peer_providers.PEERS} - set(book.TOOLS), set())
 
 
 class Caches(unittest.TestCase):
