@@ -6,6 +6,7 @@
 //
 // It should cost no time: the kernel is bwd09's, and y takes the place of x, byte for byte. New are
 // the bias, which comes from L1 for each row, and 1 / weight, which waits in shared memory.
+// Measured, it takes 9 % longer than bwd09 at f32 1024 × 2048 and 10 % at bf16 131072 × 4096.
 #include "common/kernel/chapter.h"
 #include "common/kernel/partial_sums.h"
 #include "common/kernel/reduce.h"

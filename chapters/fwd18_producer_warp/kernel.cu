@@ -5,9 +5,9 @@
 // the others, the consumers, only compute, a row each. Two mbarriers a slot are all that they tell
 // each other: full, the row has come; empty, it has been read. No warp waits for a slower one.
 //
-// How much is on its way depends on the ring alone, so a warp a row, as in fwd02, is enough again.
-// It should cost what fwd08 costs or less where there are many rows. Where there are few it should
-// cost more: a warp alone takes longer for the last of them, 0.5 µs at 2048 halves.
+// How much is on its way depends on the ring alone, so a warp a row, as in fwd02, should be enough
+// again. Measured on an H100, it takes 4 % less time than fwd08 at 4096 × 2048 halves, 36 % more at
+// 128 × 8192, 46 % more at 4096 × 15872. From 128 MiB a tensor on fwd06 is ahead of both.
 #include "common/kernel/chapter.h"
 #include "common/kernel/hopper.h"
 #include "common/kernel/reduce.h"

@@ -57,9 +57,10 @@ SHORT = {name: short for short, name in DIRECTIONS.items()}
 
 # What a record's `packages` are called in a sentence.
 TOOLS = {"torch": "PyTorch", "triton": "Triton", "liger-kernel": "Liger", "quack-kernels": "QuACK",
-         "flash-attn": "FlashAttention", "apex": "Apex", "transformer-engine": "Transformer Engine"}
+         "flash-attn": "FlashAttention", "nvidia-cudnn-frontend": "cuDNN's front end", "cudnn": "cuDNN",
+         "helion": "Helion", "apex": "Apex", "transformer-engine": "Transformer Engine"}
 
-# What chapters.json says of a chapter, beside its id and directory.
+# What chapters.json says of a kernel, beside its id and file.
 LISTED = ("title", "group", "teaches", "parent", "road")
 TIMES = ("median_us", "p10_us", "p90_us")
 
@@ -70,8 +71,10 @@ KINDS = {"layer": "layer norm", "rms": "RMS norm"}
 
 
 class Chapter(NamedTuple):
-    id: str  # "bwd02"
-    directory: Path  # chapters/bwd02_warp_per_row
+    """A chapter, or a kernel of the library."""
+
+    id: str  # "bwd02", "lib_bwd_ring"
+    file: Path  # chapters/bwd02_warp_per_row/kernel.cu, common/library/kernels/bwd_ring.cu
     title: str  # "One warp per row"
     group: str  # what the option group counts, "rows a block"; empty where it has none
     teaches: str = ""  # the one idea, in a line
@@ -79,20 +82,35 @@ class Chapter(NamedTuple):
     road: str = ""  # "main line", or a side road's name; empty for a chapter that chapters.json lacks
 
     @property
+    def directory(self):
+        return self.file.parent
+
+    @property
+    def in_library(self):
+        return self.id.startswith("lib_")
+
+    @property
     def direction(self):
-        return self.id.rstrip("0123456789")  # "fwd", "bwd", or "copy" of chapter zero
+        """"fwd", "bwd", or "copy" of chapter zero."""
+        return self.id.split("_")[1] if self.in_library else self.id.rstrip("0123456789")
 
 
 @dataclass
 class Book:
     root: Path
     chapters: dict  # Chapter by id, in reading order
+    library: dict  # the same of the library's kernels
     measured: Measurements
     profiles: dict  # as load_profiles returns them, of the same device
     source: Measurements  # what the chapters' source published, of another device
     peers: Measurements  # and our kernels beside them, of the same device
     training: Measurements  # of any GPU
     left_out: int = 0  # records of a warm L2, or with the host's time
+
+    @property
+    def kernels(self):
+        """The chapters, then the library's kernels."""
+        return self.chapters | self.library
 
     @property
     def map(self):
@@ -210,7 +228,7 @@ class Book:
     def own_row(self, record):
         """The row of a chapter, or of the dispatch's choice, that was measured with the peers."""
         identifier = record.get("chosen") or record["provider"]
-        row = make_row(self.chapters.get(identifier), record)
+        row = make_row(self.kernels.get(identifier), record)
         taken = {key: record[key] for key in ("driver", "cuda", "date", "commit", "run") if key in record}
         return {**taken, **row, "chapter": identifier, "provider": record["provider"]}
 
@@ -449,8 +467,9 @@ def make_book(root, measured, local=True):
     if len(devices) > 1:
         raise DataError(f"{measured.path} holds times of {' and '.join(devices)}; a table or a figure is of "
                         "one device")
-    book = Book(root, find_chapters(root), measured, {}, Measurements(root / SOURCE), Measurements(measured.path),
-                Measurements(root / TRAINING), len(everything.records) - len(measured.records))
+    left_out = len(everything.records) - len(measured.records)
+    book = Book(root, find_chapters(root), find_library(root), measured, {}, Measurements(root / SOURCE),
+                Measurements(measured.path), Measurements(root / TRAINING), left_out)
     if not book.emulated:
         path = measured.path.with_name(f"{measured.path.stem}_profile.jsonl")
         profiles = load_if_there(load_profiles, path, {})
@@ -494,16 +513,27 @@ def load_if_there(load, path, otherwise):
 def find_chapters(root):
     """{id: Chapter}, in reading order: what chapters.json says of each directory. One that is newer
     than that file comes last and is called by its id; that is said on stderr."""
-    directories = {kernel.parent.name.split("_")[0]: kernel.parent.relative_to(root)
-                   for kernel in sorted(root.glob("chapters/*/kernel.cu")) if not kernel.parent.name.startswith(OWN)}
-    try:
-        listed = {entry["id"]: entry for entry in load_catalogue(root)["chapters"]}
-    except MissingData:
-        listed = {}
-    chapters = {identifier: Chapter(identifier, directories[identifier], *(entry[key] for key in LISTED))
-                for identifier, entry in listed.items() if identifier in directories}
-    new = {identifier: Chapter(identifier, directory, identifier, "")
-           for identifier, directory in directories.items() if identifier not in listed}
+    files = {kernel.parent.name.split("_")[0]: kernel.relative_to(root)
+             for kernel in sorted(root.glob("chapters/*/kernel.cu")) if not kernel.parent.name.startswith(OWN)}
+    chapters = listed_in(root, "chapters", files)
+    new = {identifier: Chapter(identifier, file, identifier, "")
+           for identifier, file in files.items() if identifier not in chapters}
     if new:
         print(f"{CATALOGUE} lacks {', '.join(new)}; `make tables` writes it anew", file=sys.stderr)
     return chapters | new
+
+
+def find_library(root):
+    """{id: Chapter} of the library's kernels."""
+    return listed_in(root, "library", {f"lib_{kernel.stem}": kernel.relative_to(root)
+                                       for kernel in root.glob("common/library/kernels/*.cu")})
+
+
+def listed_in(root, room, files):
+    """{id: Chapter} of those that chapters.json lists in a room and that have a file."""
+    try:
+        entries = load_catalogue(root)[room]
+    except MissingData:
+        return {}
+    return {entry["id"]: Chapter(entry["id"], files[entry["id"]], *(entry[key] for key in LISTED))
+            for entry in entries if entry["id"] in files}

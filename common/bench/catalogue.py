@@ -1,6 +1,8 @@
-"""What the programs say of themselves: the chapters, the types, and which chapter the dispatch chooses.
+"""What the programs say of themselves: the chapters, the library's kernels, the types, and which kernel the dispatch
+chooses.
 
-notebooks/data/chapters.json is what `chapters --list --json` printed; `make tables` writes it anew.
+notebooks/data/chapters.json is what `chapters --list --json` and `library_kernels --list --json` printed; `make tables`
+writes it anew.
 Scripts read it here in place of the C++ source.
 """
 
@@ -12,7 +14,7 @@ REMEDY = "`make tables` writes it anew"
 
 
 def load_catalogue(root=ROOT):
-    """{"version", "chapters": [{"id", "directory", "title", …}], "types": […], "dispatch": […]}.
+    """{"version", "chapters": [{"id", "file", "title", …}], "library": […], "types": […], "dispatch": […]}.
 
     Raises MissingData, or DataError where the file is no such list.
     """
@@ -23,7 +25,7 @@ def load_catalogue(root=ROOT):
         raise MissingData(f"{path} is not there yet; {REMEDY}") from None
     except (OSError, ValueError) as error:
         raise DataError(f"cannot read {path} ({error}); {REMEDY}") from error
-    missing = [key for key in ("chapters", "types", "dispatch")
+    missing = [key for key in ("chapters", "library", "types", "dispatch")
                if not isinstance(catalogue, dict) or not isinstance(catalogue.get(key), list)]
     if missing:
         raise DataError(f"{path} has no list of {missing[0]}; {REMEDY}")
@@ -31,5 +33,5 @@ def load_catalogue(root=ROOT):
 
 
 def dispatched(catalogue):
-    """The ids of the chapters that the dispatch chooses from, each once."""
+    """The ids of the kernels that the dispatch chooses from, each once."""
     return list(dict.fromkeys(choice["chapter"] for choice in catalogue["dispatch"]))

@@ -46,6 +46,7 @@ How far two trainings are apart stands in no record: seeds.py computes it from t
 A line of another schema is skipped, counted and named: it is never guessed what its fields mean.
 """
 
+import functools
 import itertools
 import json
 import math
@@ -58,6 +59,7 @@ from typing import NamedTuple
 SCHEMA = 2
 ROOT = Path(__file__).resolve().parents[2]
 PROBLEM_SETS = ROOT / "common/harness/problem_sets.json"
+FORMER_IDS = ROOT / "common/library/former_ids.json"
 CATALOGUE = Path("notebooks/data/chapters.json")  # what the programs say of themselves: catalogue.py
 
 NARROW_SPACE = "\u202f"  # between groups of three digits; no line breaks there
@@ -328,7 +330,23 @@ def parse(entry):
                 for there, needed in (("median_us", "operator_bytes"), ("roof_us", "roof_bytes")))
     if not (named and shaped and numeric and whole and entry.get("l2", "") in ("cold", "warm", None)):
         return None
-    return {**{key: value for key, value in entry.items() if key != "problem"}, **problem}
+    return {**with_current_ids({key: value for key, value in entry.items() if key != "problem"}), **problem}
+
+
+@functools.cache
+def former_ids():
+    """The commits of former_ids.json, and the library's kernel by what was then a chapter's id."""
+    former = json.loads(FORMER_IDS.read_text(encoding="utf-8"))
+    return frozenset(former["commits"]), {each["id"]: each["records"] for each in former["kernels"]}
+
+
+def with_current_ids(record):
+    """A record with the ids that its kernels have today; a kernel that is gone is called 'former fwd11'."""
+    commits, kernels = former_ids()
+    if record.get("commit") not in commits:
+        return record
+    return {**record, **{key: kernels[record[key]] or f"former {record[key]}"
+                         for key in ("chapter", "provider", "chosen") if record.get(key) in kernels}}
 
 
 def parse_training(entry):

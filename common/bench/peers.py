@@ -33,7 +33,7 @@ FLUSH_BYTES = 256 << 20  # five times an H100's L2, twice a B200's
 MOST_COPIES = 32  # of the inputs; more would not help the smallest: they are launches
 
 DISPATCH = ("dispatch", "dispatch-invariant", "dispatch-from-y")
-CHAPTER = re.compile(r"(fwd|bwd|my)\d\d")  # my: of the reader's own
+CHAPTER = re.compile(r"(former )?(fwd|bwd|my)\d\d|lib_(fwd|bwd)_\w+")  # my: of the reader's own
 
 
 class RequestError(Exception):

@@ -29,6 +29,8 @@ A table stands between two markers, each alone on its line; nothing else is touc
     <!-- table: misses -->                 what misses them, region by region
     <!-- table: training -->               a GPT's training with each norm, and its figure
     <!-- table: host calls -->             the host's time of a call of a norm, by each way to call it
+    <!-- table: dispatch -->               the rules by which the library chooses a kernel
+    <!-- table: source common/cuda/hopper.h bulk_load -->   a function of a source file
     <!-- table: host blocks -->            a transformer block's step, by each way to call its norms
     <!-- end table -->
 
@@ -68,8 +70,16 @@ ROOFS = {"copy": "a copy (one read, one write)", "fwd": "a copy (one read, one w
          "bwd": "a triad (two reads, one write)"}
 MACHINE = Path("notebooks/data/machine_h100.jsonl")
 STEPS = (PROGRESSION, Problem.of("bf16", 131072, 4096))  # of a lesson's small table: short rows of data, and long ones
+# Of lessons whose idea shows on others.
+OWN_STEPS = {
+    "fwd08": (Problem.of("bf16", 128, 8192), Problem.of("f32", 4096, 2048)),
+    "fwd18": (Problem.of("bf16", 4096, 2048), STEPS[1]),
+    "bwd17": (Problem.of("f32", 256, 8192), Problem.of("bf16", 256, 16384)),
+    "fwd09": (Problem.of("bf16", 128, 32768), Problem.of("bf16", 1024, 65536)),
+    "bwd13": (Problem.of("bf16", 256, 16384), Problem.of("bf16", 4096, 65536)),
+}
 NARROW_ROAD = "narrow rows"  # its chapters take no others
-NARROW_STEPS = tuple(Problem.of("bf16", rows, cols, "rms") for rows, cols in ((1048576, 64), (524288, 128)))
+NARROW_STEPS = tuple(Problem.of("bf16", rows, cols) for rows, cols in ((1048576, 64), (524288, 128)))
 NARROW_UNALIGNED_STEPS = (Problem.of("bf16", 1032444, 65), Problem.of("bf16", 528416, 127))  # further on that road
 FUSION_ROAD = "fusion"
 FUSION_STEPS = tuple(Problem.of("bf16", rows, 4096, options={"prenorm": True, **options}) for rows, options in (
@@ -101,8 +111,60 @@ def markdown(headers, rows, left=(0,)):
 
 def link_to(book, file, chapter, words=None):
     """A link from a file to a chapter's lesson; its words are the id where nothing else is said."""
-    notes = os.path.relpath(book.root / chapter.directory / "notes.md", file.parent)
-    return f"[{words or chapter.id}]({Path(notes).as_posix()})"
+    page = chapter.file if chapter.in_library else chapter.directory / "notes.md"
+    return f"[{words or chapter.id}]({Path(os.path.relpath(book.root / page, file.parent)).as_posix()})"
+
+
+# --- The dispatch ---
+
+DISPATCH = Path("common/library/dispatch.json")
+
+
+def dispatch_table(book, file):
+    """The rules, in their order: what each takes, and the measurement behind it."""
+    rules = json.loads((book.root / DISPATCH).read_text(encoding="utf-8"))["rules"]
+    headers = ["pass", "rows", "columns", "size", "GPU", "batch-invariant", "kernel", "because"]
+    return markdown(headers, [dispatch_row(book, file, rule) for rule in rules], left=range(len(headers)))
+
+
+def dispatch_row(book, file, rule):
+    def bounds(least, most, unit=""):
+        if least and most:
+            return f"{least} to {most}{unit}" if least != most else f"{least}{unit}"
+        return f"from {least}{unit}" if least else f"to {most}{unit}" if most else ""
+
+    passes = " ".join(filter(None, [rule["direction"], rule.get("pass"), rule.get("kind"), rule.get("types")]))
+    columns = bounds(rule.get("cols_from"), rule.get("cols_to"))
+    size = ", ".join(filter(None, [bounds(rule.get("rows_from"), None, " rows"), bounds(None, rule.get("mib_to"), " MiB"),
+                                   bounds(None, rule.get("row_bytes_to"), " bytes a row")]))
+    gpu = rule.get("gpu") or bounds(rule.get("architecture_from"), rule.get("architecture_to")) or "any"
+    kernel = link_to(book, file, book.library[rule["kernel"]]) if rule["kernel"] in book.library else rule["kernel"]
+    return [passes, rule.get("starts", "any"), columns, size, gpu, "yes" if rule.get("batch_invariant", True) else "no", kernel,
+            rule["because"]]
+
+
+# --- Source ---
+
+
+def source(book, words, where):
+    """A function or a type of a source file, from the comment above it to its end, as code. `words`: the file, from the
+    repository's root, and the name."""
+    path, _, name = words.partition(" ")
+    try:
+        lines = (book.root / path).read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise MarkerError(f"{where}: cannot read {path}: {error.strerror}") from error
+    declares = re.compile(rf"( *)(?:template |__device__ |struct |class |inline |constexpr ).*\b{re.escape(name)}\s*[({{]")
+    begins = [at for at, line in enumerate(lines) if declares.match(line)]
+    if not begins:
+        raise MarkerError(f"{where}: {path} does not declare {name}")
+    begin = end = begins[0]  # of overloads the first
+    indent = declares.match(lines[begin])[1]
+    while begin and re.match(rf"{indent}(///|template\b)", lines[begin - 1]):
+        begin -= 1
+    while not re.match(rf"{indent}}}", lines[end]) and not (end == begins[0] and lines[end].endswith("}")):
+        end += 1
+    return ["```cpp", *(line.removeprefix(indent) for line in lines[begin : end + 1]), "```", "", f"From {path}."]
 
 
 # --- The map ---
@@ -235,10 +297,10 @@ def steps(book, file, chapter):
     wider = further_on and book.find(chapter, WIDE_UNALIGNED_STEPS[1])  # it takes wider rows than its parent
     of_road = {NARROW_ROAD: NARROW_UNALIGNED_STEPS if further_on else NARROW_STEPS, WIDE_ROAD: WIDE_STEPS,
                UNALIGNED_ROAD: WIDE_UNALIGNED_STEPS if wider else UNALIGNED_STEPS}
-    candidates = of_road.get(chapter.road, STEPS)
+    candidates = OWN_STEPS.get(chapter.id) or of_road.get(chapter.road, STEPS)
     measured = [problem for problem in candidates if book.find(chapter, problem)]
     problems = (measured if len(measured) > 1 else candidates)[:2]  # it may refuse one
-    parent = nearest_with(book, parent, problems) or parent
+    parent = nearest_with(book, parent, problems) or (parent if not measured else None)  # it may refuse both
     own, before = ([book.find(one, problem) if one else None for problem in problems] for one in (chapter, parent))
     headers = ["", *(head for problem in problems for head in (f"{with_kind(problem)}: µs", "% of the roof"))]
 
@@ -821,7 +883,7 @@ def make_table(book, file, request, where):
     of_all = {"map": lambda: chapter_map(book, file), "machine": lambda: machine(book),
               "progression": lambda: progression(book, file), "results": lambda: results(book),
               "training": lambda: training(book, file), "host calls": lambda: host_calls(book),
-              "host blocks": lambda: host_blocks(book), "agreement": lambda: agreement_table(book),
+              "host blocks": lambda: host_blocks(book), "dispatch": lambda: dispatch_table(book, file), "agreement": lambda: agreement_table(book),
               "picture peers": lambda: picture(book, file, "peers.svg", plots.peers_words, peers_rows(book)),
               "picture widths": lambda: picture(book, file, "widths.svg", plots.widths_words, picture_rows(book)),
               "widths sum": lambda: widths_sum(book), "widths": lambda: widths_table(book),
@@ -833,18 +895,20 @@ def make_table(book, file, request, where):
         return peers_table(book, identifier or "layer")
     if table == "against" and identifier in KINDS:
         return against(book, identifier)
+    if table == "source":
+        return source(book, identifier, where)
     makers = {"head": lambda book, chapter: head(book, file, chapter),
               "steps": lambda book, chapter: steps(book, file, chapter),
               "measured": measured, "profile": profile, "counted": counted,
               "variants": variants, "groups": groups}
     if table not in makers:
         raise MarkerError(f"{where}: there is no table '{request}'; choose from {', '.join(of_all)}, peers, "
-                          "peers rms, against layer, against rms, "
+                          "peers rms, against layer, against rms, source <file> <name>, "
                           + ", ".join(f"{maker} <chapter>" for maker in makers))
-    if identifier not in book.chapters:
-        raise MarkerError(f"{where}: the table '{request}' names no chapter; the chapters are "
-                          f"{' '.join(book.chapters) or 'none yet'}")
-    return makers[table](book, book.chapters[identifier])
+    if identifier not in book.kernels:
+        raise MarkerError(f"{where}: the table '{request}' names no kernel; the kernels are "
+                          f"{' '.join(book.kernels) or 'none yet'}")
+    return makers[table](book, book.kernels[identifier])
 
 
 def rewrite(book, file):
@@ -855,7 +919,7 @@ def rewrite(book, file):
     for line, request, begin, end in reversed(find_tables(text, name)):
         # Empty lines around it: without them GitHub takes a table for part of the comment.
         table = ["", *make_table(book, file, request, f"{name}:{line}"), ""]
-        chapter = book.chapters.get(request.partition(" ")[2])
+        chapter = book.kernels.get(request.partition(" ")[2])
         new = chapter is not None and not book.has_data_for(chapter) and not request.startswith("head ")
         if new and not any(line.strip() for line in lines[begin:end]):
             continue  # a new chapter's tables wait for its first measurement

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from docutils import nodes
 from docutils.utils import new_document
 from myst_parser.parsers.sphinx_ import MystParser
+from pages import links_to_files
 from pygments import highlight, lexers
 from pygments.formatters import HtmlFormatter
 from seen import ROOT, counts_of, the_map
@@ -139,7 +140,7 @@ class KernelParser(Parser):
         found = {}
         for remark in remarks_of(notes.read_text(encoding="utf-8")):
             part = new_document(str(notes), document.settings)
-            MystParser().parse("\n" * (remark.line - 1) + remark.text, part)
+            MystParser().parse("\n" * (remark.line - 1) + links_to_files(remark.text), part)
             found[remark.number] = remark, part.children
         return found
 

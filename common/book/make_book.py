@@ -28,8 +28,8 @@ from seen import COUNTS, DATA, EXECUTED, TRACES, counts_of, has_trace, the_map  
 
 BOOK = ROOT / "build/book"
 WATCHING = ROOT / "build/cpu-watch"
-KERNELS = ("chapters/*/kernel.cu", "common/kernel/*", "common/simt/*", "common/cuda/*", "common/harness/*",
-           "common/program/*", "reference_cpu/*", "CMakeLists.txt")
+KERNELS = ("chapters/*/kernel.cu", "common/library/kernels/*", "common/kernel/*", "common/simt/*", "common/cuda/*",
+           "common/harness/*", "common/program/*", "reference_cpu/*", "CMakeLists.txt")
 WATCH = ("common/watch/*.cpp", "common/watch/*.h", "common/watch/*.py")
 FIGURES = ("notebooks/lab/*", "notebooks/data/*", "common/bench/*.py")
 RUN_KERNELS = ("1_derivation", "4_numerics", "6_simt_machine")  # the others draw what was measured

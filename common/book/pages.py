@@ -4,6 +4,7 @@ the pointer, notebooks with their outputs, and two checks: an anchor that is not
 Every page stays the file that it is. What is added to it is added while it is read; its lines keep their numbers.
 """
 
+import html
 import importlib.metadata
 import json
 import re
@@ -27,6 +28,10 @@ BADGE = re.compile(r"^\[!\[.*/codespaces/new\)\n", re.MULTILINE)  # of GitHub's 
 LINK_TO = r"\[([^\]]*)\]\({name}\.md(?:#[^)]*)?\)"  # in the same directory
 IMAGE_WITHOUT_WORDS = re.compile(r"<img(?![^>]*\balt=\"[^\"])[^>]*>")
 MATHJAX = "sphinx-mathjax-offline"
+
+# Directories of chapters that are gone, and the chapter that teaches their idea now: their pages lead there.
+RETIRED = {"fwd11_rows_anywhere": "bwd15", "fwd12_residual": "fwd07", "fwd13_cluster_registers": "fwd09",
+           "fwd14_wide_rows_anywhere": "fwd16", "bwd16_residual": "bwd12", "bwd18_wide_rows_anywhere": "bwd13"}
 
 # The pages that scripts of their own belong to: where they stand under static/ or build/book-data/static/.
 SCRIPTS = {
@@ -91,7 +96,7 @@ def toctree(caption, documents, titles=None):
 def on_source(app, document, source):
     """Adds the contents to the pages that have some, and to a notebook its outputs."""
     chapter, page = place_of(document)
-    source[0] = OTHER_SOURCE.sub(r"](path:\1)", source[0])  # a file, not a page
+    source[0] = links_to_files(source[0])
     source[0] = CONTRIBUTING.sub(r"](\1common/book/contributing.md", source[0])
     if document == "README":
         source[0] = BADGE.sub("", source[0]) + contents()
@@ -103,6 +108,11 @@ def on_source(app, document, source):
                              {document_of(chapter, name): PAGES[name] for name in there})
         for name in {"questions", "lab"} - {*there}:
             source[0] = re.sub(LINK_TO.format(name=name), r"\1", source[0])
+
+
+def links_to_files(text):
+    """Markdown whose links to kernels without a page say that they lead to a file."""
+    return OTHER_SOURCE.sub(r"](path:\1)", text)
 
 
 def file_of(page):
@@ -236,14 +246,34 @@ def neighbours(app, chapter, page, pathto):
 
 
 def on_end(app, problem):
-    """What stands beside the pages: the glossary's words for the scripts, MathJax, and index.html."""
+    """What stands beside the pages: the glossary's words for the scripts, MathJax, and pages that only lead on."""
     if problem or app.builder.format != "html":
         return
     static = Path(app.outdir) / "_static"
     words = json.dumps(app.env.metadata[GLOSSARY].get("meanings", {}), ensure_ascii=False, indent=0)
     (static / "glossary.js").write_text(f"window.lncGlossary = {words};\n", encoding="utf-8")
     copy_mathjax(static / "mathjax")
-    (Path(app.outdir) / "index.html").write_text(INDEX.format(title=app.config.html_title), encoding="utf-8")
+    lead(Path(app.outdir) / "index.html", "README.html", app.config.html_title)
+    for gone, document in instead_of_retired(app.env.all_docs).items():
+        title = app.env.titles[document].astext()
+        lead(Path(app.outdir) / f"{gone}.html", f"../../{document}.html", title)
+
+
+def instead_of_retired(documents):
+    """{'chapters/fwd12_residual/lab': 'chapters/fwd07_…/lab', …}: for each page that is gone one of `documents`."""
+    found = {}
+    for directory, identifier in RETIRED.items():
+        chapter = the_map().chapters[identifier]
+        for page in PAGES:
+            there = document_of(chapter, page)
+            found[f"chapters/{directory}/{page}"] = there if there in documents else document_of(chapter, "notes")
+    return found
+
+
+def lead(file, to, title):
+    """Writes a page that leads on to another."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(LEADS.format(to=to, title=html.escape(title)), encoding="utf-8")
 
 
 def copy_mathjax(target):
@@ -255,12 +285,12 @@ def copy_mathjax(target):
         shutil.copyfile(file, target / file.relative_to(package.parent))
 
 
-INDEX = """<!doctype html>
+LEADS = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
 <title>{title}</title>
-<meta http-equiv="refresh" content="0; url=README.html">
-<p><a href="README.html">{title}</a></p>
+<meta http-equiv="refresh" content="0; url={to}">
+<p><a href="{to}">{title}</a></p>
 </html>
 """
 

@@ -38,34 +38,29 @@ PROBLEMS = {
     "fwd05": Problem("--rows 1 --cols 1024"),  # one tile of eight loads a thread
     "fwd06": Problem("--rows 4 --cols 256"),  # two accesses of 16 bytes a lane
     "fwd07": Problem("--rows 2 --cols 512 --residual same --prenorm"),
-    "fwd08": Problem("--rows 8 --cols 520 --blocks 1", shuffles_of=1),  # one ring of four slots, twice around
-    "fwd09": Problem("--rows 4 --cols 128"),
+    "fwd08": Problem("--rows 6 --cols 520 --blocks 1", shuffles_of=1),  # one ring of three slots, twice around
+    "fwd09": Problem("--rows 2 --cols 1024", shuffles_of=1),  # a cluster of two blocks a row, four pieces each
     "fwd10": Problem("--rows 64 --cols 32 --dtype f16", shuffles_of=1),  # teams of four lanes, eight rows a step
-    "fwd11": Problem("--rows 16 --cols 261 --dtype bf16 --blocks 8", shuffles_of=1),  # two rows that start alike
-    "fwd12": Problem("--rows 2 --cols 512 --residual same --prenorm"),  # a warp a row, four vectors of each input
-    "fwd13": Problem("--rows 4 --cols 512", shuffles_of=1),  # two clusters of two blocks, two rows each
-    "fwd14": Problem("--rows 32 --cols 261 --dtype bf16", shuffles_of=1),  # clusters of two, edges at both ends
-    "fwd15": Problem("--rows 64 --cols 9 --dtype bf16", warps=2),  # a tile; two warps share its rows
+    "fwd15": Problem("--rows 128 --cols 9", warps=4),
     "fwd16": Problem("--rows 8 --cols 261 --dtype bf16", shuffles_of=1),  # a warp a row, each with another head
+    "fwd18": Problem("--rows 20 --cols 128 --blocks 1", shuffles_of=1),  # eight consumers, a ring of 16 slots
     "bwd01": Problem("--rows 32 --cols 16"),
     "bwd02": Problem("--rows 4 --cols 64"),
     "bwd03": Problem("--rows 4 --cols 64"),
     "bwd04": Problem("--rows 2 --cols 1024", shuffles_of=1),  # 32 warps at four barriers
     "bwd05": Problem("--rows 2 --cols 512 --rows-per-block 2"),  # eight columns a thread, two rows, one atomic a column
     "bwd06": Problem("--rows 8 --cols 64 --row-groups 2"),
-    "bwd07": Problem("--rows 4 --cols 64"),
+    "bwd07": Problem("--rows 4 --cols 64", shuffles_of=1),
     "bwd08": Problem("--rows 4 --cols 64 --buffers 1"),
-    "bwd09": Problem("--rows 1057 --cols 64 --blocks-per-multiprocessor 1", shuffles_of=1),  # two rows a warp
-    "bwd10": Problem("--rows 3 --cols 128 --rows-per-block 3 --residual same"),
-    "bwd11": Problem("--rows 4200 --cols 512 --blocks-per-multiprocessor 1", warps=1),
-    "bwd12": Problem("--rows 40 --cols 64 --blocks 1", shuffles_of=1),  # a ring of three slots, five times eight rows
-    "bwd13": Problem("--rows 4 --cols 128 --blocks-per-cluster 2"),
-    "bwd14": Problem("--rows 72 --cols 64 --blocks 1 --dtype f16", shuffles_of=1, warps=2),  # teams of eight lanes
-    "bwd15": Problem("--rows 24 --cols 257 --dtype bf16 --blocks 1", shuffles_of=1, warps=4),  # three steps
-    "bwd16": Problem("--rows 40 --cols 64 --blocks 1 --residual same --prenorm", shuffles_of=1),  # bwd12, and dz
-    "bwd17": Problem("--rows 1057 --cols 64", shuffles_of=1, warps=8),  # clusters of two, two rows for warp 0
-    "bwd18": Problem("--rows 16 --cols 261 --dtype bf16 --blocks-per-cluster 2", shuffles_of=1),
-    "bwd19": Problem("--rows 64 --cols 9 --dtype bf16 --blocks 1", warps=4),  # a tile, walked over three times
+    "bwd09": Problem("--rows 265 --cols 256", shuffles_of=1, warps=2),  # two rows a block
+    "bwd10": Problem("--rows 265 --cols 256 --residual same", shuffles_of=1, warps=4),  # two rows a block
+    "bwd11": Problem("--rows 800 --cols 512"),
+    "bwd12": Problem("--rows 1057 --cols 256"),  # a ring of three slots, and five rows a block
+    "bwd13": Problem("--rows 200 --cols 256", shuffles_of=1, warps=4),  # clusters of two blocks, four rows each
+    "bwd14": Problem("--rows 72 --cols 64 --dtype f16", shuffles_of=1, warps=2),  # teams of eight lanes
+    "bwd15": Problem("--rows 4760 --cols 257 --dtype bf16", warps=2),  # three rows that start alike
+    "bwd17": Problem("--rows 250 --cols 512", shuffles_of=1, warps=4),
+    "bwd19": Problem("--rows 64 --cols 9 --dtype bf16", warps=4),  # a tile, walked over three times
 }
 
 

@@ -146,7 +146,8 @@ Registration::Registration(Chapter chapter, std::string_view file) {
   const std::string id(chapter.id);
   chapter.file = file;
   if (!file.empty() && id != id_of(file))
-    refuse("the kernel in " + std::string(file) + " calls itself " + id + ": rename its namespace and its .id");
+    refuse("the kernel in " + std::string(file) + " calls itself " + id +
+           ": rename its namespace and its .id");
   for (const Chapter& other : registry())
     if (other.id == chapter.id) refuse("two kernels call themselves " + id);
   const auto before = [](const Chapter& a, const Chapter& b) {

@@ -25,8 +25,8 @@ struct Refusal {
 Refusal refusal(const Chapter& chapter, const Problem& problem, const Gpu& gpu);
 Refusal refusal(const Chapter& chapter, const Problem& problem);
 
-/// All registered kernels: the chapters, then the library's; of each the copy, forward, backward, in
-/// the order of their ids.
+/// All registered kernels: the chapters, then the library's; of each the copy, forward, backward,
+/// in the order of their ids.
 const std::vector<Chapter>& chapters();
 
 /// A registered kernel by its id; null for an unknown one.

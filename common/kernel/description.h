@@ -57,10 +57,10 @@ constexpr std::string_view name(Road road) {
 
 /// A chapter, or a kernel of the library, as data: what its `Registration` holds.
 struct Chapter {
-  std::string_view id;       ///< "fwd02"; of the library "lib_fwd_ring"
-  std::string_view title;    ///< "One warp per row"
-  std::string_view teaches;  ///< the one idea, in a line
-  std::string_view source;   ///< the public system that it follows
+  std::string_view id;           ///< "fwd02"; of the library "lib_fwd_ring"
+  std::string_view title;        ///< "One warp per row"
+  std::string_view teaches;      ///< the one idea, in a line
+  std::string_view source;       ///< the public system that it follows
   std::string_view parent = {};  ///< id of the chapter that it improves on; empty for the first
   Road road = Road::Main;
   std::int64_t usual_cols = 2048;  ///< of its program's problem, where no width is asked for

@@ -8,8 +8,8 @@
 namespace lnc {
 namespace {
 
-// common/bench/tests/dispatch_test.py compares the table with what was measured on an H100 and on an
-// H200: at each shape its choice must be within 5 % of the fastest kernel. These shapes are the
+// common/bench/tests/dispatch_test.py compares the table with what was measured on an H100 and on
+// an H200: at each shape its choice must be within 5 % of the fastest kernel. These shapes are the
 // problem sets progression, sweep, large, wide, narrow, odd and small (h100.jsonl), and the widths
 // that models have and some that none has, both kinds, bfloat16 and float, in tensors of 128 MiB,
 // and eight of them in 64 and 8 MiB (peers_h100.jsonl); of an H200 peers_h200.jsonl and the sets
@@ -39,6 +39,7 @@ namespace {
 
 bool is_for(const Choice& choice, const Gpu& gpu) {
   const MeasuredGpu measured = measured_gpu(gpu);
+  if (choice.gpus == For::H100) return measured == MeasuredGpu::H100;
   if (choice.gpus == For::H200) return measured == MeasuredGpu::H200;
   return choice.gpus == For::Any || measured != MeasuredGpu::None;
 }

@@ -20,6 +20,7 @@ MeasuredGpu measured_gpu(const Gpu& gpu);
 enum class For {
   Any,       ///< a default; most follow from what fits. Other GPUs get only these
   Measured,  ///< tuned on an H100, and held to an H200's measurements
+  H100,      ///< tuned on an H100, and not measured on an H200
   H200,      ///< tuned on an H200
 };
 
@@ -35,17 +36,20 @@ struct Request {
 /// A rule of the table: a kernel, and the problems that get it. What a rule leaves out it takes in
 /// every value; a range takes both of its ends. dispatch.json has a row for each:
 ///
-///   kernel, direction       "lib_fwd_ring", "forward"
-///   pass                    "fused" or "from y"; else a plain pass
-///   kind, types             "rms"; a type, or "16-bit"
-///   starts                  of rows: "aligned" (Problem::aligned), "alike" (Problem::starts_alike), "alike, odd"
-///                           (and no whole number of 16 bytes)
-///   cols_from, cols_to, row_bytes_to, rows_from
-///   mib_to                  of x, in MiB
-///   gpu                     "H100, H200" where it was tuned on an H100 and held to an H200's measurements, "H200"; else
-///                           a default for every GPU of architecture_from to architecture_to
-///   batch_invariant         false: not for a batch-invariant pass. The other rules take one whatever its rows and bytes
-///   because                 the measurement that chose it, and its limits
+///   kernel, direction   "lib_fwd_ring", "forward"
+///   pass                "fused" or "from y"; else a plain pass
+///   kind, types         "rms"; a type, or "16-bit"
+///   starts              where rows start: "aligned" (Problem::aligned), "alike"
+///                       (Problem::starts_alike), or "alike, odd" (and no whole number of 16 bytes)
+///   cols_from, cols_to, row_bytes_to, rows_from, mib_to
+///                       columns, bytes a row, rows, MiB of x
+///   gpu                 "H100, H200": tuned on an H100 and held to an H200's measurements; "H100",
+///                       "H200": tuned on that one alone; else a default for every GPU
+///   architecture_from, architecture_to
+///                       of such a default
+///   batch_invariant     false: not for a batch-invariant pass. All other rules take such a pass,
+///                       whatever its rows and bytes
+///   because             the measurement that chose it, and its limits
 struct Choice {
   std::string_view chapter;  ///< the kernel's id
   std::string_view because;
@@ -84,11 +88,12 @@ struct Chosen {
   const Chapter* chapter = nullptr;
 };
 
-/// The rule for `request`. With Problem::batch_invariant it depends on columns, types and GPU alone.
+/// The rule for `request`. With Problem::batch_invariant it depends on columns, types and GPU
+/// alone.
 Chosen choose(const Request& request, std::span<const Choice> table = choices());
 
-/// The id of the kernel that the table gives to `request`, also in a program that was linked without
-/// it; empty where there is none.
+/// The id of the kernel that the table gives to `request`, also in a program that was linked
+/// without it; empty where there is none.
 std::string_view kernel_for(const Request& request);
 
 }  // namespace lnc

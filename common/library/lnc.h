@@ -14,17 +14,17 @@
  * input or another output, but a fused forward pass over rows of up to 16376 columns may have x
  * itself as y, and its residual as sum. Outputs are overwritten.
  *
- * The choice of a chapter and its checks are remembered: a call like one before it makes neither.
+ * The choice of a kernel and its checks are remembered: a call like one before it makes neither.
  *
- * All arithmetic is in float. The same call gives the same bits in every run, but for chapters that
+ * All arithmetic is in float. The same call gives the same bits in every run, but for kernels that
  * lnc_list says are not deterministic, which run only where they are asked for by name.
  *
- * Batch invariance. Which chapter runs, and how it shares out a row, may depend on how many rows
+ * Batch invariance. Which kernel runs, and how it shares out a row, may depend on how many rows
  * there are and on where tensors start, and so may the last bits of a row. With
  * lnc_problem.batch_invariant they do not: a row's y, mean, rstd and dx then depend only on that
  * row of every input, on weight, bias, eps and the options of the pass, on cols, the types, the
- * chapter if one is asked for, and the GPU. Tensors whose rows are whole 16-byte vectors but do not
- * start on a 16-byte boundary, and strided rows that the chapter cannot take, are first copied into
+ * kernel if one is asked for, and the GPU. Tensors whose rows are whole 16-byte vectors but do not
+ * start on a 16-byte boundary, and strided rows that the kernel cannot take, are first copied into
  * the workspace. dweight and dbias are sums over all rows. The order in which these are added
  * depends on rows, cols, the types and the GPU's multiprocessors; with batch_invariant, on nothing
  * else.
@@ -45,8 +45,8 @@ extern "C" {
 typedef enum lnc_status {
   LNC_OK = 0,
   LNC_BAD_ARGUMENT = 1,    /* a null or misaligned pointer, a size, a dtype, eps */
-  LNC_UNKNOWN_CHAPTER = 2, /* no chapter of that name and direction */
-  LNC_REFUSED = 3,         /* the chapter does not take this problem, or not on this GPU */
+  LNC_UNKNOWN_CHAPTER = 2, /* no kernel of that name and direction */
+  LNC_REFUSED = 3,         /* the kernel does not take this problem, or not on this GPU */
   LNC_SMALL_WORKSPACE = 4, /* workspace_bytes is less than the plan says */
   LNC_FAILED = 5           /* a launch failed, no GPU, or no host memory */
 } lnc_status;
@@ -68,7 +68,7 @@ typedef struct lnc_problem {
  * r / group_rows * group_stride + r % group_rows * row_stride. The q that a fused projection wrote,
  * [tokens, 3, heads, cols], has a row stride of cols, and groups of `heads` rows that start
  * 3 * heads * cols elements apart. There may be 2^31 - 1 such rows. Without `fused`, and without y,
- * only; and not every chapter takes them. */
+ * only; and not every kernel takes them. */
 typedef struct lnc_rows {
   int64_t row_stride;   /* elements from where a row starts to where the next does; >= 0 */
   int64_t group_rows;   /* rows in a group, or 0 where all are one group */
@@ -158,9 +158,9 @@ typedef struct lnc_plan {
   const char* chapter;     /* the one that would run */
   size_t workspace_bytes;  /* that it needs; may be 0 */
   const char* because;     /* the measurement or reason behind the dispatch's rule; empty where the
-                              chapter was asked for */
+                              kernel was asked for */
   const char* measured_on; /* the GPU that the rule was tuned on, as CUDA names it; empty
-                              where the chapter was asked for */
+                              where the kernel was asked for */
   int32_t measured_here;   /* 1: this GPU is one that the dispatch was tuned on, an H100 SXM or an
                               H200 SXM. 0: it is another, and gets only the dispatch's defaults */
 } lnc_plan;
@@ -169,7 +169,7 @@ typedef struct lnc_plan {
 lnc_status lnc_forward(const lnc_forward_args* args);
 lnc_status lnc_backward(const lnc_backward_args* args);
 
-/* Says which chapter would run with these arguments, by which rule, and what workspace it needs,
+/* Says which kernel would run with these arguments, by which rule, and what workspace it needs,
  * and launches nothing. It depends on which pointers are null and on their alignment; `workspace`
  * and `workspace_bytes` are not looked at. The strings live as long as the library. */
 lnc_status lnc_forward_plan(const lnc_forward_args* args, lnc_plan* plan);
@@ -183,9 +183,9 @@ typedef struct lnc_chapter {
   int deterministic; /* 1: the same bits from run to run */
 } lnc_chapter;
 
-/* Writes up to `capacity` kernels to `chapters`, the chapters' and then the library's, of each forward
- * before backward, and returns how many there are; `chapters` may be null. A chapter that is no norm,
- * the copy, is not among them. The strings live as long as the library. */
+/* Writes up to `capacity` kernels to `chapters`, the chapters' and then the library's, of each
+ * forward before backward, and returns how many there are; `chapters` may be null. A chapter that
+ * is no norm, the copy, is not among them. The strings live as long as the library. */
 size_t lnc_list(lnc_chapter* chapters, size_t capacity);
 
 /* What went wrong in this thread's last call that returns a status, in one sentence; empty where

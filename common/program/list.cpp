@@ -73,7 +73,10 @@ Json of(const Choice& choice) {
   add("max_tensor_bytes", choice.max_tensor_bytes, kMost);
   add("min_architecture", choice.min_architecture, 0);
   add("max_architecture", choice.max_architecture, std::numeric_limits<int>::max());
-  if (choice.gpus != For::Any) line["gpus"] = choice.gpus == For::H200 ? "h200" : "measured";
+  if (choice.gpus != For::Any)
+    line["gpus"] = choice.gpus == For::H100   ? "h100"
+                   : choice.gpus == For::H200 ? "h200"
+                                              : "measured";
   return line;
 }
 
@@ -126,13 +129,9 @@ void print_list(const Problem& problem) {
 }
 
 std::string list_as_json() {
-  Json list{{"version", LNC_VERSION},
-            {"chapters", Json::array()},
-            {"library", Json::array()},
-            {"types", Json::array()},
-            {"options", Json::array()},
-            {"dispatch", Json::array()}};
-  for (const Chapter& chapter : chapters()) 
+  Json list{{"version", LNC_VERSION}, {"chapters", Json::array()}, {"library", Json::array()},
+            {"types", Json::array()}, {"options", Json::array()},  {"dispatch", Json::array()}};
+  for (const Chapter& chapter : chapters())
     list[chapter.in_library() ? "library" : "chapters"].push_back(of(chapter));
 #define LNC_TYPE(T) list["types"].push_back(of(kElementType<T>));
   LNC_ELEMENT_TYPES(LNC_TYPE)

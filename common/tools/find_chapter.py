@@ -82,9 +82,10 @@ def find_library_kernel(asked):
     identifier = f"lib_{short(Path(asked).name.removesuffix('.cu'))}"
     if identifier in known:
         return identifier
+    near = suggestion(short(identifier), {short(each): each for each in known}, "LIB")
     raise LookupError(
-        f"LIB={asked} is not a kernel of the library{suggestion(short(identifier), {short(each): each for each in known}, 'LIB')}"
-        f": the kernels are {' '.join(map(short, known))}, and all stands for all of them.")
+        f"LIB={asked} is not a kernel of the library{near}: the kernels are "
+        f"{' '.join(map(short, known))}, and all stands for all of them.")
 
 
 def find_program(chapter, library):

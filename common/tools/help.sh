@@ -6,6 +6,7 @@ LayerNorm, chapter by chapter
   make run                     set up what is missing, build, run and check every chapter
   make run CH=bwd02            one chapter; add ARGS="--rows 4096 --cols 1000" to choose the problem
   make run CH=bwd02 ARGS=-h    everything that a chapter's program takes
+  make run LIB=fwd_ring        a kernel of the library instead of a chapter; LIB=all for all of them. What takes CH=… takes LIB=…
   make new CH=my02 FROM=fwd02  a chapter of your own with the idea of fwd02, for you to write its kernel; git ignores it
   make count CH=fwd02          the kernel's source, and under each line its requests, sectors and bank conflicts; no GPU
   make race CH=bwd08           pairs of accesses that nothing orders, with their lines, threads and elements; no GPU
@@ -13,10 +14,11 @@ LayerNorm, chapter by chapter
   make test                    what shows most faults, in minutes: on the CPU, and on the GPU where there is one
   make test CH=bwd02           the same of one chapter, in seconds
   make test-all                the rest: every shape, type and order, sanitizers, three architectures, the notebooks, the book
-  make library                 every chapter as a library for C and PyTorch: build/…/lib/liblnc.so
+  make library                 the kernels as a library for C and PyTorch: build/…/lib/liblnc.so
   make wheel                   the PyTorch package with its kernels as one file for pip; ARCHITECTURES="80;90" for other GPUs
   make bench [CH=…]            the measurements behind the notebooks, into notebooks/data/local.jsonl
-  make peers                   our kernels beside PyTorch, Liger, QuACK, …: common/bench/compare_peers.py --help
+  make peers                   our kernels beside PyTorch, Liger, QuACK, cuDNN, Helion, …:
+                               common/bench/compare_peers.py --help
   make profile CH=bwd02        what Nsight Compute counts while a chapter runs, each row explained
   make sanitize [CH=…]         compute-sanitizer's four tools over every kernel; without a GPU, g++'s
   make compile-cuda            compile every kernel for every GPU architecture (needs nvcc, no GPU),

@@ -9,14 +9,14 @@ A mutant is one fault in one place, made by a rule of KINDS; nobody picks it. Wh
 than --count, a sample is taken: from the pairs of a file and a kind in turns, so that each file, each
 kind and, where --count suffices, each pair is in it. Rare kinds weigh more in it than their number.
 
-Sources are the chapters' kernels, common/kernel and reference_cpu. Nothing is changed in comments,
-strings, preprocessor lines, `template <…>`, static_assert, throw, fail(…) and a chapter's
+Sources are the chapters' kernels, the library's, common/kernel and reference_cpu. Nothing is changed
+in comments, strings, preprocessor lines, `template <…>`, static_assert, throw, fail(…) and a kernel's
 Registration, with the bytes it predicts. contract.h, description.h and element_types.h are left out:
 the harness is compiled with them, and it is not compiled anew here.
 
 A mutant is compiled with the build's own command and -O1, from a folder that hides the source, and
-linked in place of the object that it changes. A kernel's runs in its chapter's test program; a
-header's in up to MOST_PROGRAMS chapters, those first that name what was changed; the reference's in
+linked in place of the object that it changes. A kernel's runs in its own test program; a header's
+in those of up to MOST_PROGRAMS kernels, those first that name what was changed; the reference's in
 its own tests, and in the complete suite in the quick tests of REFERENCE_READERS. The verdicts:
 
     killed-by-quick, killed-by-complete   a test failed, crashed or did not end
@@ -51,14 +51,14 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import NamedTuple
 
-from find_chapter import is_own
+from find_chapter import is_own, kernel_sources
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED_WITH_HARNESS = {"contract.h", "description.h", "element_types.h"}
 MOST_PROGRAMS = 6  # that a header's mutant runs in
 REFERENCE_SOURCES = ("reference_cpu/layer_norm.cpp", "reference_cpu/fused_layer_norm.cpp")
 REFERENCE_TESTS = ("layer_norm_test", "fused_layer_norm_test")
-REFERENCE_READERS = ("fwd02", "bwd02", "fwd07", "bwd10")
+REFERENCE_READERS = ("fwd02", "bwd02", "lib_fwd_fused_any", "lib_bwd_fused_any")
 SECONDS = {"quick": 60, "complete": 300}  # that a suite has to end in
 PATIENCE = 5  # times what it takes without a mutant, where that is more
 COMPILE_SECONDS = 300
@@ -347,21 +347,22 @@ def mutated(text, mutant):
     return text[:begin] + mutant.new + text[end:]
 
 
-def committed_kernels():
-    """The chapters' kernels, without the reader's own."""
-    return [path for path in ROOT.glob("chapters/*/kernel.cu") if not is_own(path.parent.name)]
+def kernels():
+    """The path of each kernel, by id, without the reader's own."""
+    return {identifier: path for identifier, path in kernel_sources().items() if not is_own(identifier)}
 
 
 def sources(only=()):
     """The paths of the sources, from the root; with `only`, those that begin with one of these."""
-    found = [*committed_kernels(), *ROOT.glob("common/kernel/*.h"),
-             *ROOT.glob("reference_cpu/*.h"), *ROOT.glob("reference_cpu/*.cpp")]
-    names = sorted(path.relative_to(ROOT).as_posix() for path in found if path.name not in SHARED_WITH_HARNESS)
+    headers = [*ROOT.glob("common/kernel/*.h"), *ROOT.glob("reference_cpu/*.h"), *ROOT.glob("reference_cpu/*.cpp")]
+    names = sorted([*kernels().values(), *(path.relative_to(ROOT).as_posix() for path in headers
+                                           if path.name not in SHARED_WITH_HARNESS)])
     chosen = [name for name in names if not only or name.startswith(tuple(only))]
     for prefix in only:
         if not any(name.startswith(prefix) for name in names):
             raise UserError(f"--only {prefix} is the beginning of no source; the sources are chapters/*/kernel.cu, "
-                            "common/kernel/*.h and reference_cpu/*: `mutants.py list` prints their faults.")
+                            "common/library/kernels/*.cu, common/kernel/*.h and reference_cpu/*: `mutants.py list` "
+                            "prints their faults.")
     return chosen
 
 
@@ -400,12 +401,6 @@ class Program(NamedTuple):
     sources: tuple[str, ...]
 
 
-def chapters():
-    """The path of each chapter's kernel, by id."""
-    return {path.parent.name.split("_")[0]: path.relative_to(ROOT).as_posix()
-            for path in sorted(committed_kernels())}
-
-
 def included(name):
     """The headers of common/kernel that a source includes itself."""
     text = (ROOT / name).read_text(encoding="utf-8")
@@ -440,11 +435,11 @@ def spread(things, count):
 
 
 def header_readers(mutant):
-    """The ids of the chapters that a header's mutant runs in: who names what was changed, then who
+    """The ids of the kernels that a header's mutant runs in: who names what was changed, then who
     includes the header, then who has it through others; small kernels before large ones."""
     name = enclosing(mutant)
     ranked = {}
-    for identifier, path in chapters().items():
+    for identifier, path in kernels().items():
         if mutant.file not in reached(path):
             continue
         text = (ROOT / path).read_text(encoding="utf-8")
@@ -459,11 +454,11 @@ def header_readers(mutant):
 
 def quick_programs(mutant):
     """The Programs that the quick suite runs for it, in this order."""
-    if mutant.file.startswith("chapters/"):
-        identifier = Path(mutant.file).parent.name.split("_")[0]
-        return [Program(f"{identifier}_test", (mutant.file,))]
+    own = [identifier for identifier, path in kernels().items() if path == mutant.file]
+    if own:
+        return [Program(f"{own[0]}_test", (mutant.file,))]
     if mutant.file.startswith("common/"):
-        return [Program(f"{i}_test", (chapters()[i],)) for i in header_readers(mutant)]
+        return [Program(f"{i}_test", (kernels()[i],)) for i in header_readers(mutant)]
     if mutant.file.endswith(".cpp"):
         tests = REFERENCE_TESTS if mutant.file == REFERENCE_SOURCES[0] else REFERENCE_TESTS[1:]
         return [Program(test, (mutant.file,)) for test in tests]
@@ -475,7 +470,7 @@ def complete_programs(mutant):
     if not mutant.file.startswith("reference_cpu/"):
         return [(program, "complete") for program in quick_programs(mutant)]
     changed = (mutant.file,) if mutant.file.endswith(".cpp") else REFERENCE_SOURCES
-    return [(Program(f"{i}_test", changed), "quick") for i in REFERENCE_READERS if i in chapters()]
+    return [(Program(f"{i}_test", changed), "quick") for i in REFERENCE_READERS if i in kernels()]
 
 
 # ---------------------------------------------------------------------------------------------------

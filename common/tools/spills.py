@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """spills.py BUILD_DIRECTORY: no kernel that the dispatch may pick keeps a register in memory.
 
-Reads what ptxas said while `make compile-cuda` compiled the chapters that notebooks/data/chapters.json
-says the dispatch chooses from. A kernel has a stack frame where its registers did not suffice (a spill), or
+Reads what ptxas said while `make compile-cuda` compiled the kernels that the dispatch chooses
+from, as notebooks/data/chapters.json says. A kernel has a stack frame where its registers did not suffice (a spill), or
 where an array has an index that is not known; either goes through local memory in each turn. The
 architecture of the measurements behind the table is judged, the others are shown.
 """
@@ -30,12 +30,12 @@ class Known(NamedTuple):
 
 BWD11 = ("64 of a thread's 128 registers hold dweight and dbias; in a row of more than 8192 columns up to four numbers "
          "go to memory and back")
-BWD10 = ("fused rows that start at no 16-byte boundary, element by element, which no other chapter takes: its "
+BWD10 = ("fused rows that start at no 16-byte boundary, element by element, which no other kernel takes: bwd10's "
          "laboratory has the bytes")
 KNOWN = [
-    Known(r"bwd11::layer_norm_backward<__nv_bfloat16, float, 32>$", 8, BWD11),
-    Known(r"bwd11::layer_norm_backward<(float|__half), float, 32>$", 16, BWD11),
-    Known(r"bwd10::fused_backward<.*, 1, 1>$", 48, BWD10),
+    Known(r"lib_bwd_registers::layer_norm_backward<__nv_bfloat16, float, 32>$", 8, BWD11),
+    Known(r"lib_bwd_registers::layer_norm_backward<(float|__half), float, 32>$", 16, BWD11),
+    Known(r"lib_bwd_fused_any::fused_backward<.*, 1, 1>$", 48, BWD10),
 ]
 
 

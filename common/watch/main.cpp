@@ -70,7 +70,8 @@ std::string obstacle_to(const CommandLine& line, const Chapter& chapter, const P
   if (why.empty()) return "";
   if (!refusal(chapter, problem).empty()) return in_words(why, chapter, problem);
   const std::int64_t rows = rows_that_fit(chapter, problem);  // all else is a want of memory
-  return in_words(why, chapter, problem) + (rows > 0 ? "; --rows " + std::to_string(rows) + " fits" : "");
+  return in_words(why, chapter, problem) +
+         (rows > 0 ? "; --rows " + std::to_string(rows) + " fits" : "");
 }
 
 /// What is seen of a chapter, as a line of JSON.

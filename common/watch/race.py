@@ -37,8 +37,8 @@ PROBLEMS = (
     "--rows 5 --cols 33333",
     "--rows 5 --cols 33336 --dtype bf16",
 )
-# In these a kernel reuses its shared memory where it does not in the others: sets of moments of several warps, a shot, a
-# ring that each of many blocks goes around.
+# In these a kernel reuses its shared memory where it does not in the others: sets of moments of several warps, a shot,
+# a ring that each of many blocks goes around.
 MORE_PROBLEMS = {
     "bwd12": ["--rows 900 --cols 96"],
     "bwd14": ["--rows 52000 --cols 64 --dtype bf16"],

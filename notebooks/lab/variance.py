@@ -5,9 +5,10 @@
 
 x is that of the chapters' programs: random, of deviation 1, about an offset, rounded to f32, f16 or
 bf16. Everything after that is float, and adds up in the order of a kernel's threads: two passes are
-fwd03's, Welford's is fwd04's, and E[x²] − E[x]² adds up as fwd03 does. The table shows by how much
-the reciprocal deviation errs against double precision from the same rounded x: the norm of the
-error over the norm of the right values, of 1024 rows.
+fwd03's, Welford's is fwd04's of x as it is, and E[x²] − E[x]² adds up as fwd03 does. The table shows
+by how much the reciprocal deviation errs against double precision from the same rounded x: the norm
+of the error over the norm of the right values, of 1024 rows. fwd04 itself takes the row's first
+element off before: welford_first_off.
 """
 
 import argparse
@@ -120,6 +121,10 @@ def welford(x, threads=128):
     for warp in range(1, threads // LANES):
         row = merge(row, [m[:, warp, 0] for m in moments])
     return reciprocal_root(row[2] / np.float32(x.shape[1]))
+
+
+def welford_first_off(x):
+    return welford(x - x[:, :1])
 
 
 def merge(a, b):

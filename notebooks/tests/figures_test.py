@@ -199,7 +199,7 @@ def test_a_copy_is_no_forward_chapter(repository, tmp_path):
     copied = {**record("fwd01", 9.0), "chapter": "copy00", "direction": "copy", "road": "main line", "parent": ""}
     data = repository(committed=[*measured(), copied])
     listed = json.loads((tmp_path / CATALOGUE).read_text(encoding="utf-8"))
-    entry = {**listed["chapters"][0], "id": "copy00", "directory": "chapters/copy00_machine", "direction": "copy"}
+    entry = {**listed["chapters"][0], "id": "copy00", "file": "chapters/copy00_machine/kernel.cu", "direction": "copy"}
     listed["chapters"][0]["parent"] = "copy00"
     listed["chapters"] = [entry, *listed["chapters"]]
     (tmp_path / CATALOGUE).write_text(json.dumps(listed), encoding="utf-8")

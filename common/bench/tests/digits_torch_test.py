@@ -26,7 +26,7 @@ def of_the_build(library, torch_device):
 class Digits(unittest.TestCase):
     def test_ours_keeps_what_two_sums_lose(self):
         loads = {provider.name: provider.load for provider in own_providers(LIBRARY, DEVICE)}
-        prepares = {"two-sums": digits.two_sums, "dispatch": loads["dispatch"](), "fwd10": loads["fwd10"]()}
+        prepares = {"two-sums": digits.two_sums, **{name: loads[name]() for name in ("dispatch", "lib_fwd_narrow")}}
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "digits.jsonl"
             notes = digits.measure(prepares, [Problem("f32", 20, 600)], [1.0, 100.0], {"device": "made up"}, Journal(file),
@@ -36,5 +36,5 @@ class Digits(unittest.TestCase):
         self.assertLess(errors["dispatch", 100.0], 1e-6)
         self.assertGreater(errors["two-sums", 100.0], 1e-4)
         self.assertLess(errors["two-sums", 1.0], 1e-6)
-        self.assertEqual([name for name, _ in notes], ["fwd10"])  # it takes 512 columns
+        self.assertEqual([name for name, _ in notes], ["lib_fwd_narrow"])  # it takes 512 columns
         self.assertTrue(all(record["device"] == "made up" for record in records))

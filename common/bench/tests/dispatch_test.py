@@ -1,9 +1,9 @@
 """At every measured shape, and at every width of the sets widths and smaller where chapters were measured beside
-peers, the dispatch's choice is within 3 % of the fastest chapter.
+peers, the dispatch's choice is within 5 % of the fastest kernel.
 
     .venv/bin/python -m pytest -s common/bench/tests/dispatch_test.py
 
-shows every shape. A line of the table in common/library/dispatch.cpp starts from there: where another chapter than
+shows every shape. A rule of common/library/dispatch.json starts from there: where another kernel than
 the choice is the fastest, and by how much.
 """
 
@@ -20,7 +20,7 @@ from peers import CHAPTER, is_ours
 from peers import DTYPES as DTYPE_NAMES
 
 ROOT = Path(__file__).resolve().parents[3]
-TOLERANCE = 0.03
+TOLERANCE = 0.05
 SETS_OF = {"h200": {"progression", "sweep"}}  # of its chapters' own runs these are of today's kernels
 OPTIONS = {"affine", "mixed"}  # without a fusion, and with the groups that a chapter chooses itself
 ALIGNED, OUTPUT = 1 << 20, 1 << 21  # addresses for a plan, which reads and writes nothing there
@@ -106,10 +106,10 @@ def row(one, times, chosen):
     return f"{str(one):40} {chosen} {us:12}  then {', '.join(shown) or 'nothing'}"
 
 
-def test_a_choice_may_be_3_percent_slower_and_must_be_measured():
-    times = {"fwd01": 10.0, "fwd02": 10.2, "fwd03": 10.4}
+def test_a_choice_may_be_5_percent_slower_and_must_be_measured():
+    times = {"fwd01": 10.0, "fwd02": 10.4, "fwd03": 10.6}
     assert not judge(times, "fwd01") and not judge(times, "fwd02")
-    assert judge(times, "fwd03") == "fwd03 is chosen, and needs 10.40 us; fwd01 needs 10.00"
+    assert judge(times, "fwd03") == "fwd03 is chosen, and needs 10.60 us; fwd01 needs 10.00"
     assert judge(times, "fwd04") == "fwd04 is chosen, and not measured there"
 
 
@@ -149,7 +149,7 @@ def test_the_dispatch_chooses_the_fastest_chapter_at_every_measured_shape(librar
         pytest.skip("a GPU's library chooses for the GPU that is here; the CPU backend stands for the GPU that is asked for")
     monkeypatch.setenv("LNC_GPU", gpu)
     catalogue = load_catalogue()
-    from_y = {chapter["id"] for chapter in catalogue["chapters"] if chapter["from_y"]}
+    from_y = {kernel["id"] for kernel in catalogue["chapters"] + catalogue["library"] if kernel["from_y"]}
     named = dispatched(catalogue)
     records = load(ROOT / f"notebooks/data/{gpu}.jsonl").only().records
     devices = {record.get("device") for record in records}

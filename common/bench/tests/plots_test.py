@@ -33,7 +33,7 @@ def make_book(chapters, backend="cuda", device=DEVICE):
     names = ("dispatch", "torch", "torch.compile", "apex-memory-efficient") if chapters and backend == "cuda" else ()
     peers = [peer(name, direction, 10.0 + i, device=device, **({} if i else {"chosen": f"{direction[0]}wd01"}))
              for direction in ("forward", "backward") for i, name in enumerate(names)]
-    return Book(Path(), found, load_text(load, jsonl(*made)),
+    return Book(Path(), found, {}, load_text(load, jsonl(*made)),
                 load_text(load_profiles, jsonl(*(profile(name, device=device) for name in found))),
                 load_text(load, jsonl(record("bwd01", 900.0, device="A100"))),
                 load_text(load, jsonl(*peers)),

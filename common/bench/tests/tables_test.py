@@ -8,6 +8,7 @@ import shutil
 import tempfile
 import unittest
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import book
@@ -177,20 +178,45 @@ class Sets(InDirectory):
                 self.assertEqual(sorted(found), [(dtype, kind) for dtype in ("bf16", "f32") for kind in ("layer", "rms")])
 
 
+class Sources(InDirectory):
+    def test_a_function_is_shown_from_its_comment_to_its_end_and_a_member_without_its_indent(self):
+        self.write(Path("common/x.h"), "struct S {\n  /// Waits.\n  __device__ void wait() {\n    a();\n  }\n};\n\n"
+                   "// Not of it.\n\n/// Adds.\ntemplate <int k>\n__device__ inline int add(int i) {\n  return i + k;\n}\n")
+        book = SimpleNamespace(root=self.root)
+        self.assertEqual(tables.source(book, "common/x.h wait", "here")[:5],
+                         ["```cpp", "/// Waits.", "__device__ void wait() {", "  a();", "}"])
+        self.assertEqual(tables.source(book, "common/x.h add", "here")[1:6],
+                         ["/// Adds.", "template <int k>", "__device__ inline int add(int i) {", "  return i + k;", "}"])
+        for words, why in (("common/x.h sub", "does not declare sub"), ("common/y.h add", "cannot read common/y.h")):
+            with self.assertRaisesRegex(tables.MarkerError, why):
+                tables.source(book, words, "here")
+
+
+class Dispatch(InDirectory):
+    def test_a_rule_says_what_it_takes(self):
+        rule = {"kernel": "lib_fwd_ring", "direction": "forward", "kind": "rms", "types": "16-bit", "starts": "aligned",
+                "cols_from": 8, "cols_to": 16, "rows_from": 4, "mib_to": 2, "gpu": "H200", "batch_invariant": False, "because": "x"}
+        book = SimpleNamespace(root=self.root, library={})
+        self.assertEqual(tables.dispatch_row(book, Path("x"), rule),
+                         ["forward rms 16-bit", "aligned", "8 to 16", "from 4 rows, to 2 MiB", "H200", "no", "lib_fwd_ring", "x"])
+        plain = {"kernel": "lib_fwd_ring", "direction": "forward", "because": "x"}
+        self.assertEqual(tables.dispatch_row(book, Path("x"), plain), ["forward", "any", "", "", "any", "yes", "lib_fwd_ring", "x"])
+
+
 class Catalogue(InDirectory):
     def test_what_is_no_list_is_a_sentence(self):
         with self.assertRaisesRegex(measurements.MissingData, "chapters.json is not there yet; `make tables`"):
             catalogues.load_catalogue(self.root)
-        for text, why in (("{", "cannot read"), ("[]", "no list of chapters"), ('{"chapters": []}', "no list of types")):
+        for text, why in (("{", "cannot read"), ("[]", "no list of chapters"), ('{"chapters": []}', "no list of library")):
             self.write(catalogues.CATALOGUE, text)
             with self.assertRaisesRegex(measurements.DataError, why):
                 catalogues.load_catalogue(self.root)
 
     def test_each_chapter_of_this_repository_s_has_its_directory_and_the_dispatch_names_no_other(self):
         found = catalogues.load_catalogue()
-        for chapter in found["chapters"]:  # a newer directory may wait for `make tables`
-            self.assertTrue((ROOT / chapter["directory"] / "kernel.cu").exists(), chapter["directory"])
-        self.assertLessEqual(set(catalogues.dispatched(found)), {chapter["id"] for chapter in found["chapters"]})
+        for chapter in found["chapters"] + found["library"]:  # a newer directory may wait for `make tables`
+            self.assertTrue((ROOT / chapter["file"]).exists(), chapter["file"])
+        self.assertLessEqual(set(catalogues.dispatched(found)), {kernel["id"] for kernel in found["chapters"] + found["library"]})
 
 
 class Numbers(unittest.TestCase):
@@ -332,14 +358,14 @@ class Tables(InDirectory):
     def test_a_chapter_of_narrow_rows_is_shown_on_these(self):
         self.list_chapters(bwd02=("bwd01", tables.NARROW_ROAD))
         self.write(self.NOTES, "<!-- table: steps bwd02 -->\n<!-- end table -->\n")
-        narrow = {"dtype": "bf16", "rows": 1048576, "cols": 64, "kind": "rms"}
+        narrow = {"dtype": "bf16", "rows": 1048576, "cols": 64}
         self.data.write_text(jsonl(record("bwd01", 400.0, problem=narrow), record("bwd02", 200.0, problem=narrow)))
         self.run_tables()
-        self.assert_row({"bf16, 1048576 × 64, RMS norm: µs": "200.0", "bf16, 524288 × 128, RMS norm: µs": "–"},
+        self.assert_row({"bf16, 1048576 × 64: µs": "200.0", "bf16, 524288 × 128: µs": "–"},
                         "**bwd02**")
         self.write(self.NOTES, "<!-- table: measured bwd02 -->\n<!-- end table -->\n")
         self.run_tables()
-        self.assert_row({"median µs": "200.0"}, "bf16, 1048576 × 64, RMS norm")
+        self.assert_row({"median µs": "200.0"}, "bf16, 1048576 × 64")
         self.assertEqual(self.text(self.NOTES).count("\n|"), 2 + len(measurements.NARROW))
 
     def test_the_chapters_of_fusion_stand_side_by_side_with_its_steps_one_by_one(self):

@@ -10,6 +10,7 @@ window.lncRecords = (() => {
   const SCHEMA = 2;
   const DRAW = 2; // percent: what is nearer than this to the fastest is named beside it
   const CHAPTER = /^(copy|fwd|bwd|my)\d\d$/;
+  const NO_CHAPTER = /^lib_|^former /; // a kernel of the library, which `dispatch` stands for; one that is gone
   const KIND_NAMES = {layer: 'layer norm', rms: 'RMS norm'};
   const ROOF_NAMES = {forward: 'a copy', backward: 'a triad'};
   const GPU_FIELDS = ['median_us', 'p10_us', 'p90_us', 'cycles', 'operator_bytes', 'roof_us', 'roof_bytes'];
@@ -56,7 +57,7 @@ window.lncRecords = (() => {
     const speed = row.operator_bytes / row.median_us;
     const share = row.roof_us ? 100 * speed / (row.roof_bytes / row.roof_us) : null;
     const role = CHAPTER.test(row.who) ? 'chapter' : row.who === 'dispatch' ? 'library'
-      : row.who.startsWith('dispatch') ? 'another operator' : 'peer';
+      : row.who.startsWith('dispatch') ? 'another operator' : NO_CHAPTER.test(row.who) ? 'another kernel' : 'peer';
     return {...row, key: [`${row.rows}x${row.cols}`, row.words].filter(Boolean).join(','), role, share};
   }
 

@@ -12,6 +12,7 @@ BOOK = ROOT / "common/book"
 sys.path[:0] = [str(BOOK), str(ROOT / "common/bench")]
 
 import chart  # noqa: E402
+from measurements import with_current_ids  # noqa: E402
 from peers import SHAPES  # noqa: E402
 
 H100 = "NVIDIA H100 80GB HBM3"
@@ -38,9 +39,11 @@ def expanded(data):
 
 
 def lines(name):
-    """The raw lines of a file of records; of a line with the same chapter and problem the last counts."""
+    """The raw lines of a file of records, with the ids of today, without those of the library's kernels and of kernels
+    that are gone; of a line with the same chapter and problem the last counts."""
     text = (ROOT / f"notebooks/data/{name}.jsonl").read_text(encoding="utf-8")
-    return [json.loads(line) for line in text.splitlines()]
+    records = [with_current_ids(json.loads(line)) for line in text.splitlines()]
+    return [record for record in records if not record.get("chapter", "").startswith(("lib_", "former "))]
 
 
 def raw(name, who, problem):

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import kernel_page
+import pages
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -83,9 +84,28 @@ def test_a_chapter_with_less_is_built_and_the_lines_say_what_is_missing(reposito
                          ("counts in the margin", "bwd03"), ("outputs", "1_derivation.ipynb, ")):
         assert any(re.match(rf"book: without {words}: .*\b{names}", line) for line in said.splitlines()), words
     assert "book: no GCC here, so no counts and no traces: CXX names one" in said.splitlines()
-    pages = repository / "build/book" / Path(LESS).parent
-    assert {page.name for page in pages.iterdir()} == {"notes.html", "kernel.html"}
-    assert "Laboratory" not in (pages / "notes.html").read_text(encoding="utf-8").partition("<article")[2]
+    left = repository / "build/book" / Path(LESS).parent
+    assert {page.name for page in left.iterdir()} == {"notes.html", "kernel.html"}
+    assert "Laboratory" not in (left / "notes.html").read_text(encoding="utf-8").partition("<article")[2]
+    check_what_leads_on(repository)
+
+
+def check_what_leads_on(repository):
+    """The pages of chapters that are gone lead to pages that are there, as index.html does."""
+    book = repository / "build/book"
+    leads = [book / f"chapters/{directory}/{page}.html" for directory in pages.RETIRED for page in pages.PAGES]
+    for page in (book / "index.html", *leads):
+        text = page.read_text(encoding="utf-8")
+        to, = re.findall(r'content="0; url=([^"]+)"', text)
+        assert f'<a href="{to}">' in text and (page.parent / to).is_file(), page
+
+
+def test_a_page_that_is_gone_leads_to_the_same_of_another_chapter_or_to_its_lesson():
+    new = "chapters/fwd07_fused_residual_dropout"
+    found = pages.instead_of_retired({f"{new}/notes", f"{new}/kernel"})
+    gone = {page: found[f"chapters/fwd12_residual/{page}"] for page in pages.PAGES}
+    assert gone == {"notes": f"{new}/notes", "kernel": f"{new}/kernel", "questions": f"{new}/notes", "lab": f"{new}/notes"}
+    assert not any((ROOT / "chapters" / directory).exists() for directory in pages.RETIRED)
 
 
 # --- The parts that read ---
@@ -115,6 +135,11 @@ Not a remark's.
 
 **[4]** No.
 """
+
+
+def test_a_link_to_a_kernel_without_a_page_leads_to_its_file():
+    text = "[Here](kernel.cu), [there](../fwd01_thread_per_row/kernel.cu), [lib](../../common/library/kernels/bwd_ring.cu)."
+    assert pages.links_to_files(text) == text.replace("../../common", "path:../../common")
 
 
 def test_remarks_are_those_of_their_section_with_all_their_paragraphs():

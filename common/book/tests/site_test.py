@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import WebDriverWait
 
 BOOK = Path(__file__).resolve().parents[3] / "build/book"
 MEGABYTES = 40  # the book's size, at most
@@ -107,10 +108,24 @@ def test_it_is_not_too_big(book):
     assert sum(path.stat().st_size for path in book.rglob("*") if path.is_file()) < MEGABYTES * 1e6
 
 
+def leads_on(name):
+    """Whether a page has nothing but the way to another."""
+    return '<meta http-equiv="refresh"' in (BOOK / name).read_text(encoding="utf-8")
+
+
+def test_a_page_of_a_chapter_that_is_gone_leads_to_what_stands_in_its_place(open_page):
+    assert leads_on("index.html") and not leads_on(LESSON)
+    for gone, heading in (("fwd12_residual/notes.html", "fwd07 · "), ("bwd18_wide_rows_anywhere/lab.html", "bwd13 · ")):
+        assert leads_on(f"chapters/{gone}")
+        page = open_page(f"chapters/{gone}")
+        WebDriverWait(page.driver, 10).until(lambda driver: driver.find_elements("css selector", "h1"))
+        assert page.one("h1").text.startswith(heading)
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_opens_and_fits_and_has_its_mathematics(open_page, name):
     page = open_page(name)
-    if name == "index.html":
+    if leads_on(name):
         return
     assert page.hidden_width() <= 0, "wider than 1400 pixels"
     formulas = page.script("return document.querySelectorAll('article .math').length")

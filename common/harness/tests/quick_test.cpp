@@ -142,7 +142,8 @@ TEST_CASE("a kernel that counts its blocks is right where one block has many row
   };
   for (const Chapter& chapter : chapters()) {
     if (chapter.group != "blocks") continue;
-    for (const auto [rows, cols] : {Size{300, 1536}, Size{31, 3072}, Size{17, 7168}})
+    for (const auto [rows, cols] :
+         {Size{300, 1536}, Size{64, 3072}, Size{27, 6144}, Size{27, 7168}})
       for (const Kind kind : {Kind::Layer, Kind::Rms})
         for (const auto [dtype, mixed] : kTypes) {
           Problem problem;
@@ -843,7 +844,7 @@ TEST_CASE("the distance of a gradient from y to the one from x is told, and cann
     CHECK(distances(problem)[1] < 0.01);
     problem.weight_scale = 0x1p-10f;
     CHECK(distances(problem)[1] > 0.1);  // y is rounded to the bias's digits
-    problem.kind = Kind::Rms;  // without a bias y scales with the weight, bit for bit
+    problem.kind = Kind::Rms;            // without a bias y scales with the weight, bit for bit
     if (!refusal(chapter, problem).empty()) continue;
     const auto small = distances(problem);
     problem.weight_scale = 1.0f;

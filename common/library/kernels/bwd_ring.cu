@@ -1,17 +1,19 @@
 // lib_bwd_ring · Rows of up to 8192 columns through a ring
 //
-// Of two parts. Streams says what comes for a row, and what is done with its gradient: PlainStreams
-// has x and dy; ResidualStreams has z = x + residual, dy, and the gradient that reaches z past the
-// norm, which it adds to dx. BackwardBlock walks the rows: the ring of fwd08, the persistent sums
+// Aligned rows, dense or strided; a residual and prenorm; RMS and layer norm, frozen parameters. It
+// has two parts. Streams says what is loaded for a row and where its gradient goes: PlainStreams
+// loads x and dy; ResidualStreams loads z = x + residual, dy, and the gradient that reaches z past
+// the norm, which it adds to dx. The kernel walks the rows: the ring of fwd08, the persistent sums
 // of bwd09, the early last sum of bwd12.
 //
-// Shapes, by what an H100 took, cold L2. Short work: two blocks of 256 threads up to 2048 columns,
-// for their registers; three stages, since two lose 4 % and four leave L1 too little. Work of more
-// than 12 MiB a tensor is faster with fewer rows at a time: bf16 16384 x 4096, RMS norm, 145.4 us
-// against 146.9; f32 8192 x 4096 142.9 against 146.6; bf16 8192 x 8192, RMS norm, 146.7 against
-// 148.7; bf16 43690 x 1536, RMS norm, 142.5 against 146.0, but 1.6 to 4 % slower up to 64 MiB.
-// Loads are EvictFirst up to 12 MiB, where nothing that they push out of L2 is read again. (bwd12's
-// laboratory has more.)
+// Shapes, measured on an H100 with a cold L2. Up to 12 MiB a tensor: two blocks of 256 threads for
+// up to 2048 columns, since these need the registers; three stages, since two lose 4 % and four
+// leave L1 too little. Larger tensors are faster with fewer rows at a time, from the former shape
+// to that of launch_long(): bf16 29127 x 2304 159.6 to 151.2 us, 14563 x 4608 160.7 to 153.1, RMS
+// norm of 43690 x 1536 145.5 to 142.3; f32 16384 x 2048 146.4 to 141.8, 8192 x 4096 145.5 to 143.1.
+// It returns false where they are slower: bf16 58254 x 1152 takes 156.2 us against 152.8, 1024 x
+// 8192 34.9 against 34.4; f32 14563 x 2304 148.8 against 144.0, 4096 x 8192 149.6 against 148.3.
+// Loads are EvictFirst up to 12 MiB, where nothing that they push out of L2 is read again.
 #include "common/kernel/chapter.h"
 #include "common/kernel/gradient_terms.h"
 #include "common/kernel/partial_sums.h"
@@ -281,27 +283,27 @@ void launch_shape(const BackwardArgs<T, W>& a, const Streams& streams) {
   add_partial_sums<EarlyStart, kMostCols>(a, sums, blocks);
 }
 
-/// The shape for long work: fewer rows at a time than for short work, further ahead. False where
-/// there is none for this width and type, or the work is short.
+/// Launches the shape for long work: fewer rows at a time than for short work, further ahead. False
+/// where it is not the faster one: see the top of this file.
 template <Kind kKind, typename T, typename W, typename Streams>
 bool launch_long(const BackwardArgs<T, W>& a, const Streams& streams) {
-  const int64_t sharers = a.group > 0 ? a.group : multiprocessors();
-  const int64_t bytes = a.rows * a.cols * sizeof(T) / sharers;  // of x, for each of them
   constexpr bool kFloat = sizeof(T) == sizeof(float);
-  constexpr int64_t kLong = 96 << 10;       // 12 MiB on an H100
-  constexpr int64_t kVeryLong = 768 << 10;  // 99 MiB
-  if (a.cols <= 1024 || bytes <= kLong) return false;
+  constexpr bool kFloatLayer = kFloat && kKind == Kind::Layer;
+  constexpr int64_t kLong = 96 << 10;  // of x, for each multiprocessor: 12 MiB on an H100
+  const int64_t sharers = a.group > 0 ? a.group : multiprocessors();
+  const int64_t bytes = a.rows * a.cols * static_cast<int64_t>(sizeof(T)) / sharers;
   if (a.cols > 4096) {
-    launch_shape<kKind, Shape<512, 1, 512, 16, 6>>(a, streams);
+    if (bytes <= (kFloat ? 1 : 2) * kLong || (kFloatLayer && a.cols > 6144)) return false;
+    launch_shape<kKind, Shape<512, 1, 512, 16, kMostStages>>(a, streams);
   } else if (a.cols > 2048) {
-    launch_shape<kKind,
-                 std::conditional_t<kFloat, Shape<256, 1, 256, 16, 6>, Shape<512, 1, 256, 16, 4>>>(
-        a, streams);
-  } else if (kFloat || bytes > kVeryLong) {
-    launch_shape<kKind, std::conditional_t<kFloat, Shape<256, 1, 128, 16, kFewStages>,
-                                           Shape<128, 3, 128, 16, kFewStages>>>(a, streams);
+    if (bytes <= (kFloat ? 2 : 1) * kLong || (kFloatLayer && a.cols < 3072)) return false;
+    using Float = Shape<256, 1, 256, 16, kMostStages>;
+    launch_shape<kKind, std::conditional_t<kFloat, Float, Shape<512, 1, 256, 16, 4>>>(a, streams);
   } else {
-    return false;
+    if (a.cols <= (kFloat ? 1024 : 1280) || bytes <= (kFloat ? 1 : 8) * kLong) return false;
+    using Float = Shape<256, 1, 128, 16, kFewStages>;
+    using Half = Shape<128, 3, 128, 16, kFewStages>;
+    launch_shape<kKind, std::conditional_t<kFloat, Float, Half>>(a, streams);
   }
   return true;
 }
@@ -343,7 +345,7 @@ void run(const BackwardArgs<T, W>& a) {
 const Registration registration{{
     .id = "lib_bwd_ring",
     .title = "Rows of up to 8192 columns through a ring",
-    .teaches = "the copy engine brings the next rows; the last sum is launched before it is needed",
+    .teaches = "backward, aligned rows of up to 8192 columns, with or without a residual",
     .source = "this repository, FlashAttention, QuACK",
     .road = Road::Library,
     .needs_aligned = true,

@@ -246,7 +246,7 @@ TEST_CASE("the library says what it is and what it has") {
   CHECK(lnc_list(nullptr, 5) == list.size());
 }
 
-TEST_CASE("every chapter is right through the library, whichever parameters are null") {
+TEST_CASE("every kernel is right through the library, whichever parameters are null") {
   for (const lnc_chapter& chapter : all_chapters())
     for (const lnc_kind kind : {LNC_LAYER, LNC_RMS})
       for (const bool has_weight : {true, false})

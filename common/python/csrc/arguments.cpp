@@ -80,7 +80,7 @@ void check_layout(const char* name, const at::Tensor& tensor) {
 void check_rows(const char* name, const at::Tensor& x, c10::SymIntArrayRef shape) {
   check_layout(name, x);
   TORCH_CHECK_TYPE(is_row_type(x.scalar_type()), name, " is of ", words(x.scalar_type()),
-                   "; the chapters take float32, float16 and bfloat16");
+                   "; the kernels take float32, float16 and bfloat16");
   const auto sizes = x.sym_sizes();
   const bool fits = !shape.empty() && sizes.size() >= shape.size() &&
                     same(sizes.slice(sizes.size() - shape.size()), shape);

@@ -34,12 +34,12 @@ struct Norm {
 at::Tensor allocate(at::IntArrayRef size, at::ScalarType dtype, at::Device device);
 
 /// What runs on the current stream of `like`'s device. `args` lacks only workspace, stream and
-/// chapter. Raises ValueError for an argument that makes no sense, or where the chapter that was
+/// chapter. Raises ValueError for an argument that makes no sense, or where the kernel that was
 /// pinned is unknown or refuses, and RuntimeError where a launch fails.
 void run(lnc_forward_args& args, const Norm& norm, const at::Tensor& like);
 void run(lnc_backward_args& args, const Norm& norm, const at::Tensor& like);
 
-/// The same, but false where the kernels do not take this: no chapter does, the pinned one refuses,
+/// The same, but false where the kernels do not take this: no kernel does, the pinned one refuses,
 /// or a number is out of their range. Then nothing ran.
 bool run_if_taken(lnc_forward_args& args, const Norm& norm, const at::Tensor& like);
 bool run_if_taken(lnc_backward_args& args, const Norm& norm, const at::Tensor& like);

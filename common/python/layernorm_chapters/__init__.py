@@ -1,4 +1,4 @@
-"""The chapters in PyTorch: LayerNorm and RMSNorm in place of torch.nn's, functions, and kernels behind PyTorch's own.
+"""The library in PyTorch: LayerNorm and RMSNorm in place of torch.nn's, functions, and kernels behind PyTorch's own.
 
     import layernorm_chapters
     layernorm_chapters.enable()     # every LayerNorm and RMSNorm of this process, with no line of a model changed

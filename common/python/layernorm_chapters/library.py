@@ -96,7 +96,7 @@ class Library:
         self.backend = functions.lnc_backend().decode()
 
     def chapters(self):
-        """Every chapter of the library, forward before backward."""
+        """Every kernel of the library: the chapters', then its own, each forward before backward."""
         count = self._functions.lnc_list(None, 0)
         found = (_Chapter * count)()
         self._functions.lnc_list(found, count)

@@ -6,7 +6,10 @@ from .operators import fused_add_layer_norm, fused_add_rms_norm, layer_norm, rms
 
 
 class LayerNorm(torch.nn.LayerNorm):
-    """torch.nn.LayerNorm, by a chapter. memory_efficient, zero_centred, chapter and batch_invariant: see layer_norm."""
+    """torch.nn.LayerNorm, by the library's kernels.
+
+    memory_efficient, zero_centred, chapter, batch_invariant: see layer_norm.
+    """
 
     def __init__(self, normalized_shape, eps=1e-5, elementwise_affine=True, bias=True, device=None,
                  dtype=None, *, memory_efficient=False, zero_centred=False, chapter=None, batch_invariant=None):
@@ -31,7 +34,10 @@ class LayerNorm(torch.nn.LayerNorm):
 
 
 class RMSNorm(torch.nn.RMSNorm):
-    """torch.nn.RMSNorm, by a chapter. memory_efficient, zero_centred, chapter and batch_invariant: see layer_norm."""
+    """torch.nn.RMSNorm, by the library's kernels.
+
+    memory_efficient, zero_centred, chapter, batch_invariant: see layer_norm.
+    """
 
     def __init__(self, normalized_shape, eps=None, elementwise_affine=True, device=None, dtype=None,
                  *, memory_efficient=False, zero_centred=False, chapter=None, batch_invariant=None):

@@ -1,4 +1,4 @@
-"""layer_norm, rms_norm and the fused passes on PyTorch's tensors, by the chapters, with gradients.
+"""layer_norm, rms_norm and the fused passes on PyTorch's tensors, by the library's kernels, with gradients.
 
 The operators torch.ops.layernorm_chapters and their gradients are C++ (common/python/csrc). Here are the functions that
 a reader calls, which fill in what was left out. A pass runs on the current stream, and a CUDA graph can capture it.
@@ -48,7 +48,7 @@ def load():
 
 
 def chapters():
-    """Every chapter that `chapter=` may name."""
+    """Every kernel that `chapter=` may name: the chapters' and the library's."""
     return library().chapters()
 
 
@@ -153,9 +153,9 @@ def _is_batch_invariant(asked):
 
 
 def _direction(name):
-    """"fwd", "bwd", or what an unknown chapter begins with. A reader's own, my01, has to be looked up."""
+    """"fwd", "bwd", or what an unknown kernel begins with. A reader's own, my01, has to be looked up."""
     backward = {c.id: c.backward for c in chapters()} if name.startswith("my") else {}
-    return ("bwd" if backward[name] else "fwd") if name in backward else name[:3]
+    return ("bwd" if backward[name] else "fwd") if name in backward else name.removeprefix("lib_")[:3]
 
 
 def _chapter_pair(chapter):
@@ -169,8 +169,8 @@ def _chapter_pair(chapter):
         elif direction == "bwd" and backward is None:
             backward = name
         else:
-            raise ValueError(f"chapter={chapter!r}: name a forward chapter (fwd06), a backward one "
-                             "(bwd09), or one of each; layernorm_chapters.chapters() lists them")
+            raise ValueError(f"chapter={chapter!r}: name a forward kernel (lib_fwd_ring), a backward one "
+                             "(lib_bwd_ring), or one of each; layernorm_chapters.chapters() lists them")
     return forward, backward
 
 
@@ -260,15 +260,15 @@ def layer_norm(x: Tensor, normalized_shape: int | Sequence[int], weight: Tensor 
                bias: Tensor | None = None, eps: float = 1e-5, *, memory_efficient: bool = False,
                zero_centred: bool = False, chapter: str | Sequence[str] | None = None,
                batch_invariant: bool | None = None) -> Tensor:
-    """torch.nn.functional.layer_norm, by a chapter.
+    """torch.nn.functional.layer_norm, by a kernel of the library.
 
     x may be float32, float16 or bfloat16. Its rows may lie apart in one or two dimensions; any other layout is copied.
     The result is contiguous, of x's type. weight and bias may be of any floating type; each may be None.
     memory_efficient: the backward pass starts from the result in place of x, which is then free. It divides by the
     weight, whose magnitude counts as eps where it is less, as in Apex: a weight of 0 gets no gradient and stays 0.
     zero_centred: the weight is what it differs from 1 by; 1 is added in float32.
-    chapter: a forward chapter, a backward one, or one of each ("fwd06", ("fwd06", "bwd09")); for
-    the rest, the library's dispatch chooses.
+    chapter: a forward kernel, a backward one, or one of each ("lib_fwd_ring", ("lib_fwd_ring", "lib_bwd_any")), of the
+    library or of a chapter that takes the call; for the rest, the library's dispatch chooses.
     batch_invariant: a row's bits depend on that row alone; None: as a surrounding batch_invariant() says, if any.
 
     Raises TypeError and ValueError, which name the argument, and RuntimeError if x is on a device for which no kernels
@@ -284,7 +284,7 @@ _EPS = torch.finfo(torch.float32).eps
 def rms_norm(x: Tensor, normalized_shape: int | Sequence[int], weight: Tensor | None = None,
              eps: float | None = None, *, memory_efficient: bool = False, zero_centred: bool = False,
              chapter: str | Sequence[str] | None = None, batch_invariant: bool | None = None) -> Tensor:
-    """torch.nn.functional.rms_norm, by a chapter; else like layer_norm. Without eps it is float32's
+    """torch.nn.functional.rms_norm, by a kernel of the library; else like layer_norm. Without eps it is float32's
     epsilon, whatever the type of x: as in PyTorch from 2.7 on, which computes in float32, too."""
     return _norm(x, normalized_shape, weight, None, _EPS if eps is None else eps, True, memory_efficient, zero_centred,
                  chapter, batch_invariant)

@@ -1,4 +1,4 @@
-"""replace_norms(model): runs an existing model's norms, of whatever class, on the chapters' kernels.
+"""replace_norms(model): runs an existing model's norms, of whatever class, on the library's kernels.
 
 A module of torch.nn's LayerNorm or RMSNorm, or of any class whose name ends in Norm, is probed: a copy of it, on the
 CPU, with random weights, normalises random rows. Only where its outputs and gradients are those of layer norm, of RMS

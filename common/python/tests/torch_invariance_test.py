@@ -1,6 +1,6 @@
 """Batch invariance: with it a row's bits depend on that row alone, on both sides of every boundary that the dispatch has.
 
-The boundaries are found in the dispatch's table, as `chapters --list --json` prints it: wherever a line asks for a number
+The boundaries are found in the dispatch's table, as `library_kernels --list --json` prints it: wherever a line asks for a number
 of rows, for a size of the tensor, or for where tensors start.
 """
 
@@ -58,14 +58,16 @@ class Boundary(NamedTuple):
 
 @pytest.fixture(scope="module")
 def table(programs):
-    listed = subprocess.run([programs["chapters"], "--list", "--json"], capture_output=True, text=True, check=True)
+    listed = subprocess.run([programs["library_kernels"], "--list", "--json"], capture_output=True, text=True,
+                            check=True)
     return json.loads(listed.stdout)["dispatch"]
 
 
 def widths_of(line, element_bytes):
     """Some widths that a line takes: its least and its largest, of whole vectors or not as it wants."""
     vector = 16 // element_bytes
-    least, most = line.get("min_cols", 1), min(line.get("max_cols", 20_000), 20_000)
+    least = line.get("min_cols", 1)
+    most = min(line.get("max_cols", 20_000), line.get("max_row_bytes", 1 << 20) // element_bytes, 20_000)
 
     def fits(cols):
         whole = cols % vector == 0
@@ -94,7 +96,7 @@ def boundaries(table):
     for number, line in enumerate(table):
         for case in cases_of(line):
             row_bytes = case.cols * TYPES[case.dtype].itemsize
-            edges = {"rows": line.get("min_rows", 0), "more rows": line.get("max_rows", -1) + 1,
+            edges = {"rows": line.get("min_rows", 0),
                      "bytes": line["max_tensor_bytes"] // row_bytes + 1 if "max_tensor_bytes" in line else 0}
             for of, rows in edges.items():
                 if rows > 1:
@@ -144,7 +146,7 @@ def test_a_batch_invariant_choice_is_the_same_on_both_sides_of_every_boundary(ta
     assert len(differ) > 100, "without batch invariance these are boundaries"
     wrong = [boundary for boundary in found if plan(boundary.one, 1) != plan(boundary.other, 1)]
     assert not wrong, f"{len(wrong)} of {len(found)}, such as {wrong[0]}"
-    print(f"{len(found)} boundaries, {len(differ)} of them between two chapters")
+    print(f"{len(found)} boundaries, {len(differ)} of them between two kernels")
 
 
 # --- What comes of it ---
@@ -172,7 +174,7 @@ def results(case, x, dy, weight, bias, batch_invariant=True):
         return ops.add_norm(x, dy, [case.cols], weight, bias, *nothing, 0.0, EPS, rms, batch_invariant=batch_invariant)[:3]
     if case.direction == "forward":
         return ops.norm(x, [case.cols], weight, bias, EPS, rms, batch_invariant=batch_invariant)
-    y, statistics = ops.norm(x, [case.cols], weight, bias, EPS, rms, chapter="fwd04")  # whose rows are their own
+    y, statistics = ops.norm(x, [case.cols], weight, bias, EPS, rms, batch_invariant=True)  # whose rows are their own
     if case.fused:
         return ops.add_norm_backward(dy, x, None, x, [case.cols], weight, bias, None, None, statistics, *nothing[:4], 0.0, EPS, rms,
                                      False, True, False, None, batch_invariant=batch_invariant)[:1]

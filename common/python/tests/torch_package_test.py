@@ -293,9 +293,9 @@ class Modules(Package):
         self.assertIsNotNone(names["norm"].weight.grad)
 
     def test_their_own_arguments(self):
-        module = lnc.LayerNorm(8, memory_efficient=True, chapter=("fwd06", "bwd07"))
+        module = lnc.LayerNorm(8, memory_efficient=True, chapter=("lib_fwd_registers", "lib_bwd_from_y"))
         self.assertTrue(repr(module).endswith(
-            "memory_efficient=True, chapter=('fwd06', 'bwd07'))"), repr(module))
+            "memory_efficient=True, chapter=('lib_fwd_registers', 'lib_bwd_from_y'))"), repr(module))
         module = copy.deepcopy(module).to(DEVICE)
         module(random(3, 8)).sum().backward()
         self.assertIsNotNone(module.weight.grad)
@@ -346,14 +346,14 @@ class Errors(Package):
         with unittest.mock.patch.object(operators, "chapters", lambda: own):
             self.assertEqual(operators._chapter_pair(("my02", "my01")), ("my01", "my02"))
             self.assertEqual(operators._chapter_pair("my02"), (None, "my02"))
-            with self.assertRaisesRegex(ValueError, "name a forward chapter"):
+            with self.assertRaisesRegex(ValueError, "name a forward kernel"):
                 operators._chapter_pair("my03")
 
     def test_chapters(self):
         x = random(3, 8, requires_grad=True)
-        self.refused(ValueError, "'fwd99' is no forward chapter", x, 8, chapter="fwd99")
-        self.refused(ValueError, "name a forward chapter", x, 8, chapter="welford")
-        self.refused(ValueError, "name a forward chapter", x, 8, chapter=("fwd01", "fwd02"))
+        self.refused(ValueError, "'fwd99' is no forward kernel", x, 8, chapter="fwd99")
+        self.refused(ValueError, "name a forward kernel", x, 8, chapter="welford")
+        self.refused(ValueError, "name a forward kernel", x, 8, chapter=("fwd01", "fwd02"))
         with self.assertRaisesRegex(ValueError, "fwd01 takes layer norm only, not RMS norm"):
             lnc.rms_norm(x, 8, chapter="fwd01")
         for chapter, memory_efficient in (("bwd07", False), ("bwd09", True)):
@@ -414,7 +414,8 @@ class Compilation(Package):
             torch.library.opcheck(ops.norm_backward.default,
                                   (dy, x.detach(), [40], weight.detach(), bias.detach(), statistics, EPS, False,
                                    memory_efficient, False, True, False, None))
-        torch.library.opcheck(ops.norm.default, (x, [40], weight, None, EPS, True, False, True, "fwd04", "bwd06"))
+        torch.library.opcheck(ops.norm.default, (x, [40], weight, None, EPS, True, False, True, "lib_fwd_registers",
+                                                "lib_bwd_any"))
         nothing = [None] * 7
         torch.library.opcheck(ops.add_norm.default,
                               (x, residual, [40], weight, bias, *nothing, 0.0, EPS, False, False, False, None, None))
@@ -447,7 +448,7 @@ class Compilation(Package):
         self.same(torch.vmap(norm)(x.detach()[None])[0], right)
 
     def test_one_whole_graph(self):
-        for options in ({}, {"memory_efficient": True}, {"chapter": "fwd04"}):
+        for options in ({}, {"memory_efficient": True}, {"chapter": "lib_fwd_registers"}):
             for dynamic in (False, True):
                 with self.subTest(dynamic=dynamic, **options):
                     torch.compiler.reset()

@@ -196,7 +196,7 @@ def test_what_a_fused_module_does_not_do_is_said(device):
         with pytest.raises(ValueError, match="memory_efficient=True keeps the result"):
             module(8, memory_efficient=True)
         assert "memory_efficient" not in repr(module(8)) and "dropout=0.5" in repr(module(8, dropout=0.5))
-    with pytest.raises(ValueError, match="chapter=5: name a forward chapter"):
+    with pytest.raises(ValueError, match="chapter=5: name a forward kernel"):
         lnc.layer_norm(torch.randn(3, 8, device=device), 8, chapter=5)
     with pytest.raises(ValueError, match="seed is 2.5; it must be None, or an integer"):
         lnc.fused_add_layer_norm(torch.randn(3, 8, device=device), None, 8, dropout=0.5, seed=2.5)

@@ -1,11 +1,12 @@
 """Tests of the front door: which chapter is meant."""
 
+import re
 import tempfile
 import unittest
 from pathlib import Path
 
 from committed_list import committed
-from find_chapter import find_chapter, known_chapters
+from find_chapter import find_chapter, find_program, known_chapters, library_kernels, retired
 
 CHAPTERS = {
     "copy00": "copy00_machine",
@@ -55,4 +56,21 @@ class FindChapter(unittest.TestCase):
 
     def test_what_is_committed_names_none_of_the_reader_s_own(self):
         listed = {"version": "0", "chapters": [{"id": "fwd01"}, {"id": "my01"}], "types": []}
-        self.assertEqual(committed(listed), {"version": "0", "chapters": [{"id": "fwd01"}], "types": []})
+        of_library = {"library": [{"id": "lib_fwd_ring"}]}
+        self.assertEqual(committed(listed, of_library), {"version": "0", "chapters": [{"id": "fwd01"}], "types": [], **of_library})
+
+    def test_a_kernel_of_the_library_is_found_by_name_id_or_path(self):
+        for asked in ("bwd_ring", "lib_bwd_ring", "common/library/kernels/bwd_ring.cu"):
+            self.assertEqual(find_program("", asked), "lib_bwd_ring")
+        self.assertEqual((find_program("", "all"), find_program("", ""), find_program("bwd02", "")),
+                         ("library_kernels", "chapters", "bwd02"))
+        for chapter, library, why in (("bwd02", "bwd_ring", "not both"), ("", "bwd_rin", "did you mean LIB=bwd_ring?"),
+                                      ("", "nothing", "the kernels are ")):
+            with self.assertRaisesRegex(LookupError, re.escape(why)):
+                find_program(chapter, library)
+
+    def test_a_retired_chapter_s_id_says_what_took_its_place(self):
+        for identifier, kernel in retired().items():
+            self.assertIn(kernel, library_kernels())
+            with self.assertRaisesRegex(LookupError, rf"no longer a chapter; its kernel is LIB={kernel[4:]}\."):
+                find_chapter(identifier, CHAPTERS)

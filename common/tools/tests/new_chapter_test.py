@@ -288,7 +288,7 @@ def test_what_is_made_runs_and_fails_its_check(commands, build, of_every_chapter
     names = {compiling[-1]: str(kernel), theirs: str(tmp_path / "kernel.o"), f"{theirs}.d": str(tmp_path / "kernel.d"),
              "bin/fwd02": str(tmp_path / "mine")}
     directory = {words: words.replace("fwd02_warp_per_row", kernel.parent.name)
-                 for words in compiling if words.startswith("-DLNC_CHAPTER_DIRECTORY")}
+                 for words in compiling if words.startswith("-DLNC_KERNEL_FILE")}
     for words in ([*compiling[:-2], *QUIET, *compiling[-2:]], linking):
         subprocess.run([(names | directory).get(word, word) for word in words], cwd=build, check=True)
     done = subprocess.run([tmp_path / "mine", "--rows", "5", "--cols", "33", "--samples", "0"], capture_output=True,

@@ -1,4 +1,5 @@
-"""Each fault that chapters warn of, planted into a chapter: `make race` finds it on its own small problems.
+"""Each fault that chapters warn of, planted into a lesson, or into a kernel of the library where only that has the line:
+`make race` finds it on its own small problems.
 
 plant.py compiles them.
 """
@@ -17,16 +18,20 @@ TAKEN = "reinterpret_cast<const Packed<T, kElements>*>(tensor + at)"
 
 class Fault(NamedTuple):
     about: str
-    chapter: str
+    kernel: str
     old: str
     new: str
     missing: str  # part of what is said to be missing
     lines: tuple[str, str]  # parts of the two lines, in any order
-    file: str = "kernel.cu"
+    file: str = "kernel.cu"  # of the repository, if it is not the kernel's own
     missing_at: str = ""
 
 
 LET_GO = "// [5] and what they stored is seen before the lock is seen free"
+BUFFERED = ("__ldcg(", "from_floats<T>(values)")  # a sum of bwd08's buffers is read, and is stored
+EARLY_REQUEST = "    if (threadIdx.x == 0) request_row(a, row + kStages * stride, slot, full[stage]);\n"
+FENCE_OF_FWD08 = "    fence_proxy_async();  // [6] before another proxy overwrites what this thread has read\n"
+FENCE_OF_FWD18 = "    fence_proxy_async();  // [7] each lane's, after its last read\n"
 FAULTS = [
     Fault("block_sum has no first barrier", "fwd03",
           "  __syncthreads();  // every partial is written before one is read", "",
@@ -38,49 +43,69 @@ FAULTS = [
           ("partial[warp] = value", "partial[lane]"), file=REDUCE),
     Fault("bwd08 lets go of its lock too early", "bwd08",
           "  __syncthreads();  // [4]", "  // [4]",
-          "a __syncthreads() before the fence and the atomic by which thread 0", ("__ldcg(", "= part.dweight;"),
+          "a __syncthreads() before the fence and the atomic by which thread 0", BUFFERED,
           missing_at="atomicExch(lock, kFreeAndFull)"),
     Fault("bwd08 lets go without a fence", "bwd08",
           f"    __threadfence();  {LET_GO}", "",
-          "a __threadfence() before the atomic by which thread 0", ("__ldcg(", "= part.dweight;"),
+          "a __threadfence() before the atomic by which thread 0", BUFFERED,
           missing_at="atomicExch(lock, kFreeAndFull)"),
     Fault("bwd08 takes its lock without a fence", "bwd08",
           "    __threadfence();  // [2]", "",
-          "a __threadfence() behind the atomic by which thread 0", ("__ldcg(", "= part.dweight;"),
+          "a __threadfence() behind the atomic by which thread 0", BUFFERED,
           missing_at="atomicExch(lock, kHeld)"),
     Fault("bwd08's fence is its block's", "bwd08",
           f"    __threadfence();  {LET_GO}", "    __threadfence_block();",
-          "in place of the __threadfence_block()", ("__ldcg(", "= part.dweight;"),
+          "in place of the __threadfence_block()", BUFFERED,
           missing_at="atomicExch(lock, kFreeAndFull)"),
     Fault("fwd09 waits for other blocks as if they were its own", "fwd09",
-          "met[set].wait_at_cluster_scope(", "met[set].wait(",
-          "a wait at cluster scope", ("remote_store_async(place", "moments[number]")),
+          "arrived.wait_at_cluster_scope(0)", "arrived.wait(0)",
+          "a wait at cluster scope", ("remote_store_async(&received[piece]", "received[p]")),
     Fault("bwd13 waits for other blocks as if they were its own", "bwd13",
-          "arrived[place].wait_at_cluster_scope(", "arrived[place].wait(",
-          "a wait at cluster scope", ("remote_store_async(my_pair", "of_block[place][lane]"), file=CLUSTER_SUMS),
+          "arrived[slot].wait_at_cluster_scope(", "arrived[slot].wait(",
+          "a wait at cluster scope", ("remote_store_async(&from_block[slot]", "from_block[slot][lane]")),
     Fault("fwd08 asks for a slot too early", "fwd08",
-          "    float near = 0.0f;\n",
-          "    if (threadIdx.x == 0) request(row + stages * stride, ring.stage);\n"
-          "    float near = 0.0f;\n",
-          "before the copy is asked for", ("bulk_load(", "slot[number]")),
+          FENCE_OF_FWD08, FENCE_OF_FWD08 + EARLY_REQUEST,
+          "before the copy is asked for", ("bulk_load(", "slot[at]")),
     Fault("bwd13 asks for a slot too early", "bwd13",
-          "    __syncthreads();  // [13]", "",
-          "before the copy is asked for", ("bulk_load(", TAKEN)),
-    *(Fault(f"{chapter} does not release the slot that it has read", chapter,
+          "      __syncthreads();  // [6]", "      // [6]",
+          "before the copy is asked for", ("bulk_load(", "ring[slot].x[at(i)]")),
+    *(Fault(f"{kernel} does not release the slot that it has read", kernel,
             fence, "", "behind its load", ("bulk_load(", taken))
-      for chapter, fence, taken in (
-          ("fwd08", "    ring.release();\n", "slot[number]"), ("fwd09", "    ring.release();\n", "slot[i]"),
-          ("bwd12", "    ring.release();\n", TAKEN), ("bwd13", "    ring.release();\n", TAKEN),
-          ("bwd15", "    ring.release();\n", "row + own.of(i)"), ("bwd16", "    ring.release();\n", TAKEN),
-          ("bwd17", "    fence_proxy_async();\n", TAKEN), ("bwd18", "    ring.release();\n", TAKEN))),
-    Fault("fwd09 has a set too few", "fwd09", "kSets = 4;", "kSets = 3;",
-          "a remote_arrive() behind the read", ("remote_store_async(place", "moments[number]")),
-    Fault("bwd13 has a place too few", "bwd13", "kExchanges = 4;", "kExchanges = 3;",
-          "a remote_arrive() behind the read", ("remote_store_async(my_pair", "of_block[place][lane]"), file=CLUSTER_SUMS),
+      for kernel, fence, taken in (
+          ("fwd08", FENCE_OF_FWD08, "slot[at]"),
+          ("fwd18", FENCE_OF_FWD18, "load_vector<kElements>(x, col)"),
+          ("bwd12", "    fence_proxy_async();  // [7]\n", TAKEN),
+          ("bwd13", "      fence_proxy_async();\n", "ring[slot].x[at(i)]"),
+          ("bwd15", "    fence_proxy_async();\n", "load_vector<kElements>(slot, place)"),
+          ("lib_fwd_cluster_ring", "    ring.release();\n", "slot[i]"),
+          ("lib_bwd_unaligned", "    ring.release();\n", "row + own.of(i)"),
+          ("lib_bwd_ring", "    ring.release();\n", TAKEN),
+          ("lib_bwd_one_shot", "    fence_proxy_async();\n", TAKEN),
+          ("lib_bwd_cluster_unaligned", "    ring.release();\n", TAKEN))),
+    Fault("one lane of fwd18 says empty for a warp that still reads", "fwd18",
+          "    __syncwarp();\n", "", "before the copy is asked for", ("bulk_load(", "load_vector<kElements>(x, col)")),
+    Fault("bwd13 has a slot too few", "bwd13", "kSlots = 4;", "kSlots = 3;",
+          "a remote_arrive() behind the read", ("remote_store_async(&from_block[slot]", "from_block[slot][lane]")),
     Fault("bwd19 asks for a tile over one that is not read yet", "bwd19",
           "      wait_bulk_stores_read<0>();  // [5] dx of the tile before\n", "",
           "a wait_bulk_stores_read() of thread 0", ("bulk_store(", "bulk_load(")),
     Fault("bwd12's last sum does not wait", "bwd12",
+          "  grid_dependency_wait();  ", "  ",
+          "a grid_dependency_wait()", ("from_floats<T>(values)", "partials[int64_t{block} * 2 * cols + col]")),
+    Fault("lib_fwd_cluster_ring waits for other blocks as if they were its own", "lib_fwd_cluster_ring",
+          "met[set].wait_at_cluster_scope(", "met[set].wait(",
+          "a wait at cluster scope", ("remote_store_async(place", "moments[number]")),
+    Fault("lib_bwd_cluster waits for other blocks as if they were its own", "lib_bwd_cluster",
+          "arrived[place].wait_at_cluster_scope(", "arrived[place].wait(",
+          "a wait at cluster scope", ("remote_store_async(my_pair", "of_block[place][lane]"), file=CLUSTER_SUMS),
+    Fault("lib_bwd_cluster asks for a slot too early", "lib_bwd_cluster",
+          "    __syncthreads();  // everyone has read the row that is done, and of_warp", "",
+          "before the copy is asked for", ("bulk_load(", TAKEN)),
+    Fault("lib_fwd_cluster_ring has a set too few", "lib_fwd_cluster_ring", "kSets = 4;", "kSets = 3;",
+          "a remote_arrive() behind the read", ("remote_store_async(place", "moments[number]")),
+    Fault("lib_bwd_cluster has a place too few", "lib_bwd_cluster", "kExchanges = 4;", "kExchanges = 3;",
+          "a remote_arrive() behind the read", ("remote_store_async(my_pair", "of_block[place][lane]"), file=CLUSTER_SUMS),
+    Fault("lib_bwd_ring's last sum does not wait", "lib_bwd_ring",
           "wait() { grid_dependency_wait(); }", "wait() {}",
           "a grid_dependency_wait()", ("reinterpret_cast<Four*>(to + col)", "part[i] = *reinterpret_cast<const Part*>"), file=HOPPER),
 ]
@@ -89,9 +114,9 @@ FAULTS = [
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.about.replace(" ", "_"))
 def test_a_planted_fault_is_found_in_one_run(fault, build, programs, tmp_path, monkeypatch):
     monkeypatch.setenv("SIMT_SCHEDULE", "forward")
-    programs[fault.chapter]  # it is built
-    program = plant.program_with(fault.chapter, fault.old, fault.new, build, tmp_path, fault.file)
-    runs = race.Runs(fault.chapter, program, *race.Request([fault.chapter]).problems(fault.chapter))
+    programs[fault.kernel]  # it is built
+    program = plant.program_with(fault.kernel, fault.old, fault.new, build, tmp_path, fault.file)
+    runs = race.Runs(fault.kernel, program, *race.Request([fault.kernel]).problems(fault.kernel))
     assert runs.races, "no race was found"
     texts = [" | ".join(" ".join(line["text"] for line in each[side]["lines"]) for side in ("first", "second"))
              for each in runs.races]
@@ -103,11 +128,22 @@ def test_a_planted_fault_is_found_in_one_run(fault, build, programs, tmp_path, m
         assert any(fault.missing_at in line["text"] for each in said for line in each["missing_at"]), said
 
 
-def test_what_fwd09_s_messages_do_not_say_is_a_race_under_strict(programs):
-    problems = race.Request(["fwd09"]).problems("fwd09")
-    runs = race.Runs("fwd09", programs["fwd09"], *problems)
+RING = "lib_fwd_cluster_ring"
+
+
+def test_what_the_messages_of_the_cluster_s_ring_do_not_say_is_a_race_under_strict(programs):
+    problems = race.Request([RING]).problems(RING)
+    runs = race.Runs(RING, programs[RING], *problems)
     assert runs.is_clean and runs.passed_over
     assert f", {len(runs.passed_over)} pair" in runs.summary() and "ordered only by a convention" in runs.summary()
-    strict = race.Runs("fwd09", programs["fwd09"], *problems, strict=True)
+    strict = race.Runs(RING, programs[RING], *problems, strict=True)
     assert [each["missing"] for each in strict.races] == [each["missing"] for each in runs.passed_over]
     assert any("a remote_arrive()" in each["missing"] for each in strict.races)
+
+
+def test_without_its_empty_barriers_fwd18_s_producer_is_stopped(build, programs, tmp_path, monkeypatch):
+    monkeypatch.setenv("SIMT_SCHEDULE", "forward")
+    programs["fwd18"]  # it is built
+    program = plant.program_with("fwd18", "      empty[slot].wait((n / slots + 1) % 2);", "      ", build, tmp_path)
+    runs = race.Runs("fwd18", program, *race.Request(["fwd18"]).problems("fwd18"))
+    assert any("arrives at a Barrier that has all arrivals of its phase" in fault for fault in runs.faults), runs.faults

@@ -23,6 +23,8 @@ def test_a_gpu_is_refused_in_one_sentence(capsys, monkeypatch):
 def test_unknown_names_are_refused(capsys, monkeypatch):
     status, said = run(capsys, monkeypatch, "fwd2")
     assert status == 2 and "did you mean CH=fwd02?" in said.err
+    status, said = run(capsys, monkeypatch, "fwd12")
+    assert status == 2 and "its kernel is LIB=fwd_fused" in said.err
     status, said = run(capsys, monkeypatch, "fwd02", "--backend", "tpu")
     assert status == 2 and "BACKEND=tpu is not a backend" in said.err
     status, said = run(capsys, monkeypatch, "fwd02", "--json")
@@ -35,16 +37,29 @@ def test_the_reader_s_problem_is_taken_as_it_is_and_others_are_chosen():
     problems, may_refuse = race.Request(["fwd08", "--dtype", "f16"]).problems("fwd08")
     assert may_refuse and len(problems) == len(race.PROBLEMS)
     assert all(problem[-4:] == ["--blocks", "2", "--dtype", "f16"] for problem in problems)
-    fused, _ = race.Request(["bwd10"]).problems("bwd10")
+    fused, _ = race.Request(["lib_bwd_fused_any"]).problems("lib_bwd_fused_any")
     assert all("--prenorm" in problem and "--rows-per-block" in problem for problem in fused)
-    residual, _ = race.Request(["fwd12"]).problems("fwd12")
+    assert all("--dropout" in problem for problem in race.Request(["bwd10"]).problems("bwd10")[0])
+    residual, _ = race.Request(["lib_fwd_fused"]).problems("lib_fwd_fused")
     assert all("--prenorm" in problem and "--dropout" not in problem for problem in residual)
 
 
 def test_without_a_chapter_all_are_meant_but_the_reader_s_own():
-    chapters = race.Request(["", "--backend", "auto"]).chapters
+    chapters = race.Request(["--backend", "auto"]).chapters
     assert {"copy00", "fwd01", "bwd13"} <= set(chapters)
-    assert not any(chapter.startswith("my") for chapter in chapters)
+    assert not any(chapter.startswith(("my", "lib")) for chapter in chapters)
+    assert race.Request(["chapters"]).chapters == race.Request([]).chapters
+
+
+def test_the_library_s_kernels_are_asked_for_together():
+    request = race.Request(["library_kernels", "--strict"])
+    assert not request.one and {"lib_fwd_ring", "lib_bwd_any"} <= set(request.chapters)
+    assert all(chapter.startswith("lib_") for chapter in request.chapters)
+    assert race.Request(["lib_fwd_ring"]).chapters == ["lib_fwd_ring"]
+
+
+def test_each_kernel_with_further_problems_is_there():
+    assert set(race.MORE_PROBLEMS) <= set(race.kernel_sources())
 
 
 @pytest.fixture
@@ -97,6 +112,25 @@ def test_the_same_lines_of_several_kernels_are_one_race():
     swapped = {**RACE, "first": RACE["second"], "second": RACE["first"], "count": 3}
     (one,) = race.merged([dict(RACE), swapped])
     assert one["count"] == 15
+
+
+class Found:
+    """Runs with a race, as show_line asks."""
+
+    is_clean = False
+
+    def __init__(self, chapter):
+        self.chapter = chapter
+
+    def summary(self):
+        return "1 race"
+
+
+def test_a_line_says_how_to_see_more(capsys):
+    for kernel in ("fwd08", "lib_fwd_ring"):
+        race.show_line(Found(kernel))
+    assert capsys.readouterr().out.splitlines() == ["fwd08  1 race; make race CH=fwd08 shows more",
+                                                    "lib_fwd_ring  1 race; make race LIB=fwd_ring shows more"]
 
 
 def test_faults_and_errors_of_lines_are_told(monkeypatch, capsys):

@@ -11,4 +11,4 @@ add_test(NAME races COMMAND races_test)
 add_python_test(count common/watch/tests/count_test.py)
 add_python_test(trace common/watch/tests/trace_test.py)
 add_python_test(race common/watch/tests/race_test.py)
-add_python_test(planted_races common/watch/tests/planted_races_test.py)  # compiles six chapters anew, each with faults
+add_python_test(planted_races common/watch/tests/planted_races_test.py)  # compiles kernels anew, each with a fault

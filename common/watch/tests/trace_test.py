@@ -116,7 +116,7 @@ def test_what_lanes_touch_is_what_the_operator_needs(trace):
 
 
 def test_lanes_that_are_not_evenly_apart_are_listed(trace):
-    found = trace("fwd08", "--rows", 1, "--cols", 4096)  # eight warps, whose partial sums each warp reads four times
+    found = trace("lib_fwd_ring", "--rows", 1, "--cols", 4096)  # eight warps, whose partial sums each warp reads four times
     of_sums, of_pairs = ([event["at"] for _, event in events_of(found, do="load", **{"in": name})]
                          for name in ("partial", "partial'"))  # the mean's, then two about it, in the other place
     assert of_sums == 8 * [4 * list(range(0, 32, 4))]
@@ -163,7 +163,7 @@ def test_the_two_barriers_of_a_block_sum(trace):
 
 
 def test_a_slot_of_the_ring_of_fwd08_is_asked_for_filled_and_read(trace):
-    rows, stages, cols = 24, 4, 256
+    rows, stages, cols = 24, 3, 256
     found = trace("fwd08", "--rows", rows, "--cols", cols, "--blocks", 1)
     copies = events_of(found, do="bulk load")
     assert sorted(event["at"] for _, event in copies) == [cols * row for row in range(rows)]
@@ -200,8 +200,8 @@ def test_another_block_of_the_cluster_is_named(trace):
     for block, other in ((0, 1), (1, 0)):
         found = trace("fwd09", "--block", block)
         places = {event["to_in"] for _, event in events_of(found, do="remote store")}
-        assert places == {"dynamic", f"dynamic of block {other}"}
-        assert found["memory"][f"dynamic of block {other}"]["space"] == "remote"
+        assert places == {"received", f"received of block {other}"}
+        assert found["memory"][f"received of block {other}"]["space"] == "remote"
         assert events_of(found, do="copy arrives", **{"from": "another block"})
         assert {event["for"] for _, event in events_of(found, do="wait")} <= {"cluster", "mbarrier", "bulk stores"}
 
