@@ -138,7 +138,7 @@ def dispatch_row(book, file, rule):
     size = ", ".join(filter(None, [bounds(rule.get("rows_from"), None, " rows"), bounds(None, rule.get("mib_to"), " MiB"),
                                    bounds(None, rule.get("row_bytes_to"), " bytes a row")]))
     gpu = rule.get("gpu") or bounds(rule.get("architecture_from"), rule.get("architecture_to")) or "any"
-    kernel = link_to(book, file, book.library[rule["kernel"]]) if rule["kernel"] in book.library else rule["kernel"]
+    kernel = link_to(book, file, book.kernels[rule["kernel"]]) if rule["kernel"] in book.kernels else rule["kernel"]
     return [passes, rule.get("starts", "any"), columns, size, gpu, "yes" if rule.get("batch_invariant", True) else "no", kernel,
             rule["because"]]
 

@@ -196,7 +196,7 @@ class Dispatch(InDirectory):
     def test_a_rule_says_what_it_takes(self):
         rule = {"kernel": "lib_fwd_ring", "direction": "forward", "kind": "rms", "types": "16-bit", "starts": "aligned",
                 "cols_from": 8, "cols_to": 16, "rows_from": 4, "mib_to": 2, "gpu": "H200", "batch_invariant": False, "because": "x"}
-        book = SimpleNamespace(root=self.root, library={})
+        book = SimpleNamespace(root=self.root, kernels={})
         self.assertEqual(tables.dispatch_row(book, Path("x"), rule),
                          ["forward rms 16-bit", "aligned", "8 to 16", "from 4 rows, to 2 MiB", "H200", "no", "lib_fwd_ring", "x"])
         plain = {"kernel": "lib_fwd_ring", "direction": "forward", "because": "x"}
