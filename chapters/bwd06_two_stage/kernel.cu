@@ -1,9 +1,10 @@
 // bwd06 · Partial sums, then their sum
 //
 // bwd05 still ends in atomics: their order changes from run to run, and the last bits of dweight
-// and dbias with it. Here nothing is added in memory. One kernel writes dx. A second gives each of
-// 16 groups of rows a row of its own in a workspace, for partial sums of 32 columns a block. A
-// third adds the 16 rows. Every sum has one order, so every run gives the same bits.
+// and dbias with it. Here nothing is added in memory. One kernel writes dx. A second adds up 16
+// groups of rows, 32 columns a block, and stores each group's partial sums in a row of a workspace
+// of its own. A third adds these 16 rows. Every sum has one order, so every run gives the same
+// bits.
 //
 // The price: x and dy are read again for the sums. Where they do not fit in L2 that is five tensors
 // for three, and at 1024 columns 512 blocks must read two of them.

@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
       for (int k = 0; k < kElements; ++k) {
         xhat[i][k] = (y[k] - bias[k]) * inverse_weight[i][k][threadIdx.x];  // [5]
         wdy[i][k] *= dy[k];
-        c.x += dy[k] * (y[k] - bias[k]);  // [6]
+        c.x += dy[k] * (y[k] - bias[k]);  // [6] wdy · xhat: the weight cancels
         c.y += wdy[i][k];
         dweight[i][k] += dy[k] * xhat[i][k];
         dbias[i][k] += dy[k];
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   }
 }
 
-/// As few as have no more rows each than if the GPU were full.
+/// The fewest blocks with which no block has more rows than if the GPU were full.
 int64_t blocks_of(int64_t rows) {
   const int64_t rows_per_block = std::max(blocks_for(rows, kBlocks * multiprocessors()), 1u);
   return blocks_for(rows, rows_per_block);

@@ -23,7 +23,7 @@ constexpr int kBuffers = 128;
 constexpr int kLockThreads = 256;
 
 /// What the word of a buffer's lock says. A launch begins with all of them free and empty.
-enum LockState : int { kFreeAndEmpty, kFreeAndFull, kHeld };
+enum LockState : int { kFreeAndEmpty, kFreeWithSums, kHeld };
 
 /// Takes the buffer for this block, and says whether it holds sums already. All threads call it.
 __device__ bool acquire(int* lock) {
@@ -35,7 +35,7 @@ __device__ bool acquire(int* lock) {
     __threadfence();  // [2]
   }
   __syncthreads();  // [3] no thread reads the buffer before thread 0 has the lock
-  return before == kFreeAndFull;
+  return before == kFreeWithSums;
 }
 
 /// Gives the buffer back. All threads call it.
@@ -43,7 +43,7 @@ __device__ void release(int* lock) {
   __syncthreads();  // [4] every warp has stored its columns before thread 0 lets go
   if (threadIdx.x == 0) {
     __threadfence();  // [5] and what they stored is seen before the lock is seen free
-    atomicExch(lock, kFreeAndFull);
+    atomicExch(lock, kFreeWithSums);
   }
 }
 

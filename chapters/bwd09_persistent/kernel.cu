@@ -1,10 +1,11 @@
 // bwd09 · Persistent blocks
 //
-// A block of bwd05 takes a few rows, waits for the loads of each, and ends in atomics that all
-// blocks send to the same columns. Here there are only as many blocks as the GPU runs at once. Each
-// takes its share of the rows, holds weight, dweight and dbias of its columns in registers all the
-// while, and writes one row of partial sums when it ends; a second kernel adds these up. While a
-// block works on one row, the loads of its next are on their way.
+// A block of bwd05 waits for the loads of each of its rows, loads the weight again for each, and
+// ends in atomics that all blocks send to the same columns. Here, too, there are only as many
+// blocks as the GPU runs at once. Each takes its share of the rows, holds weight, dweight and dbias
+// of its columns in registers all the while, and writes one row of partial sums when it ends; a
+// second kernel adds these up. While a block works on one row, the loads of its next are on their
+// way.
 //
 // It should run at the speed of a triad where there are many rows, without locks or atomics.
 #include "common/kernel/chapter.h"
@@ -117,7 +118,7 @@ __global__ void __launch_bounds__(kSumWarps* kWarpSize)
   *to = from_float<T>(sum);
 }
 
-/// As few as have no more rows each than if the GPU were full.
+/// The fewest blocks with which no block has more rows than if the GPU were full.
 int64_t blocks_of(int64_t rows) {
   const int64_t rows_per_block = std::max(blocks_for(rows, kBlocks * multiprocessors()), 1u);
   return blocks_for(rows, rows_per_block);

@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   store_share<T>(sums1.dbias, partial + 3 * size, a.cols);
 }
 
-/// As few as take no more turns than all that fit on the GPU.
+/// The fewest blocks with which no block has more rows than if the GPU were full.
 int64_t blocks_of(int64_t rows) {
   if (rows == 0) return 0;
   const int64_t turns = blocks_for(rows, kBlocks * multiprocessors());

@@ -122,8 +122,8 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
       c = warp_sum(c);
       if (lane == 0) from_warp[slot][warp] = c;
-      fence_proxy_async();
-      __syncthreads();  // [6] all have read the slot, and from_block of row n - 2
+      fence_proxy_async();  // before the copy engine overwrites what was read
+      __syncthreads();      // [6] all have read the slot, and from_block of row n - 2
       if (warp == 0) {
         c = warp_sum(lane < kWarps ? from_warp[slot][lane] : float2{});
         if (lane == 0) arrived[slot].arrive_and_expect(blocks * sizeof c);

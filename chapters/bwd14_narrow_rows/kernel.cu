@@ -77,7 +77,8 @@ __global__ void __launch_bounds__(kThreads, kSmBlocks)
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
 
   int stage = 0;
-  for (int64_t block_row = first_row; block_row < a.rows; block_row += stride) {  // [5]
+  for (int64_t block_row = first_row; block_row < a.rows;
+       block_row += stride) {  // [5] all lanes go on
     const int64_t row = block_row + team;
     const bool exists = in_row && row < a.rows;
     const float mean = exists ? a.mean[row] : 0.0f;

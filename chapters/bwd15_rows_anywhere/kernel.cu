@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kMaxThreads, kBlocks)
       dweight[k] += of_dy[k] * xhat[k];
       dbias[k] += of_dy[k];
     }
-    fence_proxy_async();
+    fence_proxy_async();  // before the copy engine overwrites what was read
     c = warp_sum(c);
     if (lane == 0) from_warp[stage][warp] = c;
     __syncthreads();

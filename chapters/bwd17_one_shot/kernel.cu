@@ -171,7 +171,7 @@ void run(const BackwardArgs<T>& a) {
 const Registration registration{{
     .id = "bwd17",
     .title = "A small tensor in one shot",
-    .teaches = "all of a small tensor is asked for at once; a warp's rows are its own",
+    .teaches = "all of a small tensor is asked for at once, before the first row is used",
     .source = "this repository",
     .parent = "bwd13",
     .road = Road::WideRows,

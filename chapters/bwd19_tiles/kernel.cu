@@ -17,8 +17,8 @@ namespace bwd19 {
 using namespace lnc;
 
 constexpr int kTileRows = 64;
-constexpr int kThreads = 2 * kTileRows;         // [1] two for a row, or one for a column
-constexpr int kSmBlocks = 9;                    // of a multiprocessor, with 56 registers a thread
+constexpr int kThreads = 2 * kTileRows;  // [1] two for a row, or one for a column
+constexpr int kSmBlocks = 9;  // of a multiprocessor, at most: some wait for loads, others compute
 constexpr int kMostSmBlocks = 2048 / kThreads;  // if registers were no limit
 
 /// A block has every gridDim.x-th tile: kTileRows neighbouring rows of x, and of dy.
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kThreads, kSmBlocks)
         row_x[col] = from_float<T>(rstd * wdy - (rstd * rstd * c1 * centred + rstd * c2));
       }
     }
-    fence_proxy_async();
+    fence_proxy_async();  // before the copy engine reads dx and overwrites x
     __syncthreads();
     if (thread == 0) x_tile.take_away(a.dx + first * cols);
     x_tile.take_rest(a.dx + first * cols);

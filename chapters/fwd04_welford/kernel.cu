@@ -3,7 +3,8 @@
 // fwd03 walks a row three times, because the variance waits for the mean. Here one walk brings
 // both: each thread keeps a running mean and the squares about it, and Chan's formula merges these
 // partial results over 32 lanes and 4 warps. All of it is done on x - near, where `near` is the
-// row's first element. So the mean is kept in two floats and loses no digits, however large it is.
+// row's first element. So the mean is kept in two floats, and keeps its digits however large it is,
+// as long as that element is near it.
 // RMS is the same kernel with a mean of 0.
 //
 // A row costs two walks and one barrier instead of three and four. The price is a reciprocal for

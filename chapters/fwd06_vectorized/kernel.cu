@@ -2,7 +2,8 @@
 //
 // fwd05 reads each row three times, 2 or 4 bytes per thread and instruction. Here a thread loads 16
 // bytes at a time and keeps them in registers until it has the statistics, so x is read once,
-// whatever the caches do, and with a quarter (float) or an eighth (half) of the load instructions.
+// whatever the caches do, with a quarter (float) or an eighth (half) of the loads of one of its
+// walks.
 //
 // It should cost what a copy costs: 2·M·N elements, each moved once. Measured on an H100, it has
 // 99 % of a copy's speed at 1 GiB a tensor, and 88 % at 8 MiB, where fwd05 is 3 % faster.
@@ -96,7 +97,7 @@ void run(const ForwardArgs<T>& a) {
 const Registration registration{{
     .id = "fwd06",
     .title = "128-bit access, the row in registers",
-    .teaches = "16 bytes an access; each byte read once",
+    .teaches = "16 bytes an access; each byte of x read once",
     .source = "OneFlow, PyTorch",
     .parent = "fwd05",
     .road = Road::Main,

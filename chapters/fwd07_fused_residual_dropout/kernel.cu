@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(kMaxThreads) fused_forward(ForwardArgs<T> a) {
   }
 }
 
-/// Stores the mask of a branch for a caller who wants to see it: [10]. No kernel reads it.
+/// Stores a branch's mask, for callers that ask for it [10]. No kernel reads it.
 __global__ void __launch_bounds__(kMaskThreads)
     store_mask(const uint32_t* seeds, float dropout, int64_t cols, uint8_t* mask) {
   const int64_t row = blockIdx.x;

@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kThreads, kResident)
   }
   const Moments moments{piece_mean, warp_sum(squares)};
 
-  cluster_wait();  // so is every other block's
+  cluster_wait();  // every other block's Barrier is initialised
   if (lane < blocks) remote_store_async(&received[piece], lane, moments, arrived);  // [7]
   arrived.wait_at_cluster_scope(0);                                                 // [8]
 

@@ -14,9 +14,9 @@ namespace fwd10 {
 using namespace lnc;
 
 constexpr int kThreads = 128;
-constexpr int kRows = 4;  // [1] of a team: all on their way before the first is needed
+constexpr int kRows = 4;  // [1] of a team, all loaded before the first is needed
 
-/// A row has a team of kLanes lanes, each with one vector of it: a power of two from kRows to 32.
+/// A row has a team of kLanes lanes, a power of two from 4 to 32; each lane has one vector of it.
 template <typename T, int kLanes>
 __global__ void __launch_bounds__(kThreads) layer_norm_forward(ForwardArgs<T> a) {
   constexpr int kElements = kVectorElements<T>;

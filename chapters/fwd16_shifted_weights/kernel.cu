@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kMaxThreads, kSmThreads / kMaxThreads)
   const int thread = static_cast<int>(threadIdx.x);
 
   const int head = (kElements - past_boundary(y_row)) % kElements;
-  const int first = head + kElements;  // [3] the column where the vectors begin
+  const int first = head + kElements;  // [3] a vector is left at each end: `low` stays in the row
   const int vectors = max((cols - first - kElements) / kElements, 0);
   const bool has_edge = thread < cols - vectors * kElements;  // [4]
   const int edge_col = thread < first ? thread : thread + vectors * kElements;
