@@ -130,6 +130,7 @@ const Registration registration{{
     .source = "this repository",
     .parent = "fwd06",
     .road = Road::Main,
+    .before = "bwd12",
     .kinds = {Kind::Layer},
     .needs_affine = true,
     .needs_aligned = true,

@@ -134,6 +134,7 @@ const Registration registration{{
     .source = "Hopper, CUTLASS warp specialisation",
     .parent = "fwd08",
     .road = Road::Main,
+    .before = "bwd12",
     .kinds = {Kind::Layer},
     .needs_affine = true,
     .needs_aligned = true,

@@ -61,7 +61,7 @@ TOOLS = {"torch": "PyTorch", "triton": "Triton", "liger-kernel": "Liger", "quack
          "helion": "Helion", "apex": "Apex", "transformer-engine": "Transformer Engine"}
 
 # What chapters.json says of a kernel, beside its id and file.
-LISTED = ("title", "group", "teaches", "parent", "road")
+LISTED = ("title", "group", "teaches", "parent", "road", "before")
 TIMES = ("median_us", "p10_us", "p90_us")
 
 # In training: what the norms and their kinds are called.
@@ -80,6 +80,7 @@ class Chapter(NamedTuple):
     teaches: str = ""  # the one idea, in a line
     parent: str = ""  # id of the chapter that it improves on; empty for the first
     road: str = ""  # "main line", or a side road's name; empty for a chapter that chapters.json lacks
+    before: str = ""  # the later chapter of the main line before which a learner reads it; empty: after its parent
 
     @property
     def directory(self):

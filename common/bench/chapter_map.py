@@ -25,7 +25,10 @@ class ChapterMap:
     def main_line(self):
         """In walking order: from the first chapter to a line's end, then from where another line begins."""
         firsts = [chapter for chapter in self.chapters.values() if chapter.road == MAIN and not self.parent(chapter)]
-        return [chapter for first in firsts for chapter in self.along(first)]
+        line = [chapter for first in firsts for chapter in self.along(first)]
+        later = [chapter for chapter in line if chapter.before in self.chapters]
+        return [one for chapter in line if chapter not in later
+                for one in (*(early for early in later if early.before == chapter.id), chapter)]
 
     def after(self, chapter):
         """The next chapter of the main line; None behind the last, and of a chapter that is not on it."""

@@ -63,6 +63,8 @@ struct Chapter {
   std::string_view source;       ///< the public system that it follows
   std::string_view parent = {};  ///< id of the chapter that it improves on; empty for the first
   Road road = Road::Main;
+  std::string_view before =
+      {};  ///< the later chapter of the main line before which a learner reads it
   std::int64_t usual_cols = 2048;  ///< of its program's problem, where no width is asked for
   std::vector<Kind> kinds = {Kind::Layer, Kind::Rms};
   bool needs_affine = false;   ///< refuses null weight and bias

@@ -34,6 +34,7 @@ Json of(const Chapter& chapter) {
           {"source", chapter.source},
           {"parent", chapter.parent},
           {"road", name(chapter.road)},
+          {"before", chapter.before},
           {"direction", name(chapter.direction())},
           {"kinds", kinds},
           {"types", types},

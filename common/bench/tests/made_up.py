@@ -80,7 +80,7 @@ def catalogue(roads=(), **chapters):
     """The text of chapters.json with these: id=(directory, title) or id=(directory, title, group); `roads`:
     {id: (parent, road)} of those that are not the first of a main line."""
     listed = [{"id": identifier, "file": f"chapters/{directory}/kernel.cu", "title": title, "group": "".join(group),
-               "teaches": f"what {identifier} teaches",
+               "teaches": f"what {identifier} teaches", "before": "",
                **dict(zip(("parent", "road"), dict(roads).get(identifier, ("", "main line"))))}
               for identifier, (directory, title, *group) in chapters.items()]
     return json.dumps({"version": "0", "chapters": listed, "library": [], "types": [], "dispatch": []})

@@ -178,6 +178,18 @@ class Sets(InDirectory):
                 self.assertEqual(sorted(found), [(dtype, kind) for dtype in ("bf16", "f32") for kind in ("layer", "rms")])
 
 
+class Map(unittest.TestCase):
+    def test_a_chapter_may_be_read_before_a_later_one_in_place_of_after_its_parent(self):
+        def chapter(identifier, parent, before=""):
+            return book.Chapter(identifier, Path(f"chapters/{identifier}_x/kernel.cu"), "", "", parent=parent, road=MAIN, before=before)
+
+        chapters = [chapter("fwd01", ""), chapter("fwd02", "fwd01", "bwd02"), chapter("fwd03", "fwd02", "bwd02"),
+                    chapter("bwd01", "fwd01"), chapter("bwd02", "bwd01"), chapter("bwd03", "bwd02")]
+        line = ChapterMap({one.id: one for one in chapters})
+        self.assertEqual([one.id for one in line.main_line()], ["fwd01", "bwd01", "fwd02", "fwd03", "bwd02", "bwd03"])
+        self.assertEqual(line.after(chapters[3]).id, "fwd02")
+
+
 class Sources(InDirectory):
     def test_a_function_is_shown_from_its_comment_to_its_end_and_a_member_without_its_indent(self):
         self.write(Path("common/x.h"), "struct S {\n  /// Waits.\n  __device__ void wait() {\n    a();\n  }\n};\n\n"
