@@ -67,7 +67,7 @@ FAULTS = [
           FENCE_OF_FWD08, FENCE_OF_FWD08 + EARLY_REQUEST,
           "before the copy is asked for", ("bulk_load(", "slot[at]")),
     Fault("bwd13 asks for a slot too early", "bwd13",
-          "      __syncthreads();  // [6]", "      // [6]",
+          "      __syncthreads();      // [6]", "      // [6]",
           "before the copy is asked for", ("bulk_load(", "ring[slot].x[at(i)]")),
     *(Fault(f"{kernel} does not release the slot that it has read", kernel,
             fence, "", "behind its load", ("bulk_load(", taken))
