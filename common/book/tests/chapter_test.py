@@ -7,8 +7,8 @@ from selenium.webdriver.common.keys import Keys
 LESSON = "chapters/fwd02_warp_per_row/notes.html"
 KERNEL = "chapters/fwd02_warp_per_row/kernel.html"
 LONG = "chapters/fwd08_async_bulk/kernel.html"
-MAIN_LINE = ["copy00", "fwd01", "fwd02", "fwd03", "fwd05", "fwd06", "bwd01", "bwd02", "bwd04", "bwd05", "bwd09", "bwd11",
-             "fwd08", "fwd18", "bwd12"]
+MAIN_LINE = ["copy00", "fwd01", "fwd02", "fwd03", "fwd05", "fwd06", "fwd08", "fwd18", "bwd01", "bwd02", "bwd04", "bwd05",
+             "bwd09", "bwd11", "bwd12"]  # as the book's pages follow each other: forward, then backward
 CROWDED = "chapters/bwd08_locked_buffers/kernel.html"  # its remarks take more room than their lines
 QUESTIONS = "chapters/fwd02_warp_per_row/questions.html"
 NEAR = 40  # pixels between a line and its remark
