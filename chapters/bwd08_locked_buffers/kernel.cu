@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kMaxThreads, kBlocks)
   const float c1 = c.x * inverse_cols;
   const float c2 = c.y * inverse_cols;
 
-  for (int i = 0; i < kVectors; ++i) {  // [7] before the lock: nobody should wait for it
+  for (int i = 0; i < kVectors; ++i) {  // [7] before the lock, so that no block waits for dx
     float dx[kElements];
     for (int k = 0; k < kElements; ++k) dx[k] = rstd * (wdy[i][k] - c2 - xhat[i][k] * c1);
     if (col(i) < cols) store(a.dx, row * cols + col(i), dx);

@@ -55,7 +55,7 @@ import measurements
 import peers
 import plots
 import targets
-from book import DIRECTIONS, KINDS, is_right, open_book, provenance
+from book import DIRECTIONS, KINDS, SHORT, is_right, open_book, provenance
 from chapter_map import MAIN
 from measurements import (GROUPS, LARGE, MISSING, NARROW, ODD, PROGRESSION, ROOT, SETS, SMALL, SWEEP, WIDE, WIDTHS, DataError,
                           Problem, count, geometric_mean, mib, number, problem_of, roof_gbps)
@@ -85,13 +85,8 @@ FUSION_ROAD = "fusion"
 FUSION_STEPS = tuple(Problem.of("bf16", rows, 4096, options={"prenorm": True, **options}) for rows, options in (
     (131072, {"residual": "same"}), (131072, {"residual": "same", "dropout": 0.1}), (16384, {"residual": "same"}),
     (16384, {"residual": "f32"})))
-WIDE_ROAD = "wide rows"
-WIDE_STEPS = (Problem.of("bf16", 4096, 65536), Problem.of("f32", 512, 262144), Problem.of("f32", 2048, 65536),
-              Problem.of("bf16", 256, 16384), Problem.of("bf16", 128, 32768))
 UNALIGNED_ROAD = "unaligned rows"  # its chapters take both
 UNALIGNED_STEPS = tuple(Problem.of("bf16", 16384, cols) for cols in (4104, 4097))
-WIDE_UNALIGNED_STEPS = (Problem.of("bf16", 5460, 12289), Problem.of("bf16", 1335, 50257),  # further on that road
-                        Problem.of("f32", 2730, 12289))
 RESULTS = (PROGRESSION, Problem.of("f16", 4096, 1024), Problem.of("bf16", 131072, 4096),
            Problem.of("bf16", 16384, 16384))  # of `make peers`: the least work, few columns, many rows, wide rows
 
@@ -294,9 +289,7 @@ def steps(book, file, chapter):
         return fusion_steps(book, file, chapter)
     parent = rival(book, chapter)
     further_on = parent is not None and parent.road == chapter.road
-    wider = further_on and book.find(chapter, WIDE_UNALIGNED_STEPS[1])  # it takes wider rows than its parent
-    of_road = {NARROW_ROAD: NARROW_UNALIGNED_STEPS if further_on else NARROW_STEPS, WIDE_ROAD: WIDE_STEPS,
-               UNALIGNED_ROAD: WIDE_UNALIGNED_STEPS if wider else UNALIGNED_STEPS}
+    of_road = {NARROW_ROAD: NARROW_UNALIGNED_STEPS if further_on else NARROW_STEPS, UNALIGNED_ROAD: UNALIGNED_STEPS}
     candidates = OWN_STEPS.get(chapter.id) or of_road.get(chapter.road, STEPS)
     measured = [problem for problem in candidates if book.find(chapter, problem)]
     problems = (measured if len(measured) > 1 else candidates)[:2]  # it may refuse one
@@ -486,12 +479,12 @@ def caption(records, with_speed=False):
         return "Not measured yet."
     roofs = []
     for direction, roof in ROOFS.items():
-        own = [record for record in records if record["chapter"].startswith(direction)]
+        own = [record for record in records if SHORT.get(record["direction"], "copy") == direction]
         speed = f" at {roof_speed(own)} GB/s" if with_speed else ""
         name = f"{DIRECTIONS[direction]} " if direction in DIRECTIONS else ""
         roofs += [f"{name}{roof}{speed}"] if own else []
     return ("Times are the median of launches with a cold L2. The roof is measured in the same run, at the "
-            f"same size, likewise cold: {'; '.join(roofs)}. {provenance(records)}.")
+            f"same size, also cold: {'; '.join(roofs)}. {provenance(records)}.")
 
 
 def roof_speed(records):

@@ -61,11 +61,15 @@ def place_of(document):
 
 
 def in_reading_order():
-    """[(a part's caption, its chapters)]: the main line, forward and backward, then each side road."""
+    """[(a part's caption, its chapters)]: the main line in its order, forward and backward, then each side road.
+
+    A chapter that is read before one of the other direction is in that one's part.
+    """
     parts = {"Chapter zero": [], "Main line, forward": [], "Main line, backward": []}
     captions = dict(zip(("copy", "fwd", "bwd"), parts))
     for chapter in the_map().main_line():
-        parts[captions[chapter.direction]].append(chapter)
+        follows = the_map().chapters.get(chapter.before, chapter)
+        parts[captions[follows.direction]].append(chapter)
     for road, chapters in the_map().roads().items():
         parts[f"Side road: {road}"] = chapters
     return [(caption, chapters) for caption, chapters in parts.items() if chapters]

@@ -83,26 +83,33 @@ bool takes(const Choice& choice, const Request& request) {
          is_for(choice, request.gpu);
 }
 
-Chosen choose(const Request& asked, std::span<const Choice> table) {
-  const Request request = normalised(asked);
+namespace {
+
+/// The first rule that takes a request and whose kernel does not refuse it. A rule whose kernel
+/// this program was linked without counts only if `any_kernel`.
+const Choice* first_rule(const Request& request, std::span<const Choice> table, bool any_kernel) {
   for (const Choice& choice : table) {
-    const Chapter* chapter = takes(choice, request) ? find_chapter(choice.chapter) : nullptr;
+    if (!takes(choice, request)) continue;
+    const Chapter* chapter = find_chapter(choice.chapter);
+    if (chapter == nullptr && any_kernel) return &choice;
     if (chapter == nullptr) continue;
     if (request.in_place && request.problem.cols > chapter->in_place_cols) continue;
-    if (refusal(*chapter, request.problem, request.gpu).empty()) return {&choice, chapter};
+    if (refusal(*chapter, request.problem, request.gpu).empty()) return &choice;
   }
-  return {};
+  return nullptr;
 }
 
-std::string_view kernel_for(const Request& asked) {
-  const Request request = normalised(asked);
-  for (const Choice& choice : choices()) {
-    const Chapter* chapter = find_chapter(choice.chapter);
-    const bool refuses =
-        chapter != nullptr && !refusal(*chapter, request.problem, request.gpu).empty();
-    if (takes(choice, request) && !refuses) return choice.chapter;
-  }
-  return {};
+}  // namespace
+
+Chosen choose(const Request& request, std::span<const Choice> table) {
+  const Choice* rule = first_rule(normalised(request), table, false);
+  if (rule == nullptr) return {};
+  return {rule, find_chapter(rule->chapter)};
+}
+
+std::string_view kernel_for(const Request& request) {
+  const Choice* rule = first_rule(normalised(request), choices(), true);
+  return rule == nullptr ? std::string_view() : rule->chapter;
 }
 
 }  // namespace lnc
