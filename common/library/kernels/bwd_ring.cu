@@ -118,19 +118,20 @@ struct ResidualStreams {
   struct Row {
     const R* x;
     const T* dy;
-    const R* of_past;  ///< null where there is none
+    const R* of_past;
+    bool has_past;
     using Past = Packed<R, kElements>;
     __device__ Past past(bool given, int col) const {
-      return load_if<kElements>(given && of_past != nullptr, of_past, col);
+      return load_if<kElements>(given && has_past, of_past, col);
     }
   };
   template <typename W>
   __device__ Row row(const BackwardArgs<T, W>& a, const Packed<T, kSlotElements>* slot,
                      int elements, int at) const {
-    const auto* const past = reinterpret_cast<const R*>(slot + past_at(elements)) + at;
     return {reinterpret_cast<const R*>(slot) + at,
             reinterpret_cast<const T*>(slot + z_vectors(elements)) + at,
-            a.fused.dresidual_out == nullptr ? nullptr : past};
+            reinterpret_cast<const R*>(slot + past_at(elements)) + at,
+            a.fused.dresidual_out != nullptr};
   }
   __device__ static void add(const typename Row::Past& past, float (&dx)[kElements]) {
     float of_past[kElements];
