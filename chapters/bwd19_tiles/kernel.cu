@@ -19,7 +19,7 @@ using namespace lnc;
 constexpr int kTileRows = 64;
 constexpr int kThreads = 2 * kTileRows;  // [1] two for a row, or one for a column
 constexpr int kSmBlocks = std::min(9, kSmThreads / kThreads);  // some wait, others compute
-constexpr int kMostSmBlocks = 2048 / kThreads;  // if registers were no limit
+constexpr int kMostSmBlocks = 2048 / kThreads;                 // if registers were no limit
 
 /// A block has every gridDim.x-th tile: kTileRows neighbouring rows of x, and of dy.
 template <typename T>

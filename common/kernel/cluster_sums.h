@@ -1,5 +1,5 @@
 // A row's two sums over the blocks of a cluster that hold slices of it, while the rows before are
-// still on their way: explained by bwd13, used by lib_bwd_cluster and lib_bwd_cluster_unaligned.
+// still on their way: explained by bwd13, used by cluster_backward.h.
 #pragma once
 
 #include "common/kernel/hopper.h"

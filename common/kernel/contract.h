@@ -215,14 +215,23 @@ struct BackwardArgs {
 };
 
 /// A chapter's host function for each pair of types; null for one that it does not take. In a
-/// registration: {run<float>, run<__half>, run<__nv_bfloat16>}, and behind these run<__half,
-/// float>, run<__nv_bfloat16, float> where it takes mixed types.
+/// registration: {run<float>, run<__half>, run<__nv_bfloat16>}, or every() where it takes mixed
+/// types too.
 template <template <typename, typename> typename Args>
 struct Launchers {
 #define LNC_MEMBER(name, T, W) void (*name)(const Args<T, W>&) = nullptr;
   LNC_TYPE_PAIRS(LNC_MEMBER)
 #undef LNC_MEMBER
 
+  /// Takes every pair: every([](const auto& args) { run(args); }).
+  template <typename Run>
+  static Launchers every(Run run) {
+    Launchers launchers;
+#define LNC_SET(name, T, W) launchers.name = run;
+    LNC_TYPE_PAIRS(LNC_SET)
+#undef LNC_SET
+    return launchers;
+  }
   template <typename T, typename W>
   auto get() const {
 #define LNC_GET(name, T1, W1) \

@@ -153,6 +153,15 @@ inline std::int64_t backward_tensor_bytes(const Problem& problem) {
          (1 + problem.fusion.prenorm + problem.writes_dresidual()) * residual;
 }
 
+/// The bytes of a pass that moves each tensor and parameter once: what a fast kernel comes close
+/// to.
+template <Direction kDirection>
+std::int64_t least_bytes(const Problem& problem, const Gpu&) {
+  const std::int64_t tensors = kDirection == Direction::Backward ? backward_tensor_bytes(problem)
+                                                                 : 2 * problem.tensor_bytes();
+  return tensors + parameter_bytes(problem);
+}
+
 /// How a kernel reads its rows.
 struct Walks {
   int inputs;           ///< tensors that it reads: 1 forward (x), 2 backward (dy and x)

@@ -7,11 +7,13 @@
 #include <stdexcept>
 #include <string>
 
+#include "common/kernel/column_gradients.h"
 #include "common/kernel/contract.h"
 #include "common/kernel/description.h"
 #include "common/kernel/launch.h"
 #include "common/kernel/partial_sums.h"
 #include "common/kernel/reduce.h"
+#include "common/kernel/thread_columns.h"
 #include "common/kernel/vector.h"
 
 namespace lnc {
@@ -33,13 +35,9 @@ struct Team {
   static constexpr int kBlocks = kLargestBlock / kThreads;  ///< on a multiprocessor at once
 };
 
-/// Sums over rows, of the columns that a thread has.
-template <typename Team>
-using ColumnSums = Vector<float, Team::kElements>[Team::kVectors];
-
 /// Adds up the teams' sums of the same columns; the first team has them then.
 template <typename Team>
-__device__ void add_teams(ColumnSums<Team>& sums) {
+__device__ void add_teams(Vector<float, Team::kElements> (&sums)[Team::kVectors]) {
   if constexpr (Team::kTeams > 1) {
     __shared__ Vector<float, Team::kElements> of_thread[Team::kVectors][Team::kThreads];
     __syncthreads();  // what an earlier call left there is read
@@ -82,6 +80,99 @@ struct Shares {
 
   dim3 grid() const { return {static_cast<unsigned>(slices), static_cast<unsigned>(groups)}; }
 };
+
+/// Which of the rows and columns a thread has.
+template <typename Team>
+struct OwnShare {
+  int team;
+  std::int64_t row_group, first_row;
+  std::int64_t slice;  ///< its first column
+  ThreadColumns own;   ///< of the slice
+  std::int64_t first_col;
+
+  __device__ OwnShare(const Shares& shares, std::int64_t cols)
+      : team(threadIdx.x / Team::kRowThreads),
+        row_group(blockIdx.y),
+        first_row(row_group * Team::kTeams),
+        slice(blockIdx.x * shares.slice_cols) {
+    const int thread = threadIdx.x % Team::kRowThreads;
+    own = {thread * Team::kElements, Team::kRowThreads * Team::kElements,
+           static_cast<int>(min(shares.slice_cols, cols - slice))};
+    first_col = slice + own.first;
+  }
+  /// Of the row, where vector i begins. With `slice + own.of(i)` nvcc takes up to 21 more
+  /// registers.
+  __device__ std::int64_t column(int i) const { return first_col + i * own.apart; }
+  /// Vector i of a parameter, or `otherwise` where it is null.
+  template <typename W>
+  __device__ auto parameter(const W* tensor, int i, float otherwise) const {
+    const bool given = tensor != nullptr && own.has(i);
+    return load_if<Team::kElements>(given, tensor, column(i), otherwise);
+  }
+};
+
+/// A thread's part of a backward pass: it walks over its team's rows, and loads the next while it
+/// works on one. `source` says what a row is made of:
+///
+///   Source::Row, Source::Terms     what a thread has of a row; GradientTerms, or others like them
+///   load(row, there)               a Row; zeros where there is none, which add nothing to any sum
+///   terms(row, i)                  the Terms of its vector i
+///   stored(at, i, terms)           dx of vector i has been stored from element `at` on
+///
+/// @param c_of_rows c1 and c2 of each row where rows are cut in slices, else null
+template <typename Team, typename Source, typename T, typename W>
+__device__ void walk_rows(const BackwardArgs<T, W>& a, const Shares& shares,
+                          const OwnShare<Team>& share, const Source& source,
+                          const float2* c_of_rows, const PartialSums& sums) {
+  constexpr int kElements = Team::kElements;
+  constexpr int kVectors = Team::kVectors;
+  const bool layer = a.kind == Kind::Layer;
+  const float inverse_cols = 1.0f / static_cast<float>(a.cols);
+  ColumnGradients<kElements, kVectors> gradients;
+  const auto load = [&](std::int64_t row) { return source.load(row, row < a.rows); };
+  typename Source::Row next = load(share.first_row + share.team);
+  int parity = 0;
+  // Over steps, not over a team's own rows: all threads of the block must reach the barrier equally
+  // often.
+  for (std::int64_t step_row = share.first_row; step_row < a.rows; step_row += shares.rows_a_step) {
+    const std::int64_t row = step_row + share.team;
+    const bool there = row < a.rows;
+    const typename Source::Row now = next;
+    next = load(row + shares.rows_a_step);  // used one step later
+
+    typename Source::Terms terms[kVectors];  // kept for dx: the tensors are read once
+    float2 sums_of_row = make_float2(0.0f, 0.0f);
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      terms[i] = source.terms(now, i);
+      terms[i].add_to(sums_of_row);
+      gradients.add(i, terms[i]);
+    }
+    // c1_and_c2 alternates between two sets of partial sums by parity, so it needs one barrier.
+    const float2 c = c_of_rows == nullptr
+                         ? c1_and_c2<Team>(sums_of_row, parity, inverse_cols, layer)
+                         : c_of_rows[row];
+    parity ^= 1;
+
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      if (!there || !share.own.has(i)) continue;
+      const std::int64_t at = row * a.cols + share.column(i);
+      float dx[kElements];
+      for (int k = 0; k < kElements; ++k) {
+        dx[k] = now.rstd * (terms[i].wdy[k] - c.y - terms[i].xhat[k] * c.x);
+      }
+      store(a.dx, at, dx);
+      source.stored(at, i, terms[i]);
+    }
+  }
+
+  if (a.dweight == nullptr) return;  // frozen parameters: no sums to store
+  add_teams<Team>(gradients.dweight);
+  add_teams<Team>(gradients.dbias);
+  if (share.team > 0) return;
+  gradients.store(share.own, sums, share.row_group * a.cols + share.slice, layer);
+}
 
 inline constexpr int kThreadVectors = 2;  ///< of 16 bytes, that a thread has of a row
 inline constexpr int kThreadSingles = 8;  ///< single columns, where rows start at no such boundary

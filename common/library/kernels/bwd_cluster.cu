@@ -6,8 +6,8 @@
 // two sums through distributed shared memory while they add up the next row. (Where one row only
 // fits, float past 185 088 columns, dx follows its own sums.)
 //
-// Parts: cluster_sums.h (the exchange; bwd13), ring.h (fwd08, bwd12), gradient_terms.h (bwd01),
-// partial_sums.h (bwd06, early start bwd12), thread_columns.h, reduce.h, vector.h (fwd06).
+// Parts: cluster_backward.h (the walk, the exchange; bwd13), ring.h (fwd08, bwd12),
+// column_gradients.h (bwd01, bwd09), partial_sums.h (bwd06, early start bwd12), vector.h (fwd06).
 //
 // Measurements behind the constants, on an H100, layer norm:
 // - kSliceBytes: slices of 16 to 18 KB are fastest at every width. bf16 2048 × 32768 takes 154 µs
@@ -18,10 +18,11 @@
 // - The result: 540 µs at bf16 16384 × 16384 (98.5 % of a triad), 544 at 4096 × 65536 (98 %), 585
 //   at 1024 × 262144 (91 %). Up to 8192 columns lib_bwd_ring is ahead.
 #include "common/kernel/chapter.h"
-#include "common/kernel/cluster_sums.h"
+#include "common/kernel/cluster_backward.h"
+#include "common/kernel/column_gradients.h"
 #include "common/kernel/gradient_terms.h"
+#include "common/kernel/kinds.h"
 #include "common/kernel/partial_sums.h"
-#include "common/kernel/reduce.h"
 #include "common/kernel/ring.h"
 #include "common/kernel/thread_columns.h"
 #include "common/kernel/vector.h"
@@ -46,141 +47,81 @@ struct Plan {
   int cluster_blocks, threads, stages;
 };
 
+/// A block's slices of its cluster's rows: row `cluster`, then those `clusters` rows further on.
+template <typename T, typename W>
+struct AlignedSlices {
+  static constexpr int kElements = kVectorElements<T>;
+  using Count = int64_t;
+  struct Slot {
+    const T* x;
+    const T* dy;
+  };
+  const BackwardArgs<T, W>& a;
+  int64_t cluster, clusters, rows;
+  int64_t slice, start;  ///< columns of a slice; the block's first
+  ThreadColumns own;
+  Ring<T> ring;
+
+  __device__ AlignedSlices(const BackwardArgs<T, W>& a_, const Plan& plan, Barrier* full)
+      : a(a_), slice(plan.slice) {
+    const int blocks = cluster_size();
+    cluster = blockIdx.x / blocks;  // the blocks of a cluster are neighbours
+    clusters = gridDim.x / blocks;
+    rows = (a.rows - cluster + clusters - 1) / clusters;
+    start = cluster_rank() * slice;
+    const auto cols = static_cast<int>(max(min(a.cols - start, slice), int64_t{0}));
+    const int threads = blockDim.x;
+    own = {static_cast<int>(threadIdx.x) * kElements, threads * kElements, cols};
+    ring = {dynamic_shared<Packed<T, kElements>>(), 2 * (static_cast<int>(slice) / kElements),
+            plan.stages, full};
+  }
+  __device__ int64_t row_of(int64_t nth) const { return cluster + nth * clusters; }
+  __device__ int64_t element(int64_t nth) const { return row_of(nth) * a.cols + start; }
+  __device__ Slot slot(int64_t, int stage) const {
+    const T* const x = reinterpret_cast<const T*>(ring.slot(stage));
+    return {x, x + slice};
+  }
+  __device__ void request(int64_t nth, int stage) const {
+    if (nth >= rows) return;
+    Barrier& full = ring.full[stage];
+    const auto bytes = static_cast<unsigned>(own.cols * sizeof(T));
+    full.arrive_and_expect(2 * bytes);
+    if (bytes == 0) return;
+    auto* const x_slice = ring.slot(stage);
+    bulk_load(x_slice, a.x + element(nth), bytes, full);
+    bulk_load(x_slice + slice / kElements, a.dy + element(nth), bytes, full);
+  }
+  __device__ W* weights() const { return reinterpret_cast<W*>(ring.slot(ring.stages)); }
+  __device__ void keep_weights() const {
+#pragma unroll 1
+    for (int i = 0; own.has(i); ++i) {  // each thread reads what it wrote: no barrier
+      const auto weight =
+          load_if<kElements>(a.weight != nullptr, a.weight, start + own.of(i), 1.0f);
+      *reinterpret_cast<Packed<W, kElements>*>(weights() + own.of(i)) = weight;
+    }
+  }
+  __device__ void complete(int64_t, const Slot&) const {}
+  __device__ GradientTerms<kElements> terms(const Slot& slot, int i, float2 statistics) const {
+    return {load_vector<kElements>(slot.x, own.of(i)), load_vector<kElements>(slot.dy, own.of(i)),
+            load_vector<kElements>(weights(), own.of(i)), statistics.x, statistics.y};
+  }
+  __device__ void store(int64_t nth, int i, const float (&dx)[kElements]) const {
+    lnc::store(a.dx, element(nth) + own.of(i), dx);
+  }
+};
+
 template <typename T, typename W, Kind kKind>
 __global__ void __launch_bounds__(kMaxThreads)
     layer_norm_backward(BackwardArgs<T, W> a, Plan plan, PartialSums sums) {
   constexpr int kElements = kVectorElements<T>;
-  constexpr int kVectors = kColumns / kElements;
-  constexpr bool kLayer = kKind == Kind::Layer;
   __shared__ Barrier full[kMaxStages];
   __shared__ Exchange exchange;
-  const int blocks = cluster_size();
-  const int threads = blockDim.x;
-  const int64_t cluster = blockIdx.x / blocks;  // the blocks of a cluster are neighbours
-  const int64_t clusters = gridDim.x / blocks;
-  const int64_t rows = (a.rows - cluster + clusters - 1) / clusters;  // of this cluster
-  const int64_t start = cluster_rank() * plan.slice;
-  const auto cols = static_cast<int>(max(min(a.cols - start, plan.slice), int64_t{0}));
-  const ThreadColumns own{static_cast<int>(threadIdx.x) * kElements, threads * kElements, cols};
-  const auto row_of = [=](int64_t nth) { return cluster + nth * clusters; };  // its nth row
-  const auto element = [=](int64_t nth) { return row_of(nth) * a.cols + start; };
-
-  const int stages = plan.stages;
-  const auto slice_vectors = static_cast<int>(plan.slice) / kElements;
-  Ring<T> ring{dynamic_shared<Packed<T, kElements>>(), 2 * slice_vectors, stages, full};
-  const auto request = [&](int64_t nth, int stage) {
-    if (nth >= rows) return;
-    const auto bytes = static_cast<unsigned>(cols * sizeof(T));
-    full[stage].arrive_and_expect(2 * bytes);
-    if (bytes == 0) return;
-    auto* const x_slice = ring.slot(stage);
-    auto* const dy_slice = x_slice + slice_vectors;
-    bulk_load(x_slice, a.x + element(nth), bytes, full[stage]);
-    bulk_load(dy_slice, a.dy + element(nth), bytes, full[stage]);
-  };
-  if (threadIdx.x == 0) {
-    exchange.init();
-    ring.fill([&](int stage) { request(stage, stage); });
-  }
-  // No block may send before the others run and have initialised their mbarriers. No meeting at the
-  // end: a block that retires has received all pairs of its last row.
-  cluster_arrive_relaxed();
-  W* const weights = reinterpret_cast<W*>(ring.slot(stages));
-#pragma unroll 1
-  for (int i = 0; own.has(i); ++i) {  // each thread reads what it wrote: no barrier
-    const auto weight = load_if<kElements>(a.weight != nullptr, a.weight, start + own.of(i), 1.0f);
-    *reinterpret_cast<Packed<W, kElements>*>(weights + own.of(i)) = weight;
-  }
-  cluster_wait();
-  launch_dependents();  // of the kernel that adds up the partial sums
-
-  const float inverse_cols = 1.0f / static_cast<float>(a.cols);
-  const int lane = threadIdx.x % kWarpSize;
-  // mean and rstd, loaded by lane 0 only: nvcc would move a value that all lanes load alike to a
-  // uniform register, and wait for it in every step.
-  const auto ask_for_statistics = [&](int64_t nth) {
-    if (nth >= rows || lane > 0) return float2{};
-    const float mean = kLayer ? a.mean[row_of(nth)] : 0.0f;
-    return make_float2(mean, a.rstd[row_of(nth)]);
-  };
-  const auto from_lane_0 = [](float2 asked) {
-    const float mean = kLayer ? __shfl_sync(kFullMask, asked.x, 0) : 0.0f;
-    return make_float2(mean, __shfl_sync(kFullMask, asked.y, 0));
-  };
-  const auto terms_of = [&](int stage, int i, float2 statistics) {
-    const T* const x_slice = reinterpret_cast<const T*>(ring.slot(stage));
-    const T* const dy_slice = x_slice + plan.slice;
-    const auto x = load_vector<kElements>(x_slice, own.of(i));
-    const auto dy = load_vector<kElements>(dy_slice, own.of(i));
-    const auto weight = load_vector<kElements>(weights, own.of(i));
-    return GradientTerms<kElements>(x, dy, weight, statistics.x, statistics.y);
-  };
-  Vector<float, kElements> dweight[kVectors] = {};
-  Vector<float, kElements> dbias[kVectors] = {};
-  const auto add_up = [&](int stage, float2 statistics) {
-    float2 c = make_float2(0.0f, 0.0f);
-#pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      if (!own.has(i)) continue;
-      const auto terms = terms_of(stage, i, statistics);
-      terms.add_to(c);
-      for (int k = 0; k < kElements; ++k) {
-        dweight[i].at[k] += terms.dy[k] * terms.xhat[k];
-        if (kLayer) dbias[i].at[k] += terms.dy[k];
-      }
-    }
-    return c;
-  };
-  const auto store_dx = [&](int64_t nth, int stage, float2 statistics, float2 c) {
-    const float rstd = statistics.y;
-    const float scaled_c1 = c.x * inverse_cols * rstd;
-    const float scaled_c2 = kLayer ? c.y * inverse_cols * rstd : 0.0f;
-#pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      if (!own.has(i)) continue;
-      const auto terms = terms_of(stage, i, statistics);
-      float dx[kElements];
-      for (int k = 0; k < kElements; ++k) {
-        dx[k] = rstd * terms.wdy[k] - (terms.xhat[k] * scaled_c1 + scaled_c2);
-      }
-      store(a.dx, element(nth) + own.of(i), dx);
-    }
-  };
-
-  // How many steps dx is behind the sums. 0: one stage, so a row's dx follows its own sums.
-  const int lag = stages > 1 ? 1 : 0;
-  float2 of_done = {};                     // mean and rstd of the row whose dx is next
-  float2 of_row = {};                      // of the row that is added up
-  float2 of_next = ask_for_statistics(0);  // of the row after that one, in lane 0
-  int done_stage = 0;
-  for (int64_t nth = 0; nth < rows + lag; ++nth) {
-    const int64_t done = nth - lag;
-    const float2 of_last = of_row;
-    of_row = from_lane_0(of_next);
-    of_done = lag == 0 ? of_row : of_last;
-    of_next = ask_for_statistics(nth + 1);
-    if (nth < rows) {
-      ring.wait();
-      const float2 c = add_up(ring.stage, of_row);
-      ring.advance();
-      send_sums(c, exchange, nth);
-    }
-    if (done >= 0) {
-      // In the same order in every block, hence the same bits.
-      const float2 c = receive_sums(exchange, done);
-      store_dx(done, done_stage, of_done, c);
-    }
-    ring.release();
-    __syncthreads();  // everyone has read the row that is done, and of_warp
-    if (done < 0) continue;
-    if (threadIdx.x == 0) request(done + stages, done_stage);
-    done_stage = done_stage + 1 < stages ? done_stage + 1 : 0;
-  }
-
-  if (a.dweight == nullptr) return;               // frozen parameters: no sums to store
-  const int64_t part = cluster * a.cols + start;  // a row of partial sums a cluster
-  store_sums(own, dweight, sums.dweight + part);
-  if (kLayer) store_sums(own, dbias, sums.dbias + part);
+  AlignedSlices<T, W> slices(a, plan, full);
+  ColumnGradients<kElements, kColumns / kElements, kKind == Kind::Layer> gradients;
+  walk_cluster(a, slices, exchange, plan.stages > 1 ? 1 : 0, 0, gradients);
+  if (a.dweight == nullptr) return;  // frozen parameters: no sums to store
+  // A row of partial sums a cluster.
+  gradients.store(slices.own, sums, slices.cluster * a.cols + slices.start);
 }
 
 /// How many rows of x and dy have room in a block beside the weight. 1 KB is left for what is
@@ -258,11 +199,7 @@ void run_kind(const BackwardArgs<T, W>& a) {
 
 template <typename T, typename W>
 void run(const BackwardArgs<T, W>& a) {
-  if (a.kind == Kind::Layer) {
-    run_kind<Kind::Layer>(a);
-  } else {
-    run_kind<Kind::Rms>(a);
-  }
+  with_kind(a.kind, [&](auto kind) { run_kind<kind()>(a); });
 }
 
 /// A row for each cluster that a launch may have; of the smaller, portable clusters there are more.
@@ -286,11 +223,8 @@ const Registration registration{{
     .min_architecture = 90,
     .max_cols = kMaxCluster * kMaxThreads * kColumns,
     .max_cols_because = "a cluster holds a whole row",
-    .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
-                             run<__nv_bfloat16, float>},
-    .predicted_bytes = [](const Problem& p, const Gpu&) -> std::int64_t {
-      return 3 * p.tensor_bytes() + parameter_bytes(p);
-    },
+    .run = BackwardLaunchers::every([](const auto& args) { run(args); }),
+    .predicted_bytes = least_bytes<Direction::Backward>,
     .workspace_bytes = [](const Problem& p) -> std::int64_t {
       return partial_sums_bytes(p, most_partial_sums(p));
     },

@@ -6,9 +6,9 @@
 // row's: each is the first vector of some thread, and only a thread's first vector is masked. Where
 // x, dy and dx start differently, threads load all elements: correct, but slow.
 //
-// Parts: cluster_sums.h (the exchange; bwd13), rows_anywhere.h (rows that start alike; bwd15),
-// ring.h (fwd08, bwd12), gradient_terms.h (bwd01), partial_sums.h (bwd06, early start bwd12),
-// thread_columns.h, reduce.h, vector.h (fwd06).
+// Parts: cluster_backward.h (the walk, the exchange; bwd13), rows_anywhere.h (rows that start
+// alike; bwd15), ring.h (fwd08, bwd12), column_gradients.h (bwd01, bwd09), partial_sums.h (bwd06,
+// early start bwd12), vector.h (fwd06).
 //
 // Measurements behind the constants, on an H100, 128 MiB, layer norm, µs:
 // - Cuts: bf16 of 12 289 columns takes 166 in two blocks of 256 threads a multiprocessor, 181 of
@@ -19,10 +19,11 @@
 // - The result: 165 at bf16 5460 × 12289 and 162 at 1335 × 50257 (84 and 85 % of a triad), 155 at
 //   f32 2730 × 12289 (89 %), where lib_bwd_any takes 349, 355 and 275.
 #include "common/kernel/chapter.h"
-#include "common/kernel/cluster_sums.h"
+#include "common/kernel/cluster_backward.h"
+#include "common/kernel/column_gradients.h"
 #include "common/kernel/gradient_terms.h"
+#include "common/kernel/kinds.h"
 #include "common/kernel/partial_sums.h"
-#include "common/kernel/reduce.h"
 #include "common/kernel/ring.h"
 #include "common/kernel/rows_anywhere.h"
 #include "common/kernel/thread_columns.h"
@@ -99,6 +100,7 @@ template <typename T>
 class Mask {
  public:
   static constexpr int kElements = kVectorElements<T>;
+  Mask() = default;
   using Bits = std::conditional_t<sizeof(T) == 2, std::uint16_t, std::uint32_t>;
 
   /// For the vector at element `at` of a slice.
@@ -145,201 +147,149 @@ __device__ inline void set_rest(const PartialSums& sums, int64_t part, int cols)
   if (sums.dbias != nullptr) sums.dbias[part + rest] = 0.0f;
 }
 
-template <typename T, typename W, Kind kKind, typename Fit>
-__global__ void __launch_bounds__(Fit::kThreads, Fit::kBlocks)
-    layer_norm_backward(BackwardArgs<T, W> a, Plan plan, bool alike, PartialSums sums) {
-  constexpr int kElements = kVectorElements<T>;
-  constexpr int kVectors = kColumns / kElements;
-  constexpr bool kLayer = kKind == Kind::Layer;
-  __shared__ Barrier full[kMaxStages];
-  __shared__ Exchange exchange;
-  const int blocks = cluster_size();
-  const int threads = blockDim.x;
-  const int64_t cluster = blockIdx.x / blocks;
-  const int64_t clusters = gridDim.x / blocks;
-  const auto rows = static_cast<int>((a.rows - cluster + clusters - 1) / clusters);  // this one's
-  const auto thread = static_cast<int>(threadIdx.x);
-  const auto rank = static_cast<int>(cluster_rank());
+/// A block's slices of its cluster's rows, which all start alike: row `cluster`, then those
+/// `clusters` rows further on. A slice's elements are counted from the boundary before it.
+template <typename T, typename W>
+struct UnalignedSlices {
+  static constexpr int kElements = kVectorElements<T>;
+  using Count = int;
+  using Slot = Slices<T>;
+  const BackwardArgs<T, W>& a;
+  const int end_rows;
+  const bool alike;
+  int64_t cluster, clusters;
+  int rows;                        ///< of this cluster
+  int size, start, slot_elements;  ///< of the slice: elements, first column, room
+  Span of_row;                     ///< the elements that are the row's
+  SliceVectors own;
+  Mask<T> mask;
+  bool whole;  ///< the thread's first vector is all the row's
+  Ring<T> ring;
 
-  const auto row_cols = static_cast<int>(a.cols);
-  const auto slice = static_cast<int>(plan.slice);
-  // Of the cluster's first row, and so of all of its rows.
-  const int row_start = start_in_vector(a.dx + cluster * a.cols);
-  const int row_end = row_start + row_cols;
-  const int row_size = (row_end + kElements - 1) / kElements * kElements;
-  const int before = rank * slice;
-  const int size = max(min(row_size - before, slice), 0);
-  const int start = before - row_start;  // the slice's first column
-  const Span of_row{max(-start, 0), min(row_cols - start, size)};
-  // The last block counts down from the row's end. The last thread has the first vector counted:
-  // warp 0 has the exchange to do, and should not also store single elements.
-  const bool backwards = before + slice >= row_size;
-  const int counted = (threads - 1 - thread) * kElements;
-  const int apart = threads * kElements;
-  const SliceVectors own{backwards ? size - kElements - counted : counted,
-                         backwards ? -apart : apart, size};
-  const Mask<T> mask(of_row, own.of(0));
-  const bool whole = of_row.has(own.of(0)) && of_row.has(own.of(0) + kElements - 1);
-  const auto row_of = [=](int nth) { return cluster + nth * clusters; };  // its nth row
-  const auto slice_start = [=](int nth) { return row_of(nth) * a.cols + start; };
-
-  const int stages = plan.stages;
-  const int slot_elements = slot_elements_for<T>(slice);
-  const int slot_vectors = slot_elements / kElements;
-  Ring<T> ring{dynamic_shared<Packed<T, kElements>>(), 2 * slot_vectors, stages, full};
-  // A slice lies as far into a 128-byte line as in global memory.
-  const auto slices_in = [&](int nth, int stage) {
-    T* const slot = reinterpret_cast<T*>(ring.slot(stage));
-    const int x_at = start_in_line(a.x + slice_start(nth)) / kElements * kElements;
-    const int dy_at = start_in_line(a.dy + slice_start(nth)) / kElements * kElements;
-    return Slices<T>{slot + x_at, slot + slot_elements + dy_at};
-  };
-  // The vectors that lie wholly in the tensor; threads bring the others.
-  const auto copied = [&](int nth) {
-    const int64_t from = slice_start(nth);
+  __device__ UnalignedSlices(const BackwardArgs<T, W>& a_, const Plan& plan, bool alike_,
+                             Barrier* full)
+      : a(a_), end_rows(plan.end_rows), alike(alike_) {
+    const int blocks = cluster_size();
+    cluster = blockIdx.x / blocks;
+    clusters = gridDim.x / blocks;
+    rows = static_cast<int>((a.rows - cluster + clusters - 1) / clusters);
+    const auto slice = static_cast<int>(plan.slice);
+    const auto cols = static_cast<int>(a.cols);
+    const int row_start = start_in_vector(a.dx + cluster * a.cols);
+    const int row_size = (row_start + cols + kElements - 1) / kElements * kElements;
+    const int before = static_cast<int>(cluster_rank()) * slice;
+    size = max(min(row_size - before, slice), 0);
+    start = before - row_start;
+    of_row = {max(-start, 0), min(cols - start, size)};
+    // The last block counts down from the row's end. The last thread has the first vector counted:
+    // warp 0 has the exchange to do, and should not also store single elements.
+    const int threads = blockDim.x;
+    const int counted = (threads - 1 - static_cast<int>(threadIdx.x)) * kElements;
+    const int apart = threads * kElements;
+    const bool backwards = before + slice >= row_size;
+    own = {backwards ? size - kElements - counted : counted, backwards ? -apart : apart, size};
+    mask = Mask<T>(of_row, own.of(0));
+    whole = of_row.has(own.of(0)) && of_row.has(own.of(0) + kElements - 1);
+    slot_elements = slot_elements_for<T>(slice);
+    ring = {dynamic_shared<Packed<T, kElements>>(), 2 * (slot_elements / kElements), plan.stages,
+            full};
+  }
+  __device__ int64_t row_of(int nth) const { return cluster + nth * clusters; }
+  __device__ int64_t element(int nth) const { return row_of(nth) * a.cols + start; }
+  /// A slice lies as far into a 128-byte line as in global memory.
+  __device__ Slot slot(int nth, int stage) const {
+    T* const first = reinterpret_cast<T*>(ring.slot(stage));
+    const int x_at = start_in_line(a.x + element(nth)) / kElements * kElements;
+    const int dy_at = start_in_line(a.dy + element(nth)) / kElements * kElements;
+    return {first + x_at, first + slot_elements + dy_at};
+  }
+  /// The vectors that lie wholly in the tensor; threads bring the others.
+  __device__ Span copied(int nth) const {
+    const int64_t from = element(nth);
     const int64_t left = a.rows * a.cols - from;
     const Span span{from < 0 ? kElements : 0, left < size ? size - kElements : size};
     return alike && span.begin < span.end ? span : Span{0, 0};
-  };
-  const auto request = [&](int nth, int stage) {
+  }
+  __device__ void request(int nth, int stage) const {
     if (nth >= rows) return;
+    Barrier& full = ring.full[stage];
     const Span span = copied(nth);
     const auto bytes = static_cast<unsigned>(span.size() * sizeof(T));
-    full[stage].arrive_and_expect(2 * bytes);
+    full.arrive_and_expect(2 * bytes);
     if (bytes == 0) return;
-    const Slices<T> to = slices_in(nth, stage);
-    const int64_t from = slice_start(nth) + span.begin;
-    bulk_load(to.x + span.begin, a.x + from, bytes, full[stage]);
-    bulk_load(to.dy + span.begin, a.dy + from, bytes, full[stage]);
-  };
-  const auto at_end = [&](int nth) {  // of the tensor, perhaps
-    return nth < plan.end_rows || nth + plan.end_rows >= rows;
-  };
-  const auto bring_rest = [&](int nth, const Slices<T>& to) {  // all threads
+    const Slot to = slot(nth, stage);
+    const int64_t from = element(nth) + span.begin;
+    bulk_load(to.x + span.begin, a.x + from, bytes, full);
+    bulk_load(to.dy + span.begin, a.dy + from, bytes, full);
+  }
+  __device__ W* weights() const { return reinterpret_cast<W*>(ring.slot(ring.stages)); }
+  __device__ void keep_weights() const {
+#pragma unroll 1
+    for (int i = 0; own.has(i); ++i) {
+      Vector<W, kElements> weight;
+      for (int k = 0; k < kElements; ++k) {
+        const int at = own.of(i) + k;
+        const bool there = a.weight != nullptr && of_row.has(at);
+        weight.at[k] = there ? a.weight[start + at] : from_float<W>(1.0f);
+      }
+      *reinterpret_cast<Vector<W, kElements>*>(weights() + own.of(i)) = weight;
+    }
+  }
+  __device__ void complete(int nth, const Slot& to) const {
+    const bool at_end = nth < end_rows || nth + end_rows >= rows;  // of the tensor, perhaps
+    if (alike && !at_end) return;
     const Span span = copied(nth);
 #pragma unroll 1
-    for (int at = of_row.begin + thread; at < of_row.end; at += threads) {
+    for (int at = of_row.begin + static_cast<int>(threadIdx.x); at < of_row.end; at += blockDim.x) {
       if (span.has(at)) continue;
-      to.x[at] = a.x[slice_start(nth) + at];
-      to.dy[at] = a.dy[slice_start(nth) + at];
+      to.x[at] = a.x[element(nth) + at];
+      to.dy[at] = a.dy[element(nth) + at];
     }
     __syncthreads();
-  };
-  if (threadIdx.x == 0) {
-    exchange.init();
-    ring.fill([&](int stage) { request(stage, stage); });
   }
-  cluster_arrive_relaxed();
-  W* const weights = reinterpret_cast<W*>(ring.slot(stages));
-#pragma unroll 1
-  for (int i = 0; own.has(i); ++i) {
-    Vector<W, kElements> weight;
-    for (int k = 0; k < kElements; ++k) {
-      const int at = own.of(i) + k;
-      const bool there = a.weight != nullptr && of_row.has(at);
-      weight.at[k] = there ? a.weight[start + at] : from_float<W>(1.0f);
-    }
-    *reinterpret_cast<Vector<W, kElements>*>(weights + own.of(i)) = weight;
-  }
-  cluster_wait();
-  launch_dependents();
-
-  const float inverse_cols = 1.0f / static_cast<float>(a.cols);
-  const int lane = threadIdx.x % kWarpSize;
-  // A block waits for its slowest warp: warp 0 sends the sums, the last has the masked vector, and
-  // one in the middle requests rows.
-  const int requester = threads / kWarpSize / 2 * kWarpSize;
-  const auto ask_for_statistics = [&](int nth) {  // mean and rstd, for lane 0
-    if (nth >= rows || lane > 0) return float2{};
-    const float mean = kLayer ? a.mean[row_of(nth)] : 0.0f;
-    return make_float2(mean, a.rstd[row_of(nth)]);
-  };
-  const auto from_lane_0 = [](float2 asked) {
-    const float mean = kLayer ? __shfl_sync(kFullMask, asked.x, 0) : 0.0f;
-    return make_float2(mean, __shfl_sync(kFullMask, asked.y, 0));
-  };
-  const auto terms_of = [&](const Slices<T>& slices, int i, float2 statistics) {
-    auto x = load_vector<kElements>(slices.x, own.of(i));
-    auto dy = load_vector<kElements>(slices.dy, own.of(i));
-    const auto weight = load_vector<kElements>(weights, own.of(i));
+  __device__ GradientTerms<kElements> terms(const Slot& from, int i, float2 statistics) const {
+    auto x = load_vector<kElements>(from.x, own.of(i));
+    auto dy = load_vector<kElements>(from.dy, own.of(i));
+    const auto weight = load_vector<kElements>(weights(), own.of(i));
     if (i == 0) {
       x = mask.of(x);
       dy = mask.of(dy);
     }
-    return GradientTerms<kElements>(x, dy, weight, statistics.x, statistics.y);
-  };
-  Vector<float, kElements> dweight[kVectors] = {};
-  Vector<float, kElements> dbias[kVectors] = {};
-  const auto add_up = [&](const Slices<T>& slices, float2 statistics) {
-    float2 c = make_float2(0.0f, 0.0f);
-#pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      if (!own.has(i)) continue;
-      const auto terms = terms_of(slices, i, statistics);
-      terms.add_to(c);
-      for (int k = 0; k < kElements; ++k) {
-        dweight[i].at[k] += terms.dy[k] * terms.xhat[k];
-        if (kLayer) dbias[i].at[k] += terms.dy[k];
-      }
-    }
-    return c;
-  };
-  const auto store_dx = [&](const Slices<T>& slices, T* dx_slice, float2 statistics, float2 c) {
-    const float rstd = statistics.y;
-    const float scaled_c1 = c.x * inverse_cols * rstd;
-    const float scaled_c2 = kLayer ? c.y * inverse_cols * rstd : 0.0f;
-#pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      if (!own.has(i)) continue;
-      const auto terms = terms_of(slices, i, statistics);
-      float dx[kElements];
-      for (int k = 0; k < kElements; ++k) {
-        dx[k] = rstd * terms.wdy[k] - (terms.xhat[k] * scaled_c1 + scaled_c2);
-      }
-      const auto at = static_cast<unsigned>(own.of(i));
-      if (i > 0 || whole) {
-        store_whole(dx_slice + at, from_floats<T>(dx));
-        continue;
-      }
-      for (int k = 0; k < kElements; ++k) {
-        if (of_row.has(at + k)) dx_slice[at + k] = from_float<T>(dx[k]);
-      }
-    }
-  };
-
-  float2 of_done = {};                     // mean and rstd of the row whose dx is next
-  float2 of_this = {};                     // of the row that is added up
-  float2 of_next = ask_for_statistics(0);  // of the row after that one, in lane 0
-  int done_stage = 0;
-  for (int nth = 0; nth <= rows; ++nth) {  // dx is a row behind the sums
-    of_done = of_this;
-    of_this = from_lane_0(of_next);
-    of_next = ask_for_statistics(nth + 1);
-    if (nth < rows) {
-      ring.wait();
-      const Slices<T> slices = slices_in(nth, ring.stage);
-      if (!alike || at_end(nth)) bring_rest(nth, slices);
-      const float2 c = add_up(slices, of_this);
-      ring.advance();
-      send_sums(c, exchange, nth);
-    }
-    const int done = nth - 1;
-    if (done >= 0) {
-      const float2 c = receive_sums(exchange, done);
-      store_dx(slices_in(done, done_stage), a.dx + slice_start(done), of_done, c);
-    }
-    ring.release();
-    __syncthreads();
-    if (done < 0) continue;
-    if (thread == requester) request(done + stages, done_stage);
-    done_stage = done_stage + 1 < stages ? done_stage + 1 : 0;
+    return {x, dy, weight, statistics.x, statistics.y};
   }
+  __device__ void store(int nth, int i, const float (&dx)[kElements]) const {
+    T* const to = a.dx + element(nth);
+    const auto at = static_cast<unsigned>(own.of(i));
+    if (i > 0 || whole) return store_whole(to + at, from_floats<T>(dx));
+    for (int k = 0; k < kElements; ++k) {
+      if (of_row.has(at + k)) to[at + k] = from_float<T>(dx[k]);
+    }
+  }
+};
+
+template <typename T, typename W, Kind kKind, typename Fit>
+__global__ void __launch_bounds__(Fit::kThreads, Fit::kBlocks)
+    layer_norm_backward(BackwardArgs<T, W> a, Plan plan, bool alike, PartialSums sums) {
+  constexpr bool kLayer = kKind == Kind::Layer;
+  constexpr int kElements = kVectorElements<T>;
+  __shared__ Barrier full[kMaxStages];
+  __shared__ Exchange exchange;
+  UnalignedSlices<T, W> slices(a, plan, alike, full);
+  ColumnGradients<kElements, kColumns / kElements, kLayer> gradients;
+  // A block waits for its slowest warp: warp 0 sends the sums, the last has the masked vector, and
+  // one in the middle requests rows.
+  const unsigned requester = blockDim.x / kWarpSize / 2 * kWarpSize;
+  walk_cluster(a, slices, exchange, 1, requester, gradients);
 
   if (a.dweight == nullptr) return;  // frozen parameters: no sums to store
-  const int64_t part = cluster * sums.stride;
-  store_side_by_side(own, of_row, dweight, sums.dweight + part + start);
-  if (kLayer) store_side_by_side(own, of_row, dbias, sums.dbias + part + start);
-  if (rank == 0) set_rest(sums, part, row_cols);
+  const int64_t part = slices.cluster * sums.stride;
+  float* const dweight = sums.dweight + part + slices.start;
+  store_side_by_side(slices.own, slices.of_row, gradients.dweight, dweight);
+  if (kLayer) {
+    float* const dbias = sums.dbias + part + slices.start;
+    store_side_by_side(slices.own, slices.of_row, gradients.dbias, dbias);
+  }
+  if (cluster_rank() == 0) set_rest(sums, part, static_cast<int>(a.cols));
 }
 
 /// A row that lies in so many vectors, over so many blocks.
@@ -459,11 +409,7 @@ void run_kind(const BackwardArgs<T, W>& a) {
 
 template <typename T, typename W>
 void run(const BackwardArgs<T, W>& a) {
-  if (a.kind == Kind::Layer) {
-    run_kind<Kind::Layer>(a);
-  } else {
-    run_kind<Kind::Rms>(a);
-  }
+  with_kind(a.kind, [&](auto kind) { run_kind<kind()>(a); });
 }
 
 /// A row for each cluster that a launch may have: of two blocks, two on a multiprocessor.
@@ -485,11 +431,8 @@ const Registration registration{{
     .min_architecture = 90,
     .max_row_bytes = (512 << 10) - 16,
     .max_row_bytes_because = "a cluster holds two rows",
-    .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
-                             run<__nv_bfloat16, float>},
-    .predicted_bytes = [](const Problem& p, const Gpu&) -> std::int64_t {
-      return 3 * p.tensor_bytes() + parameter_bytes(p);
-    },
+    .run = BackwardLaunchers::every([](const auto& args) { run(args); }),
+    .predicted_bytes = least_bytes<Direction::Backward>,
     .workspace_bytes = [](const Problem& p) -> std::int64_t {
       return partial_sums_bytes(p, most_partial_sums(p), whole_sectors(p.cols));
     },

@@ -1,13 +1,12 @@
 // lib_bwd_from_y · Gradients from y instead of x
 //
 // The memory-efficient backward pass: xhat = (y - bias) / weight, so neither x nor mean is read.
-// Every width, type and alignment, layer and RMS norm, on every GPU. The kernel is lib_bwd_any's
-// with TermsFromY in place of GradientTerms. Rows that no block holds are cut in slices of columns,
+// Every width, type and alignment, layer and RMS norm, on every GPU. The walk is lib_bwd_any's,
+// with RowsOfY in place of RowsOfX. Rows that no block holds are cut in slices of columns,
 // and a first kernel finds c1 and c2 of each row.
 //
-// Parts: persistent.h (blocks that stay, teams, slices; bwd09), partial_sums.h (bwd06),
-// thread_columns.h, reduce.h, vector.h (fwd06). bwd07 teaches the formulas and the clamp of small
-// weights.
+// Parts: persistent.h (teams, shares, slices, the walk over the rows; bwd09), partial_sums.h
+// (bwd06), vector.h (fwd06). bwd07 teaches the formulas and the clamp of small weights.
 //
 // Measured on an H100, layer norm, in brackets % of a triad: 300 µs at bf16 131072 × 1024 (90 %),
 // 1167 at × 4096 (91 %), 2441 at × 8192 (86 %), where lib_bwd_any takes 295, 1152 and 2398; 187 at
@@ -21,7 +20,6 @@
 #include "common/kernel/partial_sums.h"
 #include "common/kernel/persistent.h"
 #include "common/kernel/reduce.h"
-#include "common/kernel/thread_columns.h"
 #include "common/kernel/vector.h"
 
 namespace lib_bwd_from_y {
@@ -75,116 +73,70 @@ struct TermsFromY {
   }
 };
 
-/// What a thread has of one row.
-template <typename Team, typename T>
-struct Row {
-  Packed<T, Team::kElements> y[Team::kVectors];
-  Packed<T, Team::kElements> dy[Team::kVectors];
-  float rstd;
-};
+/// The reciprocals of a block's weights. Registers have no room. Each thread writes and reads its
+/// own words: no barrier, no bank conflicts.
+template <typename Team>
+using InverseWeights = float[Team::kVectors][Team::kElements][Team::kThreads];
 
-/// `c_of_rows`: c1 and c2 of each row where rows are cut in slices, else null.
+/// The rows of y and dy, with rstd.
 template <typename Team, typename T, typename W>
-__global__ void __launch_bounds__(Team::kThreads, Team::kBlocks)
-    layer_norm_backward(BackwardArgs<T, W> a, Shares shares, PartialSums sums,
-                        const float2* c_of_rows) {
-  constexpr int kElements = Team::kElements;
-  constexpr int kVectors = Team::kVectors;
-  const int team = threadIdx.x / Team::kRowThreads;
-  const int thread = threadIdx.x % Team::kRowThreads;
-  const int64_t row_group = blockIdx.y;
-  const int64_t first_row = row_group * Team::kTeams;
-  const int64_t slice = blockIdx.x * shares.slice_cols;
-  const auto cols = static_cast<int>(min(shares.slice_cols, a.cols - slice));
-  const ThreadColumns own{thread * kElements, Team::kRowThreads * kElements, cols};
-  const int64_t first_col = slice + own.first;
-  const auto column = [=](int i) { return first_col + i * own.apart; };
-  const bool layer = a.kind == Kind::Layer;
-  const float inverse_cols = 1.0f / static_cast<float>(a.cols);
-
-  const auto load_parameter = [&](const W* tensor, int i, float otherwise) {
-    const bool given = tensor != nullptr && own.has(i);
-    return load_if<kElements>(given, tensor, column(i), otherwise);
+struct RowsOfY {
+  static constexpr int kElements = Team::kElements;
+  using Terms = TermsFromY<kElements>;
+  struct Row {
+    Packed<T, kElements> y[Team::kVectors];
+    Packed<T, kElements> dy[Team::kVectors];
+    float rstd;
   };
-  // Registers have no room. Each thread writes and reads its own words: no barrier, no bank
-  // conflicts.
-  __shared__ float inverse_weight[kVectors][kElements][Team::kThreads];
-  Packed<W, kElements> weight[kVectors];
+  const BackwardArgs<T, W>& a;
+  const OwnShare<Team>& share;
+  InverseWeights<Team>& inverse_weight;
+  Packed<W, kElements> weight[Team::kVectors];
+
+  __device__ RowsOfY(const BackwardArgs<T, W>& a_, const OwnShare<Team>& share_,
+                     InverseWeights<Team>& inverse_weight_)
+      : a(a_), share(share_), inverse_weight(inverse_weight_) {
+    const W* const weights = a.weight;  // for nvcc, what is stored below might be `a`
+    const float eps = a.eps;
 #pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    weight[i] = load_parameter(a.weight, i, 1.0f);
-    float divisor[kElements];
-    to_floats(weight[i], divisor);
-    for (int k = 0; k < kElements; ++k) {
-      if (a.weight != nullptr) divisor[k] = clamp_by_magnitude(divisor[k], a.eps);
-      inverse_weight[i][k][threadIdx.x] = inverse_or_zero(divisor[k]);
+    for (int i = 0; i < Team::kVectors; ++i) {
+      weight[i] = share.parameter(weights, i, 1.0f);
+      float divisor[kElements];
+      to_floats(weight[i], divisor);
+      for (int k = 0; k < kElements; ++k) {
+        if (weights != nullptr) divisor[k] = clamp_by_magnitude(divisor[k], eps);
+        inverse_weight[i][k][threadIdx.x] = inverse_or_zero(divisor[k]);
+      }
     }
   }
-  ColumnSums<Team> dweight = {};
-  ColumnSums<Team> dbias = {};
-
-  const auto load = [&](int64_t row) {
-    Row<Team, T> loaded;
-    const bool there = row < a.rows;
+  __device__ Row load(int64_t row, bool there) const {
+    Row loaded;
 #pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      const bool given = there && own.has(i);
-      const int64_t at = row * a.cols + column(i);
+    for (int i = 0; i < Team::kVectors; ++i) {
+      const bool given = there && share.own.has(i);
+      const int64_t at = row * a.cols + share.column(i);
       loaded.y[i] = load_if<kElements>(given, a.y, at);
       loaded.dy[i] = load_if<kElements>(given, a.dy, at);
     }
     loaded.rstd = there ? a.rstd[row] : 0.0f;
     return loaded;
-  };
-  Row<Team, T> next = load(first_row + team);
-  int parity = 0;
-  for (int64_t step_row = first_row; step_row < a.rows; step_row += shares.rows_a_step) {
-    const int64_t row = step_row + team;
-    const Row<Team, T> now = next;
-    next = load(row + shares.rows_a_step);
-
-    TermsFromY<kElements> terms[kVectors];
-    float2 sums_of_row = make_float2(0.0f, 0.0f);
-#pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      const auto bias = load_parameter(a.bias, i, 0.0f);  // from L1: registers have no room
-      float inverse[kElements];
-      for (int k = 0; k < kElements; ++k) {
-        inverse[k] = inverse_weight[i][k][threadIdx.x];
-      }
-      terms[i] = {now.y[i], now.dy[i], weight[i], bias, inverse};
-      terms[i].add_to(sums_of_row);
-      for (int k = 0; k < kElements; ++k) {
-        dweight[i].at[k] += terms[i].dy[k] * terms[i].xhat[k];
-        dbias[i].at[k] += terms[i].dy[k];
-      }
-    }
-    const float2 c = c_of_rows == nullptr
-                         ? c1_and_c2<Team>(sums_of_row, parity, inverse_cols, layer)
-                         : c_of_rows[row];
-    const float c1 = c.x;
-    const float c2 = c.y;
-    parity ^= 1;
-
-#pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      if (row >= a.rows || !own.has(i)) continue;
-      const int64_t at = row * a.cols + column(i);
-      float dx[kElements];
-      for (int k = 0; k < kElements; ++k) {
-        dx[k] = now.rstd * (terms[i].wdy[k] - c2 - terms[i].xhat[k] * c1);
-      }
-      store(a.dx, at, dx);
-    }
   }
+  __device__ Terms terms(const Row& row, int i) const {
+    const auto bias = share.parameter(a.bias, i, 0.0f);  // from L1: registers have no room
+    float inverse[kElements];
+    for (int k = 0; k < kElements; ++k) inverse[k] = inverse_weight[i][k][threadIdx.x];
+    return {row.y[i], row.dy[i], weight[i], bias, inverse};
+  }
+  __device__ void stored(int64_t, int, const Terms&) const {}
+};
 
-  if (a.dweight == nullptr) return;  // frozen parameters: no sums to store
-  add_teams<Team>(dweight);
-  add_teams<Team>(dbias);
-  if (team > 0) return;
-  const int64_t part = row_group * a.cols + slice;
-  store_sums(own, dweight, sums.dweight + part);
-  if (layer) store_sums(own, dbias, sums.dbias + part);
+template <typename Team, typename T, typename W>
+__global__ void __launch_bounds__(Team::kThreads, Team::kBlocks)
+    layer_norm_backward(BackwardArgs<T, W> a, Shares shares, PartialSums sums,
+                        const float2* c_of_rows) {
+  __shared__ InverseWeights<Team> inverse_weight;
+  const OwnShare<Team> share(shares, a.cols);
+  walk_rows<Team>(a, shares, share, RowsOfY<Team, T, W>(a, share, inverse_weight), c_of_rows, sums);
 }
 
 /// c1 and c2 of each row that is cut in slices, from y.
@@ -241,8 +193,7 @@ const Registration registration{{
     .takes_frozen = true,
     .from_y = true,
     .group = "row groups",
-    .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
-                             run<__nv_bfloat16, float>},
+    .run = BackwardLaunchers::every([](const auto& args) { run(args); }),
     .predicted_bytes = [](const Problem& p, const Gpu& gpu) -> std::int64_t {
       const std::int64_t mean_bytes = 4 * p.rows;  // which is not read
       return shares_predicted_bytes(p, gpu) - mean_bytes;

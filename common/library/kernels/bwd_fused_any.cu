@@ -289,8 +289,7 @@ const Registration registration{{
     .fused = true,
     .takes_frozen = true,
     .group = "rows a block",
-    .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
-                             run<__nv_bfloat16, float>},
+    .run = BackwardLaunchers::every([](const auto& args) { run(args); }),
     .predicted_bytes = [](const Problem& p, const Gpu& gpu) -> std::int64_t {
       const Fusion& f = p.fusion;
       const int pairs = 1 + f.second_affine;

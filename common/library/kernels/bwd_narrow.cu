@@ -6,8 +6,8 @@
 // all rows of its team, and its own asynchronous copies bring the next rows. Unaligned rows move
 // element by element through registers.
 //
-// Parts: own_copies.h (cp.async; bwd11), gradient_terms.h (bwd01), partial_sums.h (bwd06),
-// reduce.h's warp_sum over a team (fwd02), thread_columns.h, rows.h (strides), vector.h (fwd06).
+// Parts: own_copies.h (cp.async; bwd11), column_gradients.h (bwd01, bwd09), partial_sums.h (bwd06),
+// reduce.h's warp_sum over a team (fwd02), rows.h (strides), vector.h (fwd06).
 // bwd14 teaches the teams, after fwd10.
 //
 // Measurements behind the constants, on an H100, 128 MiB a tensor, layer norm / RMS norm:
@@ -20,6 +20,7 @@
 // - The result, bf16: 150 µs at 64 columns (92 % of a triad), 148 at 128, 147 at 256. At 16384 ×
 //   256 lib_bwd_ring is ahead, 18.2 against 19.5: its last sum starts early.
 #include "common/kernel/chapter.h"
+#include "common/kernel/column_gradients.h"
 #include "common/kernel/gradient_terms.h"
 #include "common/kernel/own_copies.h"
 #include "common/kernel/partial_sums.h"
@@ -101,6 +102,18 @@ __device__ void copy_through_registers(bool there, const T* x_row, const T* dy_r
   }
 }
 
+/// Brings a lane's columns of a row to its places, which no other lane reads: no barrier.
+template <typename T, typename Team>
+__device__ void request_row(bool there, const T* x_row, const T* dy_row, const ThreadColumns& own,
+                            Stage<T, Team>& stage) {
+  if constexpr (sizeof(T) * Team::kElements < 4) {
+    copy_through_registers(there, x_row, dy_row, own, stage);
+  } else {
+    begin_copies(there, x_row, dy_row, own, stage);
+  }
+  __pipeline_commit();
+}
+
 /// The block's ring, shared by kernels that differ in the norm, the weights or the rows' starts.
 template <typename T, typename Team>
 __device__ auto& ring_of_block() {
@@ -149,33 +162,23 @@ __global__ void __launch_bounds__(kThreads, Team::kBlocks)
   const auto request = [&](int64_t row, Stage<T, Team>& stage) {
     const T* const x_row = a.x + rows.x.start(row, cols);
     const T* const dy_row = a.dy + rows.dy.start(row, cols);
-    const bool there = row < a.rows;
-    if constexpr (sizeof(T) * kElements < 4) {
-      copy_through_registers(there, x_row, dy_row, own, stage);
-    } else {
-      begin_copies(there, x_row, dy_row, own, stage);  // read by this lane alone: no barrier
-    }
-    __pipeline_commit();
+    request_row(row < a.rows, x_row, dy_row, own, stage);
   };
   for (int ahead = 0; ahead < kAhead; ++ahead) {
     request(first_row + ahead * stride + team_in_warp, ring[ahead]);
   }
-  const auto statistics_of = [&](int64_t row) {  // mean and rstd
+  const auto statistics = [&](int64_t row) {  // mean and rstd
     const bool there = row < a.rows;
-    const float mean = kLayer && there ? a.mean[row] : 0.0f;
-    const float rstd = there ? a.rstd[row] : 0.0f;
-    return make_float2(mean, rstd);
+    return make_float2(kLayer && there ? a.mean[row] : 0.0f, there ? a.rstd[row] : 0.0f);
   };
   // A turn ahead, in registers. A turn of all warps lasts some 3200 cycles, longer than the load.
-  float2 next = statistics_of(first_row + team_in_warp);
+  float2 next = statistics(first_row + team_in_warp);
   Packed<W, kElements> weight[kVectors];
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
-    const bool given = a.weight != nullptr && own.has(i);
-    weight[i] = load_if<kElements>(given, a.weight, own.of(i), 1.0f);
+    weight[i] = load_if<kElements>(a.weight != nullptr && own.has(i), a.weight, own.of(i), 1.0f);
   }
-  Vector<float, kElements> dweight[kVectors] = {};
-  Vector<float, kElements> dbias[kVectors] = {};
+  ColumnGradients<kElements, kVectors, kLayer> gradients;
 
   int stage = 0;
   // Over the warp's rows: all lanes take part in the shuffles equally often.
@@ -183,7 +186,7 @@ __global__ void __launch_bounds__(kThreads, Team::kBlocks)
     const int64_t row = warp_row + team_in_warp;
     const float mean = next.x;
     const float rstd = next.y;
-    next = statistics_of(row + stride);
+    next = statistics(row + stride);
 
     wait_for_own_copies<kAhead - 1>();  // all but the youngest rows have arrived
     GradientTerms<kElements> terms[kVectors];
@@ -197,10 +200,7 @@ __global__ void __launch_bounds__(kThreads, Team::kBlocks)
       const auto dy = given ? dy_place : Packed<T, kElements>{};
       terms[i] = GradientTerms<kElements>(x, dy, weight[i], mean, rstd);
       terms[i].add_to(c);
-      for (int k = 0; k < kElements; ++k) {
-        dweight[i].at[k] += terms[i].dy[k] * terms[i].xhat[k];
-        if (kLayer) dbias[i].at[k] += terms[i].dy[k];
-      }
+      gradients.add(i, terms[i]);
     }
     // X and dy are in registers, so their place is free.
     request(row + kAhead * stride, ring[stage]);
@@ -208,23 +208,19 @@ __global__ void __launch_bounds__(kThreads, Team::kBlocks)
 
     const float c1 = warp_sum<kLanes>(c.x) * inverse_cols;
     const float c2 = kLayer ? warp_sum<kLanes>(c.y) * inverse_cols : 0.0f;
-    const float scaled_c1 = rstd * c1;
-    const float scaled_c2 = rstd * c2;
+    const float2 scaled = make_float2(rstd * c1, rstd * c2);
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       float dx[kElements];
-      for (int k = 0; k < kElements; ++k) {
-        dx[k] = rstd * terms[i].wdy[k] - (scaled_c1 * terms[i].xhat[k] + scaled_c2);
-      }
-      const bool given = row < a.rows && own.has(i);
-      if (given) store(a.dx, row * cols + own.of(i), dx);
+      dx_of(terms[i], rstd, scaled, dx);
+      if (row < a.rows && own.has(i)) store(a.dx, row * cols + own.of(i), dx);
     }
   }
 
   if (a.dweight == nullptr) return;  // frozen parameters: no sums to store
   const int64_t part = blockIdx.x * a.cols;
-  store_sum_of_teams<Team>(own, dweight, sums.dweight + part);
-  if (kLayer) store_sum_of_teams<Team>(own, dbias, sums.dbias + part);
+  store_sum_of_teams<Team>(own, gradients.dweight, sums.dweight + part);
+  if (kLayer) store_sum_of_teams<Team>(own, gradients.dbias, sums.dbias + part);
 }
 
 template <typename Team, typename T, typename W>
@@ -311,11 +307,8 @@ const Registration registration{{
     .group = "blocks",
     .max_cols = kMaxCols,
     .max_cols_because = "a warp keeps a row in registers, 16 columns a lane",
-    .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
-                             run<__nv_bfloat16, float>},
-    .predicted_bytes = [](const Problem& p, const Gpu&) -> std::int64_t {
-      return 3 * p.tensor_bytes() + parameter_bytes(p);
-    },
+    .run = BackwardLaunchers::every([](const auto& args) { run(args); }),
+    .predicted_bytes = least_bytes<Direction::Backward>,
     .workspace_bytes = [](const Problem& p) -> std::int64_t {
       return partial_sums_bytes(p, std::min(p.rows, most_blocks(p.group, kMostBlocks)));
     },

@@ -6,8 +6,8 @@
 // slice of each in every block of a cluster, and exchanges a row's sums while it adds up its next
 // row. A few clusters leave few partial sums. Larger tensors take several shots.
 //
-// Parts: hopper.h (bulk copies, clusters, remote stores; fwd08, fwd09, bwd13), gradient_terms.h
-// (bwd01), partial_sums.h (bwd06, early start bwd12), thread_columns.h, reduce.h, vector.h (fwd06).
+// Parts: hopper.h (bulk copies, clusters, remote stores; fwd08, fwd09, bwd13), column_gradients.h
+// (bwd01, bwd09), partial_sums.h (bwd06, early start bwd12), reduce.h, vector.h (fwd06).
 // bwd17 teaches the shot.
 //
 // Measurements behind the constants, on an H100, bf16 512 × 8192 in layer norm, unless it says
@@ -20,8 +20,10 @@
 //   27.9), 22.2 at 128 × 32768 (28.0). A second shot costs 2 µs: 34.8 at 16 MiB of 8192 columns,
 //   where the best other kernel takes 34.4.
 #include "common/kernel/chapter.h"
+#include "common/kernel/column_gradients.h"
 #include "common/kernel/gradient_terms.h"
 #include "common/kernel/hopper.h"
+#include "common/kernel/kinds.h"
 #include "common/kernel/partial_sums.h"
 #include "common/kernel/reduce.h"
 #include "common/kernel/thread_columns.h"
@@ -40,54 +42,53 @@ constexpr int kMostRows = 128;   // of a shot
 constexpr int kVectorBytes = 16;
 constexpr int kWarpBytes = kVectors * kWarpSize * kVectorBytes;  // of a row, for each warp
 
-/// A cluster has the rows from `rows` · cluster / clusters on, and each of its blocks a slice of
-/// their columns. It takes `shot_rows` of them at once; a small tensor is one shot.
-template <typename T, typename W, Kind kKind, int kTeam>
-__global__ void __launch_bounds__(kThreads)
-    layer_norm_backward(BackwardArgs<T, W> a, int slice, int shot_rows, PartialSums sums) {
-  constexpr int kElements = kVectorElements<T>;
-  constexpr bool kLayer = kKind == Kind::Layer;
-  constexpr int kTeams = kWarps / kTeam;
-  // Each is used once a shot, so all have the shot's parity.
-  __shared__ Barrier full[kMostRows];
-  __shared__ Barrier arrived[kMostRows];
-  const int blocks = cluster_size();
-  const int rank = cluster_rank();
-  const int64_t cluster = blockIdx.x / blocks;
-  const int64_t clusters = gridDim.x / blocks;
-  const int64_t first_row = a.rows * cluster / clusters;
-  const int64_t end_row = a.rows * (cluster + 1) / clusters;
-  const int64_t start = int64_t{rank} * slice;
-  const auto cols = static_cast<int>(max(min(a.cols - start, int64_t{slice}), int64_t{0}));
-  const int warp = threadIdx.x / kWarpSize;
-  const int lane = threadIdx.x % kWarpSize;
-  const int team = warp / kTeam;
-  const int member = warp % kTeam;  // of the team
-  const ThreadColumns own{(member * kWarpSize + lane) * kElements, kTeam * kWarpSize * kElements,
-                          cols};
+/// A block's slices of its cluster's rows, and who has them. A cluster has the rows from
+/// `rows` · cluster / clusters on, and takes `shot_rows` of them at once; a small tensor is one
+/// shot. A team has the rows `team`, `team` + kTeams, … of a shot.
+template <typename T, typename W, int kTeam>
+struct Shot {
+  static constexpr int kElements = kVectorElements<T>;
+  static constexpr int kTeams = kWarps / kTeam;
+  const BackwardArgs<T, W>& a;
+  int slice, shot_rows;
+  Barrier* full;     ///< of each row of the shot; used once a shot, so all have the shot's parity
+  Barrier* arrived;  ///< likewise, of its sums from all blocks
+  int blocks, rank;
+  int64_t cluster, first_row, end_row, start;
+  int warp, lane, team, member;  ///< `member` of the team
+  ThreadColumns own;
+  int pieces;           ///< of a row, each a warp's
+  T *x_rows, *dy_rows;  ///< [row of the shot][column of the slice]
+  float2* of_piece;     ///< [row][piece]
 
-  T* const x_rows = dynamic_shared<T>();  // [row of the shot][column of the slice]
-  T* const dy_rows = x_rows + shot_rows * slice;
-  const int pieces = blocks * kTeam;  // of a row, each a warp's
-  auto* const of_piece = reinterpret_cast<float2*>(dy_rows + shot_rows * slice);  // [row][piece]
-
-  // A team requests its own rows: `team`, `team` + kTeams, ... of the shot, each by a lane, which
-  // has initialised their mbarriers too. So copies begin before any barrier.
-  const auto request = [&](int64_t shot_start, int rows) {
-    const auto bytes = static_cast<unsigned>(cols * sizeof(T));
-    for (int i = team + lane * kTeams; i < rows; i += kWarpSize * kTeams) {
-      full[i].arrive_and_expect(2 * bytes);
-      if (bytes == 0) continue;
-      const int64_t element = (shot_start + i) * a.cols + start;
-      // Read once: L2 may give them up first.
-      bulk_load(x_rows + i * slice, a.x + element, bytes, full[i], L2Policy::EvictFirst);
-      bulk_load(dy_rows + i * slice, a.dy + element, bytes, full[i], L2Policy::EvictFirst);
-    }
-  };
-  const auto rows_from = [&](int64_t shot_start) {
+  __device__ Shot(const BackwardArgs<T, W>& a_, int slice_, int shot_rows_, Barrier* full_,
+                  Barrier* arrived_)
+      : a(a_), slice(slice_), shot_rows(shot_rows_), full(full_), arrived(arrived_) {
+    blocks = cluster_size();
+    rank = cluster_rank();
+    cluster = blockIdx.x / blocks;
+    const int64_t clusters = gridDim.x / blocks;
+    first_row = a.rows * cluster / clusters;
+    end_row = a.rows * (cluster + 1) / clusters;
+    start = int64_t{rank} * slice;
+    const auto cols = static_cast<int>(max(min(a.cols - start, int64_t{slice}), int64_t{0}));
+    warp = threadIdx.x / kWarpSize;
+    lane = threadIdx.x % kWarpSize;
+    team = warp / kTeam;
+    member = warp % kTeam;
+    own = {(member * kWarpSize + lane) * kElements, kTeam * kWarpSize * kElements, cols};
+    pieces = blocks * kTeam;
+    x_rows = dynamic_shared<T>();
+    dy_rows = x_rows + shot_rows * slice;
+    of_piece = reinterpret_cast<float2*>(dy_rows + shot_rows * slice);
+  }
+  __device__ int rows_from(int64_t shot_start) const {
     return static_cast<int>(min(end_row - shot_start, int64_t{shot_rows}));
-  };
-  if (member == 0) {
+  }
+  /// A team initialises the mbarriers of its own rows, a lane each, and requests these rows: copies
+  /// begin before any barrier.
+  __device__ void begin() const {
+    if (member > 0) return;
     for (int i = team + lane * kTeams; i < shot_rows; i += kWarpSize * kTeams) {
       full[i].init(1);
       arrived[i].init(1);
@@ -96,96 +97,118 @@ __global__ void __launch_bounds__(kThreads)
     __syncwarp();  // a lane may use an mbarrier that another has initialised
     request(first_row, rows_from(first_row));
   }
-  // No block may send before the others run and have initialised their mbarriers. Weights and
-  // statistics are requested meanwhile.
-  cluster_arrive_relaxed();
-  launch_dependents();
-
-  Packed<W, kElements> weight[kVectors];
-  Vector<float, kElements> dweight[kVectors] = {};
-  Vector<float, kElements> dbias[kVectors] = {};
-#pragma unroll
-  for (int v = 0; v < kVectors; ++v) {
-    const bool given = a.weight != nullptr && own.has(v);
-    weight[v] = load_if<kElements>(given, a.weight, start + own.of(v), 1.0f);
+  __device__ void request(int64_t shot_start, int rows) const {
+    const auto bytes = static_cast<unsigned>(own.cols * sizeof(T));
+    for (int i = team + lane * kTeams; i < rows; i += kWarpSize * kTeams) {
+      full[i].arrive_and_expect(2 * bytes);
+      if (bytes == 0) continue;
+      const int64_t element = (shot_start + i) * a.cols + start;
+      // Read once: L2 may give them up first.
+      bulk_load(x_rows + i * slice, a.x + element, bytes, full[i], L2Policy::EvictFirst);
+      bulk_load(dy_rows + i * slice, a.dy + element, bytes, full[i], L2Policy::EvictFirst);
+    }
   }
-  const int lane_row = team + lane * kTeams;
-  // mean and rstd of the lane's row of a shot. 32 lanes are enough: 128 rows have four teams or
-  // more.
-  const auto statistics_from = [&](int64_t shot_start) {
+  /// mean and rstd of the lane's row of a shot. 32 lanes are enough: 128 rows have four teams or
+  /// more.
+  template <bool kLayer>
+  __device__ float2 lane_statistics(int64_t shot_start) const {
+    const int lane_row = team + lane * kTeams;
     float2 statistics = {};
     if (lane_row < rows_from(shot_start)) {
       statistics.x = kLayer ? a.mean[shot_start + lane_row] : 0.0f;
       statistics.y = a.rstd[shot_start + lane_row];
     }
     return statistics;
-  };
-  float2 of_lane = statistics_from(first_row);
-  cluster_wait();
-
-  const float inverse_cols = 1.0f / static_cast<float>(a.cols);
-  const auto terms_of = [&](int i, int v, float2 statistics) {
+  }
+  __device__ GradientTerms<kElements> terms(int i, int v, Packed<W, kElements>& weight,
+                                            float2 statistics) const {
     const auto x = load_vector<kElements>(x_rows + i * slice, own.of(v));
     const auto dy = load_vector<kElements>(dy_rows + i * slice, own.of(v));
-    stay_packed(weight[v]);
-    return GradientTerms<kElements>(x, dy, weight[v], statistics.x, statistics.y);
-  };
-  const auto send_sums = [&](int i, float2 statistics) {
+    stay_packed(weight);
+    return {x, dy, weight, statistics.x, statistics.y};
+  }
+  /// Adds up row i of the shot, and sends the warp's sums to every block of the cluster.
+  template <typename Gradients>
+  __device__ void send_sums(int i, Packed<W, kElements> (&weight)[kVectors], float2 statistics,
+                            Gradients& gradients) const {
     float2 c = make_float2(0.0f, 0.0f);
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       if (!own.has(v)) continue;
-      const auto terms = terms_of(i, v, statistics);
-      terms.add_to(c);
-      for (int k = 0; k < kElements; ++k) {
-        dweight[v].at[k] += terms.dy[k] * terms.xhat[k];
-        if (kLayer) dbias[v].at[k] += terms.dy[k];
-      }
+      const auto of_vector = terms(i, v, weight[v], statistics);
+      of_vector.add_to(c);
+      gradients.add(v, of_vector);
     }
     c = warp_sum(c);
     if (member == 0 && lane == 0) arrived[i].arrive_and_expect(pieces * sizeof c);
     float2* const mine = &of_piece[i * pieces + rank * kTeam + member];
     if (lane < blocks) remote_store_async(mine, lane, c, arrived[i]);
-  };
-  const auto store_dx = [&](int64_t row, int i, float2 statistics) {
+  }
+  template <bool kLayer>
+  __device__ void store_dx(int64_t row, int i, Packed<W, kElements> (&weight)[kVectors],
+                           float2 statistics, float inverse_cols) const {
     const float2 c = warp_sum(lane < pieces ? of_piece[i * pieces + lane] : float2{});
-    const float rstd = statistics.y;
-    const float scaled_c1 = c.x * inverse_cols * rstd;
-    const float scaled_c2 = kLayer ? c.y * inverse_cols * rstd : 0.0f;
+    const float2 scaled = scaled_means<kLayer>(c, inverse_cols, statistics.y);
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       if (!own.has(v)) continue;
-      const auto terms = terms_of(i, v, statistics);
       float dx[kElements];
-      for (int k = 0; k < kElements; ++k) {
-        dx[k] = rstd * terms.wdy[k] - (terms.xhat[k] * scaled_c1 + scaled_c2);
-      }
+      dx_of(terms(i, v, weight[v], statistics), statistics.y, scaled, dx);
       store(a.dx, row * a.cols + start + own.of(v), dx);
     }
-  };
+  }
+};
 
+template <typename T, typename W, Kind kKind, int kTeam>
+__global__ void __launch_bounds__(kThreads)
+    layer_norm_backward(BackwardArgs<T, W> a, int slice, int shot_rows, PartialSums sums) {
+  constexpr int kElements = kVectorElements<T>;
+  constexpr bool kLayer = kKind == Kind::Layer;
+  constexpr int kTeams = kWarps / kTeam;
+  __shared__ Barrier full[kMostRows];
+  __shared__ Barrier arrived[kMostRows];
+  const Shot<T, W, kTeam> shot(a, slice, shot_rows, full, arrived);
+  const ThreadColumns& own = shot.own;
+  shot.begin();
+  // No block may send before the others run and have initialised their mbarriers. Weights and
+  // statistics are requested meanwhile.
+  cluster_arrive_relaxed();
+  launch_dependents();
+
+  Packed<W, kElements> weight[kVectors];
+  ColumnGradients<kElements, kVectors, kLayer> gradients;
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    const bool given = a.weight != nullptr && own.has(v);
+    weight[v] = load_if<kElements>(given, a.weight, shot.start + own.of(v), 1.0f);
+  }
+  float2 of_lane = shot.template lane_statistics<kLayer>(shot.first_row);
+  cluster_wait();
+
+  const float inverse_cols = 1.0f / static_cast<float>(a.cols);
   unsigned parity = 0;  // of the shot
-  for (int64_t shot_start = first_row; shot_start < end_row; shot_start += shot_rows) {
-    const int rows = rows_from(shot_start);
-    if (shot_start > first_row) {
-      if (member == 0) request(shot_start, rows);
-      of_lane = statistics_from(shot_start);
+  for (int64_t shot_start = shot.first_row; shot_start < shot.end_row; shot_start += shot_rows) {
+    const int rows = shot.rows_from(shot_start);
+    if (shot_start > shot.first_row) {
+      if (shot.member == 0) shot.request(shot_start, rows);
+      of_lane = shot.template lane_statistics<kLayer>(shot_start);
     }
     const auto statistics_of = [&](int nth) {
       return make_float2(__shfl_sync(kFullMask, of_lane.x, nth),
                          __shfl_sync(kFullMask, of_lane.y, nth));
     };
-    const int team_rows = (rows - team + kTeams - 1) / kTeams;
+    const int team_rows = (rows - shot.team + kTeams - 1) / kTeams;
     for (int nth = 0; nth <= team_rows; ++nth) {  // dx is a row behind the sums
-      const int i = team + nth * kTeams;
+      const int i = shot.team + nth * kTeams;
       if (nth < team_rows) {
         full[i].wait(parity);
-        send_sums(i, statistics_of(nth));
+        shot.send_sums(i, weight, statistics_of(nth), gradients);
       }
       if (nth == 0) continue;
       const int done = i - kTeams;
       arrived[done].wait_at_cluster_scope(parity);
-      store_dx(shot_start + done, done, statistics_of(nth - 1));
+      shot.template store_dx<kLayer>(shot_start + done, done, weight, statistics_of(nth - 1),
+                                     inverse_cols);
     }
     parity ^= 1;
     // Before the next shot's copies overwrite what this thread has read.
@@ -196,14 +219,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 
   if (a.dweight == nullptr) return;  // frozen parameters: no sums to store
-  const int64_t part = cluster * a.cols + start;
-  auto* const of_teams = dynamic_shared<float>();  // where the rows were
-  auto* const dbias_of_teams = of_teams + kTeams * cols;
-  store_sums(own, dweight, of_teams + team * cols);
-  if (kLayer) store_sums(own, dbias, dbias_of_teams + team * cols);
-  __syncthreads();
-  add_rows(of_teams, kTeams, cols, sums.dweight + part);
-  if (kLayer) add_rows(dbias_of_teams, kTeams, cols, sums.dbias + part);
+  const int64_t part = shot.cluster * a.cols + shot.start;
+  gradients.store_of_teams(own, shot.team, kTeams, sums, part);  // where the rows were
 }
 
 /// How a row is cut: `cluster` blocks of `slice` columns, `team` warps for each slice.
@@ -263,11 +280,7 @@ void run_kind(const BackwardArgs<T, W>& a) {
 
 template <typename T, typename W>
 void run(const BackwardArgs<T, W>& a) {
-  if (a.kind == Kind::Layer) {
-    run_kind<Kind::Layer>(a);
-  } else {
-    run_kind<Kind::Rms>(a);
-  }
+  with_kind(a.kind, [&](auto kind) { run_kind<kind()>(a); });
 }
 
 const Registration registration{{
@@ -282,9 +295,7 @@ const Registration registration{{
     .max_row_bytes = int64_t{kMostCluster} * kMostTeam * kWarpBytes,
     .max_row_bytes_because = "the warps of a cluster hold its sums",
     .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>},
-    .predicted_bytes = [](const Problem& p, const Gpu&) -> std::int64_t {
-      return 3 * p.tensor_bytes() + parameter_bytes(p);
-    },
+    .predicted_bytes = least_bytes<Direction::Backward>,
     .workspace_bytes = [](const Problem& p) -> std::int64_t {
       const int64_t clusters = blocks_for(multiprocessors(), kLeastCluster);
       return partial_sums_bytes(p, std::min(p.rows, clusters));

@@ -6,8 +6,8 @@
 // barrier between a copy and its reader. Registers hold dweight and dbias, shared memory the
 // weight.
 //
-// Parts: own_copies.h (cp.async; bwd11), gradient_terms.h (bwd01), partial_sums.h (bwd06),
-// thread_columns.h, reduce.h (fwd02), vector.h (fwd06).
+// Parts: own_copies.h (cp.async; bwd11), column_gradients.h (bwd01, bwd09), partial_sums.h (bwd06),
+// reduce.h (fwd02), vector.h (fwd06).
 //
 // Measurements behind the constants, on an H100, bf16, layer norm:
 // - kBlockWarps: 65536 × 2048 takes 287 µs with two blocks of 8 warps, 306 with one of 16, whose
@@ -19,6 +19,7 @@
 //   lib_bwd_cluster is ahead, 150 against 160 at 16 384. On an H200 this kernel keeps 16 384: 115
 //   against 127.
 #include "common/kernel/chapter.h"
+#include "common/kernel/column_gradients.h"
 #include "common/kernel/gradient_terms.h"
 #include "common/kernel/own_copies.h"
 #include "common/kernel/partial_sums.h"
@@ -44,6 +45,14 @@ struct Plan {
   int columns, warps, rows, turns, blocks;
   int64_t stride, step;  ///< rows of all blocks in a turn, and their elements
   float inverse_cols;
+
+  /// A team that begins with `row` has a row in all turns, or in all but the last, where the tensor
+  /// may end between the rows of a block. A team without a row requests and adds nothing then, but
+  /// takes part in the barriers.
+  __device__ int turns_from(int64_t row, int64_t all_rows) const {
+    const int64_t last = row + (turns - 1) * stride;
+    return last < all_rows ? turns : turns - 1;
+  }
 };
 
 /// The sums of both values over a row, in each of its threads. Rows of `row_warps` warps each lie
@@ -62,149 +71,139 @@ __device__ inline float2 sums_of_row(float2 values, int team, int row_warps, int
   return warp_sum(values);
 }
 
-/// A thread's places in shared memory, each for a vector of x and one of dy. Those of a warp's
-/// lanes lie side by side.
-template <typename T>
+/// A thread's ring in shared memory: kDepth places, each for a vector of x and one of dy. Those of
+/// a warp's lanes lie side by side, and the lanes' weights before them.
+template <typename T, typename W, int kColumns>
 struct OwnRing {
-  static constexpr int kWarpElements = kWarpSize * kVectorElements<T>;
-  T* first;
+  static constexpr int kElements = kVectorElements<T>;
+  static constexpr int kVectors = kColumns / kElements;
+  static constexpr int kWarpElements = kWarpSize * kElements;
+  static constexpr int kWeightBytes = kColumns * sizeof(W);
+  static constexpr int kPlaceBytes = 2 * kElements * sizeof(T);
+  static constexpr int kPlacesWithRoom = (kThreadBytes - kWeightBytes) / kPlaceBytes;
+  static constexpr int kDepth = std::min(kVectors + kAhead, kPlacesWithRoom);
+  static constexpr bool kRowsNeverWrap =
+      kDepth % kVectors == 0;  // from the ring's end to its start
+  W* weights;
+  T* places;
+  int first_place = 0;  ///< of the row that is worked on
 
-  __device__ T* x(int place) const { return first + place * 2 * kWarpElements; }
+  __device__ OwnRing() {
+    const int lane = threadIdx.x % kWarpSize;
+    const int warp = threadIdx.x / kWarpSize;
+    auto* const of_warp = dynamic_shared<unsigned char>() + warp * kWarpSize * kThreadBytes;
+    weights = reinterpret_cast<W*>(of_warp) + lane * kElements;
+    places = reinterpret_cast<T*>(of_warp + kWarpSize * kWeightBytes) + lane * kElements;
+  }
+  __device__ T* x(int place) const { return places + place * 2 * kWarpElements; }
   __device__ T* dy(int place) const { return x(place) + kWarpElements; }
+  /// Where vector i of the row lies.
+  __device__ int place(int i) const {
+    const int place = first_place + i;
+    return (kRowsNeverWrap || place < kDepth) ? place : place - kDepth;
+  }
+  __device__ void advance() {
+    first_place += kVectors;
+    if (first_place >= kDepth) first_place -= kDepth;
+  }
+  __device__ void keep_weights(const W* tensor, const ThreadColumns& own) const {
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      const bool given = tensor != nullptr && own.has(i);
+      const auto weight = load_if<kElements>(given, tensor, own.of(i), 1.0f);
+      *reinterpret_cast<Packed<W, kElements>*>(weights + i * kWarpElements) = weight;
+    }
+  }
+  __device__ GradientTerms<kElements> terms(int i, bool given, float2 statistics) const {
+    const auto of_x = load_if<kElements>(given, x(place(i)), 0);
+    const auto of_dy = load_if<kElements>(given, dy(place(i)), 0);
+    const auto weight = load_if<kElements>(given, weights, i * kWarpElements);
+    return {of_x, of_dy, weight, statistics.x, statistics.y};
+  }
 };
 
 template <typename T, typename W, int kColumns>
 __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 1)
     layer_norm_backward(BackwardArgs<T, W> a, Plan plan, PartialSums sums) {
-  constexpr int kElements = kVectorElements<T>;
-  constexpr int kVectors = kColumns / kElements;
-  constexpr int kWarpElements = kWarpSize * kElements;
-  constexpr int kWeightBytes = kColumns * sizeof(W);
-  constexpr int kPlaceBytes = 2 * kElements * sizeof(T);
-  constexpr int kPlacesWithRoom = (kThreadBytes - kWeightBytes) / kPlaceBytes;
-  constexpr int kWanted = kVectors + kAhead;
-  constexpr int kDepth = kWanted < kPlacesWithRoom ? kWanted : kPlacesWithRoom;  // places
+  using Own = OwnRing<T, W, kColumns>;
+  constexpr int kElements = Own::kElements;
+  constexpr int kVectors = Own::kVectors;
+  constexpr int kDepth = Own::kDepth;
   const int lane = threadIdx.x % kWarpSize;
   const int warp = threadIdx.x / kWarpSize;
   constexpr bool kAlone = kColumns == kManyColumns;  // a wide row has a block for itself
   const int rows = kAlone ? 1 : plan.rows;
   const int team = kAlone ? 0 : warp / plan.warps;  // which of the rows in a turn is this warp's
   const int row_warp = warp - team * plan.warps;
-  const auto cols = static_cast<int>(a.cols);
   const int first_column = row_warp * kWarpSize * kColumns + lane * kElements;
-  const ThreadColumns own{first_column, kWarpElements, cols};
+  const ThreadColumns own{first_column, Own::kWarpElements, static_cast<int>(a.cols)};
   const int64_t first_row = int64_t{blockIdx.x} * rows;
-  // A team that begins with `row` has a row in all turns, or in all but the last, where the tensor
-  // may end between the rows of a block. A team without a row requests and adds nothing then, but
-  // takes part in the barriers.
-  const auto turns_of = [&](int64_t row) {
-    const int64_t last = row + (plan.turns - 1) * plan.stride;
-    return last < a.rows ? plan.turns : plan.turns - 1;
-  };
   int64_t row = first_row + team;
-  int turns = turns_of(first_row);                       // that are left to the block
-  const int fewer = kAlone ? 0 : turns - turns_of(row);  // that the team has: by 1 or 0
+  int turns = plan.turns_from(first_row, a.rows);                       // left to the block
+  const int fewer = kAlone ? 0 : turns - plan.turns_from(row, a.rows);  // that the team has: 0 or 1
   const bool layer = a.kind == Kind::Layer;
 
-  // The warp's: its lanes' weights, then their rings.
-  auto* const shared = dynamic_shared<unsigned char>() + warp * kWarpSize * kThreadBytes;
-  W* const weights = reinterpret_cast<W*>(shared) + lane * kElements;
-  T* const places = reinterpret_cast<T*>(shared + kWarpSize * kWeightBytes) + lane * kElements;
-  const OwnRing<T> ring{places};
+  Own ring;
   int64_t here = row * a.cols + own.first;  // the thread's element in its row
   const auto request = [&](int i, int place) {
     const int later = i / kVectors;  // turns
     const int vector = i % kVectors;
     if (turns - fewer > later && own.has(vector)) {
-      const int64_t from = here + later * plan.step + vector * kWarpElements;
+      const int64_t from = here + later * plan.step + vector * Own::kWarpElements;
       __pipeline_memcpy_async(ring.x(place), a.x + from, kElements * sizeof(T));
       __pipeline_memcpy_async(ring.dy(place), a.dy + from, kElements * sizeof(T));
     }
     __pipeline_commit();  // a group for each vector, even an empty one: the wait counts them
   };
 #pragma unroll
-  for (int i = 0; i < kDepth; ++i) {
-    request(i, i);
-  }
-  // After the first requests, whose latency a small problem pays.
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    const bool given = a.weight != nullptr && own.has(i);
-    const auto weight = load_if<kElements>(given, a.weight, own.of(i), 1.0f);
-    *reinterpret_cast<Packed<W, kElements>*>(weights + i * kWarpElements) = weight;
-  }
+  for (int i = 0; i < kDepth; ++i) request(i, i);
+  ring.keep_weights(a.weight, own);  // after the first requests, whose latency a small problem pays
 
-  Vector<float, kElements> dweight[kVectors] = {};
-  Vector<float, kElements> dbias[kVectors] = {};
-  const auto statistics_of = [&](int64_t of_row, bool there) {  // mean and rstd
+  ColumnGradients<kElements, kVectors> gradients;
+  const auto statistics = [&](int64_t of_row, bool there) {  // mean and rstd
     if (!there) return make_float2(0.0f, 0.0f);
     const float mean = layer ? a.mean[of_row] : 0.0f;
     return make_float2(mean, a.rstd[of_row]);
   };
-  float2 next = statistics_of(row, turns > fewer);
-  constexpr bool kRowsNeverWrap = kDepth % kVectors == 0;  // from the ring's end to its start
-  int first_place = 0;
+  float2 next = statistics(row, turns > fewer);
   for (; turns > 0; --turns) {
     const bool there = kAlone || turns > fewer;
-    const float mean = next.x;
-    const float rstd = next.y;
-    const auto place_of = [=](int i) {
-      const int place = first_place + i;
-      return (kRowsNeverWrap || place < kDepth) ? place : place - kDepth;
-    };
-    const auto terms_of = [&](int i) {
-      const bool given = there && own.has(i);
-      const auto x = load_if<kElements>(given, ring.x(place_of(i)), 0);
-      const auto dy = load_if<kElements>(given, ring.dy(place_of(i)), 0);
-      const auto weight = load_if<kElements>(given, weights, i * kWarpElements);
-      return GradientTerms<kElements>(x, dy, weight, mean, rstd);
-    };
+    const float2 of_row = next;
     wait_for_own_copies<kDepth - kVectors>();  // for this row: all but the youngest groups
     float2 c = make_float2(0.0f, 0.0f);
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      const auto terms = terms_of(i);
+      const auto terms = ring.terms(i, there && own.has(i), of_row);
       terms.add_to(c);
-      for (int k = 0; k < kElements; ++k) {
-        dweight[i].at[k] += terms.dy[k] * terms.xhat[k];
-        dbias[i].at[k] += terms.dy[k];
-      }
+      gradients.add(i, terms);
     }
     c = sums_of_row(c, team, plan.warps, turns % 2);
     const float c1 = c.x * plan.inverse_cols;
     const float c2 = layer ? c.y * plan.inverse_cols : 0.0f;
     row += plan.stride;
-    next = statistics_of(row, turns - fewer > 1);
+    next = statistics(row, turns - fewer > 1);
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       forget();  // else nvcc keeps the first reading in registers
-      const auto terms = terms_of(i);
+      const auto terms = ring.terms(i, there && own.has(i), of_row);
       float dx[kElements];
       for (int k = 0; k < kElements; ++k) {
         // In two multiply-adds, with c1 · rstd and c2 · rstd, 32 columns of bfloat16 beside float
         // weights would spill 16 bytes in place of 8.
-        dx[k] = rstd * (terms.wdy[k] - c2 - terms.xhat[k] * c1);
+        dx[k] = of_row.y * (terms.wdy[k] - c2 - terms.xhat[k] * c1);
       }
-      if (there && own.has(i)) store(a.dx, here + i * kWarpElements, dx);
-      request(i + kDepth, place_of(i));  // this place has been read for the last time
+      if (there && own.has(i)) store(a.dx, here + i * Own::kWarpElements, dx);
+      request(i + kDepth, ring.place(i));  // this place has been read for the last time
     }
-    first_place += kVectors;
-    if (first_place >= kDepth) first_place -= kDepth;
+    ring.advance();
     here += plan.step;
   }
 
   if (a.dweight == nullptr) return;  // frozen parameters: no sums to store
   // The block's rows add up their sums where the rings were. A row that has its block for itself
   // does so too: storing its sums directly made nvcc spill 8 bytes in the loop.
-  auto* const of_rows = dynamic_shared<float>();
-  auto* const dbias_of_rows = of_rows + rows * cols;
-  const int64_t part = blockIdx.x * a.cols;
   __syncthreads();
-  store_sums(own, dweight, of_rows + team * cols);
-  if (layer) store_sums(own, dbias, dbias_of_rows + team * cols);
-  __syncthreads();
-  add_rows(of_rows, rows, cols, sums.dweight + part);
-  if (layer) add_rows(dbias_of_rows, rows, cols, sums.dbias + part);
+  gradients.store_of_teams(own, team, rows, sums, blockIdx.x * a.cols, layer);
 }
 
 Plan plan_for(int64_t rows, int64_t cols, int group) {
@@ -266,11 +265,8 @@ const Registration registration{{
     .group = "blocks a multiprocessor",
     .max_cols = kMostCols,
     .max_cols_because = "a block holds a whole row",
-    .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
-                             run<__nv_bfloat16, float>},
-    .predicted_bytes = [](const Problem& p, const Gpu&) -> std::int64_t {
-      return 3 * p.tensor_bytes() + parameter_bytes(p);
-    },
+    .run = BackwardLaunchers::every([](const auto& args) { run(args); }),
+    .predicted_bytes = least_bytes<Direction::Backward>,
     .workspace_bytes = [](const Problem& p) -> std::int64_t {
       const Plan plan = plan_for(p.rows, p.cols, p.group);
       return partial_sums_bytes(p, plan.blocks);

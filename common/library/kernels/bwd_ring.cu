@@ -15,7 +15,9 @@
 // 8192 34.9 against 34.4; f32 14563 x 2304 148.8 against 144.0, 4096 x 8192 149.6 against 148.3.
 // Loads are EvictFirst up to 12 MiB, where nothing that they push out of L2 is read again.
 #include "common/kernel/chapter.h"
+#include "common/kernel/column_gradients.h"
 #include "common/kernel/gradient_terms.h"
+#include "common/kernel/kinds.h"
 #include "common/kernel/partial_sums.h"
 #include "common/kernel/reduce.h"
 #include "common/kernel/ring.h"
@@ -147,34 +149,41 @@ struct ResidualStreams {
   }
 };
 
-/// dweight and dbias over the rows of a thread's team, in its columns.
-template <Kind kKind, int kElements, int kVectors>
-struct ThreadSums {
-  static constexpr bool kLayer = kKind == Kind::Layer;
-  Vector<float, kElements> dweight[kVectors] = {};
-  Vector<float, kElements> dbias[kVectors] = {};
+/// What a thread keeps of a row from its sums to its dx: x and dy are read once.
+template <typename Streams, int kVectors>
+struct OwnRow {
+  static constexpr int kElements = Streams::kElements;
+  GradientTerms<kElements> terms[kVectors];
+  typename Streams::Row::Past past[kVectors];
 
-  __device__ void add(int i, const GradientTerms<kElements>& terms) {
-    for (int k = 0; k < kElements; ++k) {
-      dweight[i].at[k] += terms.dy[k] * terms.xhat[k];
-      if (kLayer) dbias[i].at[k] += terms.dy[k];
+  /// The thread's share of the row's two sums; adds to dweight and dbias, too.
+  template <typename W, typename Gradients>
+  __device__ float2 read(const typename Streams::Row& in, const ThreadColumns& own, bool there,
+                         Packed<W, kElements> (&weight)[kVectors], float2 statistics,
+                         Gradients& gradients) {
+    float2 c = make_float2(0.0f, 0.0f);
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      const bool given = there && own.has(i);
+      const auto x = load_if<kElements>(given, in.x, own.of(i));
+      const auto dy = load_if<kElements>(given, in.dy, own.of(i));
+      past[i] = in.past(given, own.of(i));
+      stay_packed(weight[i]);  // otherwise nvcc keeps it as floats, in twice the registers
+      terms[i] = GradientTerms<kElements>(x, dy, weight[i], statistics.x, statistics.y);
+      terms[i].add_to(c);
+      gradients.add(i, terms[i]);
     }
+    return c;
   }
-  /// The block's partial sums, of kTeams teams that each had other rows.
-  template <int kTeams>
-  __device__ void store(const ThreadColumns& own, int team, const PartialSums& sums) const {
-    const int64_t part = int64_t{blockIdx.x} * own.cols;
-    if constexpr (kTeams == 1) {
-      store_sums(own, dweight, sums.dweight + part);
-      if (kLayer) store_sums(own, dbias, sums.dbias + part);
-    } else {  // one after another through the ring, whose bytes are all used up
-      auto* const of_teams = dynamic_shared<float>();
-      auto* const dbias_of_teams = of_teams + kTeams * own.cols;
-      store_sums(own, dweight, of_teams + team * own.cols);
-      if (kLayer) store_sums(own, dbias, dbias_of_teams + team * own.cols);
-      __syncthreads();
-      add_rows(of_teams, kTeams, own.cols, sums.dweight + part);
-      if (kLayer) add_rows(dbias_of_teams, kTeams, own.cols, sums.dbias + part);
+  template <typename T, typename W>
+  __device__ void store_dx(const Streams& streams, const BackwardArgs<T, W>& a, int64_t row,
+                           const ThreadColumns& own, bool there, float rstd, float2 scaled) const {
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      float dx[kElements];
+      dx_of(terms[i], rstd, scaled, dx);
+      streams.add(past[i], dx);
+      if (there && own.has(i)) streams.store(a, row * a.cols + own.of(i), dx);
     }
   }
 };
@@ -212,17 +221,14 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   }
   launch_dependents();
 
-  const auto statistics_of = [&](int64_t row) {  // mean and rstd, a step ahead
-    if (row >= a.rows) return make_float2(0.0f, 0.0f);
-    return make_float2(kLayer ? a.mean[row] : 0.0f, a.rstd[row]);
-  };
-  float2 next = statistics_of(first_row + team);
+  const auto statistics = [&](int64_t row) { return statistics_of<kLayer>(a, row, row < a.rows); };
+  float2 next = statistics(first_row + team);  // a step ahead
   Packed<W, kElements> weight[kVectors];
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     weight[i] = load_if<kElements>(a.weight != nullptr && own.has(i), a.weight, own.of(i), 1.0f);
   }
-  ThreadSums<kKind, kElements, kVectors> of_thread;
+  ColumnGradients<kElements, kVectors, kLayer> gradients;
   __syncthreads();
 
   int parity = 0;
@@ -231,22 +237,10 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     const bool there = kRows == 1 || row < a.rows;
     const float mean = next.x;
     const float rstd = next.y;
-    next = statistics_of(row + stride);
+    next = statistics(row + stride);
     const auto in = streams.row(a, ring.wait(), kRows * cols, team * cols);
-    GradientTerms<kElements> terms[kVectors];
-    typename Streams::Row::Past past[kVectors];
-    float2 c = make_float2(0.0f, 0.0f);
-#pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      const bool given = there && own.has(i);
-      const auto x = load_if<kElements>(given, in.x, own.of(i));
-      const auto dy = load_if<kElements>(given, in.dy, own.of(i));
-      past[i] = in.past(given, own.of(i));
-      stay_packed(weight[i]);  // otherwise nvcc keeps it as floats, in twice the registers
-      terms[i] = GradientTerms<kElements>(x, dy, weight[i], mean, rstd);
-      terms[i].add_to(c);
-      of_thread.add(i, terms[i]);
-    }
+    OwnRow<Streams, kVectors> own_row;
+    float2 c = own_row.read(in, own, there, weight, make_float2(mean, rstd), gradients);
     ring.release();
     c = row_sums<S::kThreads, kRowThreads>(c, parity);
     parity ^= 1;
@@ -254,19 +248,16 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     if (threadIdx.x == 0) request(step_row + stages * stride, ring.stage);
     ring.advance();
 
-    const float scaled_c1 = c.x * inverse_cols * rstd;
-    const float scaled_c2 = kLayer ? c.y * inverse_cols * rstd : 0.0f;
-#pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      float dx[kElements];
-      for (int k = 0; k < kElements; ++k) {  // rstd · (wdy − c2 − xhat · c1), in two multiply-adds
-        dx[k] = rstd * terms[i].wdy[k] - (terms[i].xhat[k] * scaled_c1 + scaled_c2);
-      }
-      streams.add(past[i], dx);
-      if (there && own.has(i)) streams.store(a, row * a.cols + own.of(i), dx);
-    }
+    const float2 scaled = scaled_means<kLayer>(c, inverse_cols, rstd);
+    own_row.store_dx(streams, a, row, own, there, rstd, scaled);
   }
-  if (a.dweight != nullptr) of_thread.template store<kRows>(own, team, sums);  // null: frozen
+  if (a.dweight == nullptr) return;  // frozen parameters: no sums to store
+  const int64_t part = int64_t{blockIdx.x} * cols;
+  if constexpr (kRows == 1) {
+    gradients.store(own, sums, part);
+  } else {  // where the ring was, whose bytes are all used up
+    gradients.store_of_teams(own, team, kRows, sums, part);
+  }
 }
 
 template <Kind kKind, typename S, typename T, typename W, typename Streams>
@@ -323,11 +314,7 @@ void run_kind(const BackwardArgs<T, W>& a, const Streams& streams) {
 
 template <typename T, typename W, typename Streams>
 void run_streams(const BackwardArgs<T, W>& a, const Streams& streams) {
-  if (a.kind == Kind::Layer) {
-    run_kind<Kind::Layer>(a, streams);
-  } else {
-    run_kind<Kind::Rms>(a, streams);
-  }
+  with_kind(a.kind, [&](auto kind) { run_kind<kind()>(a, streams); });
 }
 
 template <typename T, typename W>
@@ -358,11 +345,8 @@ const Registration registration{{
     .min_architecture = 90,
     .max_cols = kMostCols,
     .max_cols_because = "a block holds a whole row",
-    .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
-                             run<__nv_bfloat16, float>},
-    .predicted_bytes = [](const Problem& p, const Gpu&) -> std::int64_t {
-      return backward_tensor_bytes(p) + parameter_bytes(p);
-    },
+    .run = BackwardLaunchers::every([](const auto& args) { run(args); }),
+    .predicted_bytes = least_bytes<Direction::Backward>,
     .workspace_bytes = [](const Problem& p) -> std::int64_t {
       return partial_sums_bytes(p, std::min(p.rows, most_blocks(p.group, kMostBlocks)));
     },

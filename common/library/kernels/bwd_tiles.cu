@@ -20,6 +20,7 @@
 #include "common/kernel/chapter.h"
 #include "common/kernel/gradient_terms.h"
 #include "common/kernel/hopper.h"
+#include "common/kernel/kinds.h"
 #include "common/kernel/partial_sums.h"
 #include "common/kernel/tile.h"
 
@@ -132,6 +133,57 @@ __device__ void put_dx(T* x, const T* dy, const float* weights, int cols, float2
   });
 }
 
+/// Asks for a tile of x and one of dy, for which `full` waits. In the last tile, or where a tensor
+/// starts elsewhere, threads bring elements; not before thread 0 has seen that the tile is free.
+/// All threads of the block call it.
+template <typename T>
+__device__ void request_tiles(const Tile<T>& x_tile, const T* x, const Tile<T>& dy_tile,
+                              const T* dy, Barrier& full) {
+  if (threadIdx.x == 0) {
+    wait_bulk_stores_read<0>();  // dx of the tile before has been read
+    full.arrive_and_expect(2 * x_tile.bytes_to_copy());
+    x_tile.ask_for(x, full);
+    dy_tile.ask_for(dy, full);
+  }
+  if (x_tile.to_copy == x_tile.elements) return;
+  __syncthreads();
+  x_tile.bring_rest(x);
+  dy_tile.bring_rest(dy);
+  __syncthreads();
+}
+
+/// Adds up the sums of all groups of rows in shared memory, where the tiles were, and stores the
+/// block's part. All threads of the block call it.
+template <bool kLayer, typename T, int kElements>
+__device__ void store_sums_of_groups(const OwnWords<T>& words, int cols,
+                                     const float (&dweight)[kThreadWords][kElements],
+                                     const float (&dbias)[kThreadWords][kElements],
+                                     const PartialSums& sums) {
+  __syncthreads();
+  auto* const of_groups = dynamic_shared<float2>();  // where the tiles were
+#pragma unroll
+  for (int i = 0; i < kThreadWords; ++i) {
+    if (!words.has(i, cols)) break;
+    for (int k = 0; k < kElements; ++k) {
+      const int col = words.first_col + i * words.apart + k;
+      if (col < 0 || col >= cols) continue;
+      of_groups[words.group * cols + col] = make_float2(dweight[i][k], dbias[i][k]);
+    }
+  }
+  __syncthreads();
+  const int64_t part = blockIdx.x * int64_t{cols};
+  for (int col = static_cast<int>(threadIdx.x); col < cols; col += kThreads) {
+    float2 sum = make_float2(0.0f, 0.0f);
+    for (int group = 0; group < words.groups; ++group) {
+      const float2 of_group = of_groups[group * cols + col];
+      sum.x += of_group.x;
+      sum.y += of_group.y;
+    }
+    sums.dweight[part + col] = sum.x;
+    if (kLayer) sums.dbias[part + col] = sum.y;
+  }
+}
+
 /// A block has every gridDim.x-th tile of kTileRows rows. `at_boundary`: x, dy and dx start at
 /// 16-byte boundaries, and so does each tile of them.
 template <typename T, typename W, Kind kKind>
@@ -171,24 +223,11 @@ __global__ void __launch_bounds__(kThreads, kSmBlocks)
     const int64_t start = first_row * cols;
     const Tile<T> x_tile(x, rows * cols, at_boundary);
     const Tile<T> dy_tile(dy, rows * cols, at_boundary);
-    if (thread == 0) {
-      wait_bulk_stores_read<0>();  // dx of the tile before has been read
-      full.arrive_and_expect(2 * x_tile.bytes_to_copy());
-      x_tile.ask_for(a.x + start, full);
-      dy_tile.ask_for(a.dy + start, full);
-    }
+    request_tiles(x_tile, a.x + start, dy_tile, a.dy + start, full);
     const bool has_row = own.row < rows;
     float2 statistics = make_float2(0.0f, 0.0f);
     if (kLayer && has_row) statistics.x = a.mean[first_row + own.row];
     if (has_row) statistics.y = a.rstd[first_row + own.row];
-    // In the last tile, or where a tensor starts elsewhere, threads bring elements; not before
-    // thread 0 has seen that the tile is free.
-    if (x_tile.to_copy < x_tile.elements) {
-      __syncthreads();
-      x_tile.bring_rest(a.x + start);
-      dy_tile.bring_rest(a.dy + start);
-      __syncthreads();
-    }
     full.wait(parity);
     parity ^= 1;
 
@@ -224,29 +263,7 @@ __global__ void __launch_bounds__(kThreads, kSmBlocks)
   if (thread == 0) wait_bulk_stores_read<0>();
 
   if (a.dweight == nullptr) return;  // frozen parameters: no sums to store
-  __syncthreads();
-  auto* const of_groups = dynamic_shared<float2>();  // where the tiles were
-#pragma unroll
-  for (int i = 0; i < kThreadWords; ++i) {
-    if (!words.has(i, cols)) break;
-    for (int k = 0; k < kElements; ++k) {
-      const int col = words.first_col + i * words.apart + k;
-      if (col < 0 || col >= cols) continue;
-      of_groups[words.group * cols + col] = make_float2(dweight[i][k], dbias[i][k]);
-    }
-  }
-  __syncthreads();
-  const int64_t part = blockIdx.x * a.cols;
-  for (int col = thread; col < cols; col += kThreads) {
-    float2 sum = make_float2(0.0f, 0.0f);
-    for (int group = 0; group < words.groups; ++group) {
-      const float2 of_group = of_groups[group * cols + col];
-      sum.x += of_group.x;
-      sum.y += of_group.y;
-    }
-    sums.dweight[part + col] = sum.x;
-    if (kLayer) sums.dbias[part + col] = sum.y;
-  }
+  store_sums_of_groups<kLayer>(words, cols, dweight, dbias, sums);
 }
 
 template <Kind kKind, typename T, typename W>
@@ -267,11 +284,7 @@ void run_kind(const BackwardArgs<T, W>& a) {
 
 template <typename T, typename W>
 void run(const BackwardArgs<T, W>& a) {
-  if (a.kind == Kind::Layer) {
-    run_kind<Kind::Layer>(a);
-  } else {
-    run_kind<Kind::Rms>(a);
-  }
+  with_kind(a.kind, [&](auto kind) { run_kind<kind()>(a); });
 }
 
 const Registration registration{{
@@ -286,11 +299,8 @@ const Registration registration{{
     .min_architecture = 90,
     .max_row_bytes = kMostRowBytes,
     .max_row_bytes_because = "of wider rows too few have room in shared memory",
-    .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
-                             run<__nv_bfloat16, float>},
-    .predicted_bytes = [](const Problem& p, const Gpu&) -> std::int64_t {
-      return 3 * p.tensor_bytes() + parameter_bytes(p);
-    },
+    .run = BackwardLaunchers::every([](const auto& args) { run(args); }),
+    .predicted_bytes = least_bytes<Direction::Backward>,
     .workspace_bytes = [](const Problem& p) -> std::int64_t {
       return partial_sums_bytes(p, std::min(p.rows, most_blocks(p.group, kMostBlocks)));
     },

@@ -7,7 +7,8 @@
 // the same kernel reads shared memory element by element.
 //
 // Parts: rows_anywhere.h (periods, a thread's columns; bwd15), ring.h and hopper.h (fwd08, bwd12),
-// gradient_terms.h (bwd01), partial_sums.h (bwd06, early start bwd12), reduce.h's team_sums.
+// column_gradients.h (bwd01, bwd09), partial_sums.h (bwd06, early start bwd12), reduce.h's
+// team_sums.
 //
 // Measurements behind the constants, on an H100, layer norm / RMS norm:
 // - TwoBlocks: bf16 16384 × 4097 took 167 / 163 µs with two blocks of up to 18 warps, 182 / 175
@@ -21,8 +22,10 @@
 //   aligned widths are faster than with lib_bwd_ring, whose copies begin at a stage's start: 148
 //   against 159 at 2304 columns of bf16.
 #include "common/kernel/chapter.h"
+#include "common/kernel/column_gradients.h"
 #include "common/kernel/gradient_terms.h"
 #include "common/kernel/hopper.h"
+#include "common/kernel/kinds.h"
 #include "common/kernel/partial_sums.h"
 #include "common/kernel/reduce.h"
 #include "common/kernel/ring.h"
@@ -182,8 +185,77 @@ __device__ void add_teams(const Vector<float, kElements> (&of_thread)[kVectors],
   __syncthreads();
 }
 
-/// A block takes a step of neighbouring rows at a time, a row a team, then those gridDim.x steps
-/// further on, which start alike. A stage of the ring holds the step's rows of x, then those of dy.
+/// A block's rows on their way through the ring: steps of neighbouring rows, a row a team,
+/// gridDim.x steps apart, which all start alike. A stage holds a step's rows of x, then those of
+/// dy. 32 bits count rows, strides and steps, and save registers.
+template <typename T, typename W>
+struct StepsOfRows {
+  static constexpr int kElements = kVectorElements<T>;
+  const BackwardArgs<T, W>& a;
+  const Plan& plan;
+  unsigned count;
+  int cols;
+  Ring<T> ring;
+
+  __device__ StepsOfRows(const BackwardArgs<T, W>& a_, const Plan& plan_, Barrier* full)
+      : a(a_),
+        plan(plan_),
+        count(static_cast<unsigned>(a.rows)),
+        cols(static_cast<int>(a.cols)),
+        ring{dynamic_shared<Packed<T, kElements>>(), 2 * plan.slot_elements / kElements,
+             plan.stages, full} {}
+  __device__ bool at_end(unsigned step_row) const {  // of the tensor
+    return step_row < plan.end_rows || step_row + plan.teams + plan.end_rows > count;
+  }
+  __device__ EndPiece<T> end_piece(const T* tensor, unsigned step_row) const {
+    const int elements = static_cast<int>(min(count - step_row, plan.teams)) * cols;
+    return EndPiece<T>(tensor, a.rows * a.cols, step_row * a.cols, elements);
+  }
+  __device__ InnerPiece<T> inner_piece(const T* tensor, unsigned step_row) const {
+    return InnerPiece<T>(tensor + step_row * a.cols, plan.teams * cols);
+  }
+  __device__ void request(unsigned step_row, int stage) const {
+    if (step_row >= count) return;
+    T* const x = reinterpret_cast<T*>(ring.slot(stage));
+    T* const dy = x + plan.slot_elements;
+    Barrier& full = ring.full[stage];
+    if (at_end(step_row)) {
+      copy_both(end_piece(a.x, step_row), x, end_piece(a.dy, step_row), dy, full);
+    } else {
+      copy_both(inner_piece(a.x, step_row), x, inner_piece(a.dy, step_row), dy, full);
+    }
+  }
+  /// All threads call this when a step has come: they bring the elements that the copies leave out.
+  __device__ void complete(unsigned step_row, T* slot) const {
+    if (!at_end(step_row)) return;
+    end_piece(a.x, step_row).bring_ends(slot);
+    end_piece(a.dy, step_row).bring_ends(slot + plan.slot_elements);
+    __syncthreads();
+  }
+};
+
+/// The thread's vector i of x and dy, and what they add to c1 and c2, and to dweight and dbias.
+template <typename Taking, typename T, typename W, int kElements, int kVectors, typename Gradients>
+__device__ float2 read_row(const T* x_row, const T* dy_row, const OwnColumns& own, bool there,
+                           Packed<W, kElements> (&weight)[kVectors], float2 statistics,
+                           GradientTerms<kElements> (&terms)[kVectors], Gradients& gradients) {
+  float2 c = make_float2(0.0f, 0.0f);
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    Packed<T, kElements> x{};
+    Packed<T, kElements> dy{};
+    if (there && own.has(i)) {
+      x = Taking::take(own, i, x_row);
+      dy = Taking::take(own, i, dy_row);
+    }
+    stay_packed(weight[i]);
+    terms[i] = GradientTerms<kElements>(x, dy, weight[i], statistics.x, statistics.y);
+    terms[i].add_to(c);
+    gradients.add(i, terms[i]);
+  }
+  return c;
+}
+
 template <typename T, typename W, Kind kKind, typename Fit, typename Taking>
 __global__ void __launch_bounds__(Fit::kThreads, Fit::kBlocks)
     layer_norm_backward(BackwardArgs<T, W> a, Plan plan, float inverse_cols, PartialSums sums) {
@@ -191,119 +263,60 @@ __global__ void __launch_bounds__(Fit::kThreads, Fit::kBlocks)
   constexpr int kVectors = Fit::kColumns / kElements;
   constexpr bool kLayer = kKind == Kind::Layer;
   __shared__ Barrier full[kMostStages];
-  // 32 bits count rows, strides and steps, and save registers.
-  const auto rows = static_cast<unsigned>(a.rows);
-  const auto cols = static_cast<int>(a.cols);
+  StepsOfRows<T, W> rows(a, plan, full);
+  auto& ring = rows.ring;
+  const int cols = rows.cols;
   const int team = threadIdx.x / plan.row_threads;
   const int thread = threadIdx.x % plan.row_threads;
   const int team_warps = plan.row_threads / kWarpSize;
-  const int first_warp = team * team_warps;
   const unsigned first_row = blockIdx.x * plan.teams;  // of the block's first step
   const unsigned stride = gridDim.x * plan.teams;
-
   const int64_t first_element = first_row * a.cols;
   // The team's first row: all of its rows start alike.
   const int start = start_in_vector(a.dx + first_element + team * cols);
   const OwnColumns own{thread * kElements - start, plan.row_threads * kElements, cols};
-
-  const int stage_vectors = 2 * plan.slot_elements / kElements;
-  Ring<T> ring{dynamic_shared<Packed<T, kElements>>(), stage_vectors, plan.stages, full};
-  const auto at_end = [&](unsigned step_row) {  // of the tensor
-    return step_row < plan.end_rows || step_row + plan.teams + plan.end_rows > rows;
-  };
-  const auto end_piece = [&](const T* tensor, unsigned step_row) {
-    const int elements = static_cast<int>(min(rows - step_row, plan.teams)) * cols;
-    return EndPiece<T>(tensor, a.rows * a.cols, step_row * a.cols, elements);
-  };
-  const auto inner_piece = [&](const T* tensor, unsigned step_row) {
-    return InnerPiece<T>(tensor + step_row * a.cols, plan.teams * cols);
-  };
-  const auto request = [&](unsigned step_row, int stage) {
-    if (step_row >= rows) return;
-    T* const x_slot = reinterpret_cast<T*>(ring.slot(stage));
-    T* const dy_slot = x_slot + plan.slot_elements;
-    if (at_end(step_row)) {
-      copy_both(end_piece(a.x, step_row), x_slot, end_piece(a.dy, step_row), dy_slot, full[stage]);
-    } else {
-      copy_both(inner_piece(a.x, step_row), x_slot, inner_piece(a.dy, step_row), dy_slot,
-                full[stage]);
-    }
-  };
   if (threadIdx.x == 0) {
-    ring.fill([&](int stage) { request(first_row + stage * stride, stage); });
+    ring.fill([&](int stage) { rows.request(first_row + stage * stride, stage); });
   }
   launch_dependents();
 
-  const auto statistics_of = [&](unsigned row) {  // mean and rstd
-    if (row >= rows) return make_float2(0.0f, 0.0f);
-    const float mean = kLayer ? a.mean[row] : 0.0f;
-    return make_float2(mean, a.rstd[row]);
+  const auto statistics = [&](unsigned row) {
+    return statistics_of<kLayer>(a, row, row < rows.count);
   };
-  float2 next = statistics_of(first_row + team);
+  float2 next = statistics(first_row + team);
   Packed<W, kElements> weight[kVectors];  // may start anywhere; loaded once
-  Vector<float, kElements> dweight[kVectors] = {};
-  Vector<float, kElements> dbias[kVectors] = {};
+  ColumnGradients<kElements, kVectors, kLayer> gradients;
 #pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    weight[i] = own.load<kElements>(i, a.weight, 1.0f);
-  }
+  for (int i = 0; i < kVectors; ++i) weight[i] = own.load<kElements>(i, a.weight, 1.0f);
   __syncthreads();
 
-  for (unsigned step_row = first_row; step_row < rows; step_row += stride) {
+  for (unsigned step_row = first_row; step_row < rows.count; step_row += stride) {
     const unsigned row = step_row + team;
-    const bool there = row < rows;
-    const float mean = next.x;
-    const float rstd = next.y;
-    next = statistics_of(row + stride);
+    const bool there = row < rows.count;
+    const float2 of_row = next;
+    const float rstd = of_row.y;
+    next = statistics(row + stride);
     T* const slot = reinterpret_cast<T*>(ring.wait());
-    if (at_end(step_row)) {  // the elements that the copies leave out
-      end_piece(a.x, step_row).bring_ends(slot);
-      end_piece(a.dy, step_row).bring_ends(slot + plan.slot_elements);
-      __syncthreads();
-    }
+    rows.complete(step_row, slot);
     // A step's rows begin as far into a line of shared memory as in global memory.
     const int64_t step = step_row * a.cols;
     const T* const x_row = slot + start_in_line(a.x + step) + team * cols;
     const T* const dy_row = slot + plan.slot_elements + start_in_line(a.dy + step) + team * cols;
     GradientTerms<kElements> terms[kVectors];
-    float2 c = make_float2(0.0f, 0.0f);
-#pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      Packed<T, kElements> x{};
-      Packed<T, kElements> dy{};
-      if (there && own.has(i)) {
-        x = Taking::take(own, i, x_row);
-        dy = Taking::take(own, i, dy_row);
-      }
-      stay_packed(weight[i]);
-      terms[i] = GradientTerms<kElements>(x, dy, weight[i], mean, rstd);
-      terms[i].add_to(c);
-      for (int k = 0; k < kElements; ++k) {
-        dweight[i].at[k] += terms[i].dy[k] * terms[i].xhat[k];
-        if (kLayer) dbias[i].at[k] += terms[i].dy[k];
-      }
-    }
+    float2 c = read_row<Taking>(x_row, dy_row, own, there, weight, of_row, terms, gradients);
     ring.release();
     // Each stage has its own slots for the warps' sums: a call must not use those of the call
-    // before, so a ring has two stages at least.
-    c = team_sums<Fit::kThreads, kMostStages>(c, ring.stage, first_warp, team_warps);
-
-    // The barrier in team_sums has freed the stage; its next step is requested before dx is made.
-    if (threadIdx.x == 0) {
-      const unsigned row_ahead = step_row + plan.stages * stride;
-      request(row_ahead, ring.stage);
-    }
+    // before, so a ring has two stages at least. The barrier in it frees the stage.
+    c = team_sums<Fit::kThreads, kMostStages>(c, ring.stage, team * team_warps, team_warps);
+    if (threadIdx.x == 0) rows.request(step_row + plan.stages * stride, ring.stage);
     ring.advance();
 
-    const float scaled_c1 = c.x * inverse_cols * rstd;
-    const float scaled_c2 = kLayer ? c.y * inverse_cols * rstd : 0.0f;
+    const float2 scaled = scaled_means<kLayer>(c, inverse_cols, rstd);
     T* const dx_row = a.dx + row * a.cols;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       float dx[kElements];
-      for (int k = 0; k < kElements; ++k) {  // rstd · (wdy − c2 − xhat · c1), in two multiply-adds
-        dx[k] = rstd * terms[i].wdy[k] - (terms[i].xhat[k] * scaled_c1 + scaled_c2);
-      }
+      dx_of(terms[i], rstd, scaled, dx);
       // A row's ends element by element: their vectors are shared with other rows.
       if (there && own.has(i)) own.store(i, dx_row, dx);
     }
@@ -312,8 +325,8 @@ __global__ void __launch_bounds__(Fit::kThreads, Fit::kBlocks)
   if (a.dweight == nullptr) return;  // frozen parameters: no sums to store
   const int64_t part = blockIdx.x * a.cols;
   const int first_start = start_in_vector(a.dx + first_element);
-  add_teams(dweight, plan, first_start, cols, sums.dweight + part);
-  if (kLayer) add_teams(dbias, plan, first_start, cols, sums.dbias + part);
+  add_teams(gradients.dweight, plan, first_start, cols, sums.dweight + part);
+  if (kLayer) add_teams(gradients.dbias, plan, first_start, cols, sums.dbias + part);
 }
 
 /// Rows of up to kThreads · kColumns columns, each with as few warps as hold it, and in a block as
@@ -386,11 +399,7 @@ void run_kind(const BackwardArgs<T, W>& a) {
 
 template <typename T, typename W>
 void run(const BackwardArgs<T, W>& a) {
-  if (a.kind == Kind::Layer) {
-    run_kind<Kind::Layer>(a);
-  } else {
-    run_kind<Kind::Rms>(a);
-  }
+  with_kind(a.kind, [&](auto kind) { run_kind<kind()>(a); });
 }
 
 const Registration registration{{
@@ -406,11 +415,8 @@ const Registration registration{{
     .min_architecture = 90,
     .max_cols = kMostCols,
     .max_cols_because = "a block holds a whole row",
-    .run = BackwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
-                             run<__nv_bfloat16, float>},
-    .predicted_bytes = [](const Problem& p, const Gpu&) -> std::int64_t {
-      return 3 * p.tensor_bytes() + parameter_bytes(p);
-    },
+    .run = BackwardLaunchers::every([](const auto& args) { run(args); }),
+    .predicted_bytes = least_bytes<Direction::Backward>,
     .workspace_bytes = [](const Problem& p) -> std::int64_t {
       constexpr int kMostBlocks =
           std::max({FewWarps::kBlocks, ManyWarps::kBlocks, TwoBlocks::kBlocks});
