@@ -42,10 +42,10 @@ from measurements import (MISSING, MODEL, PROGRESSION, ROOT, WIDTHS, DataError, 
 from peers import is_ours, nearest, pairs, side_by_side
 from profile_chapter import STALL, STALLS, load_profiles
 
-DATA = Path("notebooks/data/h100.jsonl")
+DATA = Path("notebooks/data/h100.csv")
 LOCAL = Path("notebooks/data/local.jsonl")
 SOURCE = Path("notebooks/data/source_a100.jsonl")
-PEERS = "notebooks/data/peers*.jsonl"
+PEERS = "notebooks/data/peers*.csv"
 LOCAL_PEERS = "notebooks/data/local_peers.jsonl"
 TRAINING = Path("notebooks/data/training_h100.jsonl")
 LOCAL_TRAINING = Path("notebooks/data/local_training.jsonl")

@@ -232,6 +232,9 @@ class Journal:
     """Keeps the records, and appends each to the file as it comes."""
 
     def __init__(self, path):
+        if path.suffix == ".csv":
+            sys.exit(f"'{path}' is a table, and --json writes JSON lines; give it a file '….jsonl', which "
+                     "common/bench/archive.py adds to a table")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
         self.path, self.records = path, []

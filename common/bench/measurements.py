@@ -1,9 +1,9 @@
 """Reads the measurements that the chapters' programs and compare_peers.py write with --json.
 
 A file holds one JSON object a line, and each says all that made it (schema 2), so lines of many runs
-may stand in one file, in any order of runs:
+may stand in one file, in any order of runs. What is committed is stored as a table (archive.py):
 
-    results = load("notebooks/data/h100.jsonl")
+    results = load("notebooks/data/h100.csv")
     record = results.find("bwd02", PROGRESSION)
     record["median_us"], record["device"], record["commit"]
 
@@ -56,6 +56,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
+import archive
+
 SCHEMA = 2
 ROOT = Path(__file__).resolve().parents[2]
 PROBLEM_SETS = ROOT / "common/harness/problem_sets.json"
@@ -66,7 +68,7 @@ NARROW_SPACE = "\u202f"  # between groups of three digits; no line breaks there
 MISSING = "–"
 
 
-class DataError(Exception):
+class DataError(ValueError):
     """Measurements that cannot be used; the message is a sentence for the reader."""
 
     def _render_traceback_(self):  # all that a notebook shows of it
@@ -239,7 +241,10 @@ def load(path, backend=None):
     schema, and counts them on stderr. Raises MissingData, MixedBackends, or DataError where the file
     cannot be read.
     """
-    return read(Path(path), parse, identity, backend, f"make bench JSON={path}")
+    command = f"make bench JSON={path}"
+    if Path(path).suffix == ".csv":
+        command = f"make bench JSON=mine.jsonl; python3 common/bench/archive.py add {path} mine.jsonl"
+    return read(Path(path), parse, identity, backend, command)
 
 
 def load_training(path, backend=None):
@@ -276,8 +281,7 @@ def read_records(path, parse, what="record"):
     `parse` makes a record of an object of this schema, or None.
     """
     records, broken, foreign = [], 0, Counter()
-    for line in read_lines(path):
-        entry = parse_object(line)
+    for entry in read_objects(path):
         if entry is not None and entry.get("schema") != SCHEMA:
             foreign[f"schema {json.dumps(entry['schema'])}" if "schema" in entry else "no schema"] += 1
             continue
@@ -294,6 +298,17 @@ def read_records(path, parse, what="record"):
         print(f"{path}: skipped {broken} {'line' if broken == 1 else 'lines'} that could not be "
               f"read as a {what} (cut short?)", file=sys.stderr)
     return records, broken + foreign.total()
+
+
+def read_objects(path):
+    """The objects that the lines of a file hold, None for a line that holds none; or the rows of archive.py's table."""
+    lines = read_lines(path)
+    if path.suffix != ".csv" or not lines or lines[0].startswith("{"):
+        return map(parse_object, lines)
+    try:
+        return archive.read(path)
+    except (OSError, ValueError) as error:
+        raise DataError(f"cannot read {path}: {error}") from error
 
 
 def read_lines(path):

@@ -34,10 +34,10 @@ A table stands between two markers, each alone on its line; nothing else is touc
     <!-- table: host blocks -->            a transformer block's step, by each way to call its norms
     <!-- end table -->
 
-The numbers are those of notebooks/data/: h100.jsonl (`make bench JSON=…`), h100_profile.jsonl
-(common/bench/profile_chapter.py), peers_h100.jsonl (`make peers JSON=…`), training_h100.jsonl
+The numbers are those of notebooks/data/: h100.csv (`make bench`, archive.py), h100_profile.jsonl
+(common/bench/profile_chapter.py), peers_h100.csv (`make peers`, archive.py), training_h100.jsonl
 (common/bench/gpt_training.py --json …), host_*.jsonl (common/bench/host_time.py --json …), source_a100.jsonl. The
-widths are the H100's where its peers' file has them, else those of the first other peers_*.jsonl that has. What is
+widths are the H100's where its peers' file has them, else those of the first other peers_*.csv that has. What is
 not measured yet is shown as '–'.
 Exit status 2, with a sentence: an unknown table, a marker that is not closed, data that cannot be used.
 """

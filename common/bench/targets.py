@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Holds the measured times of the widths against the targets of this project.
 
-    python3 common/bench/targets.py                # of notebooks/data/peers*.jsonl
+    python3 common/bench/targets.py                # of notebooks/data/peers*.csv
     python3 common/bench/targets.py FILE …         # of these files, which compare_peers.py wrote
     python3 common/bench/targets.py --all FILE …   # names every problem that misses a target, not the worst eight
 

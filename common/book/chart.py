@@ -34,7 +34,7 @@ from catalogue import load_catalogue  # noqa: E402
 from measurements import OPTIONS, PROGRESSION, WORDS, MissingData, problem_of  # noqa: E402
 from peers import CHAPTER, set_of  # noqa: E402
 
-GPUS = {"h100": "H100", "h200": "H200"}  # notebooks/data/h100.jsonl, and its name on the page
+GPUS = {"h100": "H100", "h200": "H200"}  # notebooks/data/h100.csv, and its name on the page
 LIBRARY = "dispatch"  # the provider that is our library's own choice of a chapter
 FIELDS = ("who", "direction", "problem", "made", "median_us", "p10_us", "p90_us", "cycles", "operator_bytes", "roof_us",
           "roof_bytes", "clock", "chosen")
@@ -73,7 +73,7 @@ def chart_data(root):
 def open_gpu(root, name):
     """The book of one GPU's committed measurements; None where there are none."""
     try:
-        return make_book(root, measurements.load(root / f"notebooks/data/{name}.jsonl", backend="cuda"), local=False)
+        return make_book(root, measurements.load(root / f"notebooks/data/{name}.csv", backend="cuda"), local=False)
     except MissingData:
         return None
 

@@ -114,6 +114,11 @@ nlohmann::ordered_json to_record(const Result& r) {
 
 RecordFile::RecordFile(std::string path)
     : path_(std::move(path)), existed_(std::filesystem::exists(path_)) {
+  if (path_.ends_with(".csv"))
+    throw std::runtime_error(
+        "'" + path_ +
+        "' is a table, and --json writes JSON lines; give it a file '….jsonl', "
+        "which common/bench/archive.py adds to a table");
   errno = 0;
   out_.open(path_, std::ios::app);
   if (!out_)

@@ -19,7 +19,7 @@
 //                 10.7 us and one with such loads 9.0; with 24 copies of x in turns, 10.6 and 10.4.
 //
 // As a chapter's program, as the library's choice and as a peer's provider one kernel has the same
-// time, within 2 % at 8 MiB: notebooks/data/clock_h100.jsonl.
+// time, within 2 % at 8 MiB: notebooks/data/clock_h100.csv.
 //
 // Clock 1, of older records: one flush before each sample, and the same inputs in all.
 //

@@ -10,10 +10,10 @@ namespace {
 
 // common/bench/tests/dispatch_test.py compares the table with what was measured on an H100 and on
 // an H200: at each shape its choice must be within 5 % of the fastest kernel. These shapes are the
-// problem sets progression, sweep, large, wide, narrow, odd and small (h100.jsonl), and the widths
+// problem sets progression, sweep, large, wide, narrow, odd and small (h100.csv), and the widths
 // that models have and some that none has, both kinds, bfloat16 and float, in tensors of 128 MiB,
-// and eight of them in 64 and 8 MiB (peers_h100.jsonl); of an H200 peers_h200.jsonl and the sets
-// progression and sweep of h200.jsonl. Mixed types and null parameters are not measured and get the
+// and eight of them in 64 and 8 MiB (peers_h100.csv); of an H200 peers_h200.csv and the sets
+// progression and sweep of h200.csv. Mixed types and null parameters are not measured and get the
 // same kernels. Other GPUs get the rules For::Any alone. Each kernel finds its launch shape itself;
 // those that need Hopper refuse older GPUs, and the next rule is asked.
 constexpr Choice kChoices[] = {

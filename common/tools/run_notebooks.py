@@ -2,7 +2,7 @@
 """Executes the notebooks, opens them, or takes their outputs out.
 
     make notebooks-run                                     # all, on the data that book.py chooses
-    make notebooks-run DATA=notebooks/data/h200.jsonl      # on other data
+    make notebooks-run DATA=notebooks/data/h200.csv      # on other data
     make notebooks-run ARGS="notebooks/2*.ipynb"           # some
     make notebooks                                         # opens them in JupyterLab
     make notebooks-strip                                   # before a commit: no outputs, no counts

@@ -23,7 +23,7 @@ for backend in "$@"; do
 done
 part bash common/tools/test_watch.sh
 part make notebooks-run
-part make notebooks-run DATA=notebooks/data/h200.jsonl 'ARGS=notebooks/[235]*.ipynb'
+part make notebooks-run DATA=notebooks/data/h200.csv 'ARGS=notebooks/[235]*.ipynb'
 part bash common/tools/test_book.sh
 if find_nvcc >/dev/null; then
   part make compile-cuda 'ARCHS=75;90' # the oldest, and the one that is measured; without ARCHS it takes all

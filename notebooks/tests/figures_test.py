@@ -42,11 +42,11 @@ def repository(tmp_path, monkeypatch):
         peers = [peer(name, direction, 10.0 + i, **({} if i else {"chosen": f"{direction[0]}wd01"}))
                  for direction in ("forward", "backward")
                  for i, name in enumerate(("dispatch", "torch", f"{direction[0]}wd02"))]
-        write("notebooks/data/peers_h100.jsonl", jsonl(*peers))
+        write("notebooks/data/peers_h100.csv", jsonl(*peers))
         if own:
             write(LOCAL if named is None else named, jsonl(*own))
         for name, text in more.items():
-            write(f"notebooks/data/{name}.jsonl", text)
+            write(f"notebooks/data/{name}{'.jsonl' if name.startswith('local') else '.csv'}", text)
         if named:
             monkeypatch.setenv(VARIABLE, str(named))
         return results.open_data(tmp_path)
@@ -106,7 +106,7 @@ def test_a_step_is_over_the_parent_or_the_nearest_ancestor_that_is_measured(repo
 
 def test_two_files_of_one_device_are_told_apart_by_their_names(repository):
     data = repository(own=measured())
-    assert list(data.books) == [f"{DEVICE} (h100.jsonl)", f"{DEVICE} (local.jsonl)"]
+    assert list(data.books) == [f"{DEVICE} (h100.csv)", f"{DEVICE} (local.jsonl)"]
 
 
 def test_what_a_device_lacks_is_one_sentence_with_the_command(repository, capsys):

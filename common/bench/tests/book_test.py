@@ -46,7 +46,7 @@ class Choose(unittest.TestCase):
         chosen, err = self.choose()
         self.assertEqual((chosen.device, chosen.missing("fwd"), err), (DEVICE, ["fwd02"], ""))
         self.assertEqual([row["chapter"] for row in chosen.rows("fwd", [PROGRESSION])], ["fwd01"])
-        for words in ("notebooks/data/h100.jsonl", DEVICE, "left out: fwd02."):
+        for words in ("notebooks/data/h100.csv", DEVICE, "left out: fwd02."):
             self.assertIn(words, chosen.about())
         self.assertEqual([row["device"] for row in chosen.source_rows("bwd")], ["A100"])
 
@@ -89,7 +89,7 @@ class Choose(unittest.TestCase):
 
     def test_emulated_times_only_where_they_are_named(self):
         self.write(book.LOCAL, jsonl(record("fwd01", 9e4, **EMULATED)))
-        self.write("notebooks/data/peers.jsonl", jsonl(peer("torch", "forward", 9.0, **EMULATED)))
+        self.write("notebooks/data/peers.csv", jsonl(peer("torch", "forward", 9.0, **EMULATED)))
         chosen, err = self.choose()
         self.assertFalse(chosen.emulated)
         self.assertIn("local.jsonl holds no GPU's times", err)
@@ -121,7 +121,7 @@ class Choose(unittest.TestCase):
 
     def test_profiles_and_peers_are_of_the_same_device(self):
         self.write("notebooks/data/h100_profile.jsonl", jsonl(profile("fwd01"), profile("fwd01")))
-        self.write("notebooks/data/peers_h100.jsonl", jsonl(*self.OWN, self.TORCH))
+        self.write("notebooks/data/peers_h100.csv", jsonl(*self.OWN, self.TORCH))
         chosen, _ = self.choose()
         row, = chosen.profile_rows("fwd")
         self.assertEqual((row["read_bytes"], row["l2_bytes"]), (2 * 9 * 10**6, 2 * 32 * 1100000))
@@ -138,7 +138,7 @@ class Choose(unittest.TestCase):
 
     def contend(self, *entries):
         """[(who, µs)] of ours and of the peers, forward, where these are the peers' file; and the book."""
-        self.write("notebooks/data/peers_h100.jsonl", jsonl(*entries))
+        self.write("notebooks/data/peers_h100.csv", jsonl(*entries))
         chosen, _ = self.choose()
         ours, peers = chosen.contenders("fwd")
         return ([(row["chapter"], row["median_us"]) for row in ours],
@@ -227,13 +227,13 @@ class Choose(unittest.TestCase):
         def device():
             return [(one.device, len(one.width_rows())) for one in [self.choose()[0].with_widths()]]
 
-        self.write("notebooks/data/peers_h100.jsonl", jsonl(*self.OWN, self.TORCH))
+        self.write("notebooks/data/peers_h100.csv", jsonl(*self.OWN, self.TORCH))
         self.assertEqual(device(), [(DEVICE, 0)])
-        self.write("notebooks/data/peers_other.jsonl", jsonl(*widths("Another GPU")))
-        self.write("notebooks/data/peers_third.jsonl", jsonl(*widths("A third GPU")))
+        self.write("notebooks/data/peers_other.csv", jsonl(*widths("Another GPU")))
+        self.write("notebooks/data/peers_third.csv", jsonl(*widths("A third GPU")))
         self.assertEqual(device(), [("Another GPU", 1)])
         self.assertEqual([len(self.choose()[0].against_peers("fwd")), len(self.choose()[0].width_rows())], [1, 0])
-        self.write("notebooks/data/peers_h100.jsonl", jsonl(*self.OWN, self.TORCH, *widths(DEVICE)))
+        self.write("notebooks/data/peers_h100.csv", jsonl(*self.OWN, self.TORCH, *widths(DEVICE)))
         self.assertEqual(device(), [(DEVICE, 1)])
 
     def test_wrong_peers_warm_ones_and_times_with_the_host_s_are_left_out(self):

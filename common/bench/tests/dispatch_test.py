@@ -151,7 +151,7 @@ def test_the_dispatch_chooses_the_fastest_chapter_at_every_measured_shape(librar
     catalogue = load_catalogue()
     from_y = {kernel["id"] for kernel in catalogue["chapters"] + catalogue["library"] if kernel["from_y"]}
     named = dispatched(catalogue)
-    records = load(ROOT / f"notebooks/data/{gpu}.jsonl").only().records
+    records = load(ROOT / f"notebooks/data/{gpu}.csv").only().records
     devices = {record.get("device") for record in records}
     measured = passes([record for record in records if record["set"] in SETS_OF.get(gpu, SETS)], from_y)
     assert measured

@@ -116,6 +116,10 @@ class Records(unittest.TestCase):
         self.assertEqual(made["passed"], False)
         self.assertFalse({"median_us", "rel_err"} & set(made))
 
+    def test_a_table_is_refused_as_a_file_of_json_lines(self):
+        with self.assertRaisesRegex(SystemExit, "is a table.*archive.py"):
+            compare_peers.Journal(Path("nowhere/peers.csv"))
+
     def test_a_file_is_what_the_notebooks_read(self):
         with tempfile.TemporaryDirectory() as directory:
             path = Path(directory) / "new" / "peers.jsonl"

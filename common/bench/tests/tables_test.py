@@ -252,7 +252,7 @@ class Tables(InDirectory):
         self.write("README.md", "# Title\n\n<!-- table: progression -->\n<!-- end table -->\n\nEnd.\n")
         self.write(self.NOTES, "<!-- table: measured bwd02 -->\n<!-- end table -->\n"
                                "<!-- table: profile bwd02 -->\n<!-- end table -->\n")
-        self.data = self.write("notebooks/data/h100.jsonl", MEASURED.read_text(encoding="utf-8"))
+        self.data = self.write("notebooks/data/h100.csv", MEASURED.read_text(encoding="utf-8"))
         shutil.copy(ROOT / "notebooks/data/source_a100.jsonl", self.root / "notebooks/data")
         write_figure = mock.patch.object(
             plots, "write_figure", lambda draw, rows, path: self.write(path, f"data {plots.digest(rows)}"))
@@ -502,7 +502,7 @@ class Tables(InDirectory):
         self.data.unlink()
         status, _, err = self.run_tables()
         self.assertEqual(status, 0)
-        self.assertIn("h100.jsonl is not there yet", err)
+        self.assertIn("h100.csv is not there yet", err)
         self.assert_row({"median µs": "–", "A100 cycles (source)": "7 482 424"}, "Atomics", name="README.md")
         self.assertIn("Not measured yet.", self.text(self.NOTES))
         self.assertFalse((self.root / tables.FIGURES / "progression.svg").exists())
@@ -518,7 +518,7 @@ class Tables(InDirectory):
 
     def peers(self, *entries):
         """The tables of peers, where these are the peers' file."""
-        self.write("notebooks/data/peers_h100.jsonl", jsonl(*entries))
+        self.write("notebooks/data/peers_h100.csv", jsonl(*entries))
         self.write("README.md", "<!-- table: peers -->\n<!-- end table -->\n<!-- table: against layer -->\n"
                                 "<!-- end table -->\n")
         self.assertEqual(self.run_tables()[0], 0)
@@ -536,7 +536,7 @@ class Tables(InDirectory):
         self.assert_row({"M × N": "f32, 1024 × 2048", "ours, µs": "16.00", "fastest peer, µs": "20.00",
                          "which": "liger", "ours / peer": "0.80"}, "forward", name="README.md")
         self.assert_row({"ours, µs": "33.00", "which": "torch", "ours / peer": "1.10"}, "backward", name="README.md")
-        self.write("notebooks/data/peers_h100.jsonl", "")
+        self.write("notebooks/data/peers_h100.csv", "")
         self.run_tables()
         self.assertIn("Not measured yet.", self.text())
 
@@ -570,7 +570,7 @@ class Tables(InDirectory):
                  for name in ("dispatch", "torch")]  # nobody's width
         path = self.root / tables.FIGURES / "widths.svg"
         for entries, drawn in (([], False), (made, True)):
-            self.write("notebooks/data/peers_h100.jsonl", jsonl(*entries))
+            self.write("notebooks/data/peers_h100.csv", jsonl(*entries))
             self.write("README.md", marks)
             status, out, err = self.run_tables()
             self.assertEqual((status, path.exists()), (0, drawn), out + err)
@@ -600,20 +600,20 @@ class Tables(InDirectory):
                     for name, time in (("dispatch", us), ("torch", 200.0), ("liger", 150.0))
                     if (name, problem.cols) != ("liger", 1024)]
 
-        self.write("notebooks/data/peers_other.jsonl", jsonl(*widths("Another GPU", 165.0)))
+        self.write("notebooks/data/peers_other.csv", jsonl(*widths("Another GPU", 165.0)))
         self.write("README.md", "<!-- table: widths sum -->\n<!-- end table -->\n"
                                 "<!-- table: peers -->\n<!-- end table -->\n")
         self.assertEqual(self.run_tables()[0], 0)
         self.assertIn("Ahead at 1, behind at 2; at worst 1.10 of liger's, at 768 columns.", self.text())
         self.assertIn("The peers are torch, liger (at 4 of 6). Another GPU, driver", self.text())
         self.assertEqual(self.text().count("Not measured yet."), 1)  # the peers' table is of the book's own GPU
-        self.write("notebooks/data/peers_h100.jsonl", jsonl(*widths(DEVICE, 150.5)))
+        self.write("notebooks/data/peers_h100.csv", jsonl(*widths(DEVICE, 150.5)))
         self.run_tables()
         self.assertIn("level within 1 % at 2; at worst 1.00 of liger's", self.text())
         self.assertNotIn("Another GPU", self.text())
 
     def test_the_picture_of_the_peers_says_in_words_what_its_rows_are(self):
-        self.write("notebooks/data/peers_h100.jsonl", jsonl(
+        self.write("notebooks/data/peers_h100.csv", jsonl(
             peer("torch", "forward", 20.0), peer("dispatch", "forward", 16.0, chosen="fwd01")))
         self.write("README.md", "<!-- table: picture peers -->\n<!-- end table -->\n")
         self.run_tables()

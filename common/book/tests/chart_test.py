@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parents[3]
 BOOK = ROOT / "common/book"
 sys.path[:0] = [str(BOOK), str(ROOT / "common/bench")]
 
+import archive  # noqa: E402
 import chart  # noqa: E402
 from measurements import with_current_ids  # noqa: E402
 from peers import SHAPES  # noqa: E402
@@ -39,10 +40,9 @@ def expanded(data):
 
 
 def lines(name):
-    """The raw lines of a file of records, with the ids of today, without those of the library's kernels and of kernels
-    that are gone; of a line with the same chapter and problem the last counts."""
-    text = (ROOT / f"notebooks/data/{name}.jsonl").read_text(encoding="utf-8")
-    records = [with_current_ids(json.loads(line)) for line in text.splitlines()]
+    """The records of a table, with the ids of today, without those of the library's kernels and of kernels
+    that are gone; of those with the same chapter and problem the last counts."""
+    records = map(with_current_ids, archive.read(ROOT / f"notebooks/data/{name}.csv"))
     return [record for record in records if not record.get("chapter", "").startswith(("lib_", "former "))]
 
 

@@ -178,7 +178,7 @@ def test_says_how_much_memory_is_needed(run, program, tensors):
 
 
 def test_a_path_that_cannot_be_written_is_found_before_anything_runs(run, tmp_path):
-    for path in (tmp_path / "missing" / "results.jsonl", tmp_path, ""):
+    for path in (tmp_path / "missing" / "results.jsonl", tmp_path / "table.csv", tmp_path, ""):
         result = run("chapters", *SMALL, "--json", path)
         refuses(result, str(path))
         assert result.stdout == ""
