@@ -2,8 +2,8 @@
 //
 // bwd05 still ends in atomics: their order changes from run to run, and the last bits of dweight
 // and dbias with it. Here nothing is added in memory. One kernel writes dx. A second adds up 16
-// groups of rows, 32 columns a block, and stores each group's partial sums in a row of a workspace
-// of its own. A third adds these 16 rows. Every sum has one order, so every run gives the same
+// groups of rows, 32 columns a block, and stores each group's partial sums in that group's row of a
+// workspace. A third adds these 16 rows. Every sum has one order, so every run gives the same
 // bits.
 //
 // The price: x and dy are read again for the sums. Where they do not fit in L2 that is five tensors
@@ -15,14 +15,14 @@ namespace bwd06 {
 using namespace lnc;
 
 constexpr int kThreads = 128;  // of a block, in the first two kernels
-constexpr int kSmBlocks = 8;   // of them, at least: leaves 64 registers a thread for loads
+constexpr int kSmBlocks = 8;   // of the first kernel: leaves 64 registers a thread for loads
 constexpr int kGroups = 16;    // of rows, as Apex has them
 constexpr int kSumWarps = 8;   // of a block, in the third
 
 constexpr int kLaneColumns = 4;                         // neighbours in a row
 constexpr int kLanesPerRow = kWarpSize / kLaneColumns;  // 8, for 32 columns
 constexpr int kTileRows = kThreads / kLanesPerRow;      // 16 rows a block and step
-constexpr int kTileStride = kWarpSize + 1;              // [1] a padding of 1
+constexpr int kTileStride = kWarpSize + 1;              // [1] 33: rows of a column lie in 32 banks
 
 /// dx alone, a block a row: bwd04 without its atomics.
 template <typename T>
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kThreads)
   __syncthreads();
 
   const int warp = threadIdx.x / kWarpSize;
-  const int lane = threadIdx.x % kWarpSize;  // [5] is a column now
+  const int lane = threadIdx.x % kWarpSize;  // [5] a column now; warp 0 has dweight, 1 dbias
   if (warp > 1 || strip + lane >= a.cols) return;
   float sum = 0.0f;
   for (int row = 0; row < kTileRows; ++row) sum += tiles[warp][row * kTileStride + lane];

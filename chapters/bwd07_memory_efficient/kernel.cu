@@ -27,15 +27,15 @@ struct Row {
   float rstd;
 };
 
-/// 1 / weight, for a weight of at least that magnitude; for a smaller one, of `least` with its
-/// sign. 0 where that would not be finite: only a `least` of 0 lets such a weight through.
+/// 1 / weight, whose magnitude is raised to `least` where it is smaller; 0 where it is below every
+/// normal float then, as only a `least` near 0 lets it be.
 __device__ inline float inverse_of(float weight, float least) {
   const float clamped = copysignf(fmaxf(fabsf(weight), least), weight);  // [1]
   constexpr float kLeastNormal = 0x1p-126f;
   return fabsf(clamped) < kLeastNormal ? 0.0f : 1.0f / clamped;
 }
 
-/// bwd09's kernel, but for the lines with a number.
+/// bwd09's kernel, with y in place of x and mean: the numbers mark what changes.
 template <typename T>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     layer_norm_backward(BackwardArgs<T> a, PartialSums sums) {
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
       for (int k = 0; k < kElements; ++k) {
         xhat[i][k] = (y[k] - bias[k]) * inverse_weight[i][k][threadIdx.x];  // [5]
         wdy[i][k] *= dy[k];
-        c.x += dy[k] * (y[k] - bias[k]);  // [6] wdy · xhat: the weight cancels
+        c.x += dy[k] * (y[k] - bias[k]);  // [6] wdy · xhat: the weight cancels out
         c.y += wdy[i][k];
         dweight[i][k] += dy[k] * xhat[i][k];
         dbias[i][k] += dy[k];

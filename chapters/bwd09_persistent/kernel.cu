@@ -1,10 +1,10 @@
 // bwd09 · Persistent blocks
 //
 // A block of bwd05 waits for the loads of each of its rows, loads the weight again for each, and
-// ends in atomics that all blocks send to the same columns. Here, too, there are only as many
-// blocks as the GPU runs at once. Each takes its share of the rows, holds weight, dweight and dbias
-// of its columns in registers all the while, and writes one row of partial sums when it ends; a
-// second kernel adds these up. While a block works on one row, the loads of its next are on their
+// ends in atomics that all blocks send to the same columns. Here, too, there are no more
+// blocks than the GPU runs at once. Each takes its share of the rows, holds weight, dweight and
+// dbias of its columns in registers all the while, and writes one row of partial sums when it ends;
+// a second kernel adds these up. While a block works on one row, the loads of its next are on their
 // way.
 //
 // It should run at the speed of a triad where there are many rows, without locks or atomics.
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 
     float xhat[kVectors][kElements];
     float wdy[kVectors][kElements];
-    float2 sums = make_float2(0.0f, 0.0f);
+    float2 sums = make_float2(0.0f, 0.0f);  // of wdy · xhat, and of wdy
     for (int i = 0; i < kVectors; ++i) {
       float dy[kElements];
       to_floats(now.x[i], xhat[i]);
@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(kSumWarps* kWarpSize)
   *to = from_float<T>(sum);
 }
 
-/// The fewest blocks with which no block has more rows than if the GPU were full.
+/// As few blocks as possible without giving any of them more rows than in a full GPU.
 int64_t blocks_of(int64_t rows) {
   const int64_t rows_per_block = std::max(blocks_for(rows, kBlocks * multiprocessors()), 1u);
   return blocks_for(rows, rows_per_block);

@@ -30,7 +30,8 @@ struct Share {
 template <typename T>
 using Floats = float[kVectors][kElements<T>];
 
-/// What a thread needs of a row. U is the type of z: T, or float.
+/// What a thread needs of a row: z, which the norm read; the gradient that reaches z past the norm;
+/// and dy. U is the type of z: T, or float.
 template <typename T, typename U>
 struct Row {
   Share<T, U> z;
@@ -116,16 +117,16 @@ __device__ void add_output(const Share<T>& dy_share, const T* weights, int cols,
   }
 }
 
-/// Takes a block's rows back, one after another.
+/// The backward pass over a block's rows, one after another.
 template <typename U, typename T>
 __device__ void walk_rows(const BackwardArgs<T>& a, Sums<T>& sums, Sums<T>& sums1) {
-  constexpr bool kAhead = sizeof(U) == sizeof(T);  // [6]
+  constexpr bool kLoadsAhead = sizeof(U) == sizeof(T);  // [6]
   const FusedBackward<T, T>& f = a.fused;
   const int cols = static_cast<int>(a.cols);
   Row<T, U> loaded = load_row<U>(a, blockIdx.x);
   for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
     const int64_t start = row * cols;
-    if (!kAhead) loaded = load_row<U>(a, row);
+    if (!kLoadsAhead) loaded = load_row<U>(a, row);
     const Branch branch(f.rowscale, f.seeds, f.dropout, row);
     const Branch branch1(f.rowscale1, f.seeds1, f.dropout, row);
     Floats<T> xhat;
@@ -141,7 +142,7 @@ __device__ void walk_rows(const BackwardArgs<T>& a, Sums<T>& sums, Sums<T>& sums
       add_output<T>(load_share<T>(f.dy1 + start, cols), f.weight1, cols, xhat, wdy, c, sums1);
     }
     const Row<T, U> now = loaded;  // [7]
-    if (kAhead) loaded = load_row<U>(a, min(row + gridDim.x, a.rows - 1));
+    if (kLoadsAhead) loaded = load_row<U>(a, min(row + gridDim.x, a.rows - 1));
     c = block_sum<kThreads>(c);
     const float c1 = c.x / static_cast<float>(cols);
     const float c2 = c.y / static_cast<float>(cols);

@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kMaxThreads)
       __pipeline_memcpy_async(slot + col_of(i), a.x + row * cols + col_of(i), 16);  // [3]
       __pipeline_memcpy_async(slot + cols + col_of(i), a.dy + row * cols + col_of(i), 16);
     }
-    __pipeline_commit();  // [4]
+    __pipeline_commit();  // [4] even an empty group: the wait counts them
   };
   for (int stage = 0; stage < kStages; ++stage)
     request(blockIdx.x + stage * gridDim.x, ring + stage * 2 * cols);
@@ -63,14 +63,14 @@ __global__ void __launch_bounds__(kMaxThreads)
     next_rstd = a.rstd[next_row];
 
     T* const slot = ring + stage * 2 * cols;
-    wait_for_own_copies<kStages - 1>();  // [5]
+    wait_for_own_copies<kStages - 1>();  // [5] this row has come, the next may not have
     Packed<T, kElements> x[kVectors], dy[kVectors];
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       x[i] = load_if<kElements>(col_of(i) < cols, slot, col_of(i));
       dy[i] = load_if<kElements>(col_of(i) < cols, slot + cols, col_of(i));
     }
-    request(row + kStages * int64_t{gridDim.x}, slot);  // [6]
+    request(row + kStages * int64_t{gridDim.x}, slot);  // [6] which is in registers
 
     float xhat[kVectors][kElements], wdy[kVectors][kElements];
     float2 c = make_float2(0.0f, 0.0f);
@@ -115,7 +115,7 @@ unsigned threads_of(int64_t row_bytes) {
   return blocks_for(row_bytes, kVectors * 16 * kWarpSize) * kWarpSize;
 }
 
-/// Two blocks a multiprocessor, or one where a row takes more than half of its threads.
+/// Two blocks a multiprocessor, or one where a row takes more than half of its 512 threads.
 int64_t blocks_of(int64_t rows, int64_t row_bytes) {
   const int64_t each = threads_of(row_bytes) <= kMaxThreads / 2 ? 2 : 1;
   return std::min(rows, multiprocessors() * each);

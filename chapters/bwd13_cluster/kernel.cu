@@ -1,8 +1,8 @@
 // bwd13 · Rows in clusters
 //
 // A block of bwd12 has room for a row of 16 KB, 8192 halves. Here a cluster of up to 16 blocks has
-// a row, and each block a slice of 16 KB. The ring, the sums in registers and the early last sum
-// are bwd12's. What is new is how c1 and c2 cross the cluster: each block sends its two sums, 8
+// a row, and each block a slice of up to 16 KB. The ring, the sums in registers and the early last
+// sum are bwd12's. What is new is how c1 and c2 cross the cluster: each block sends its two sums, 8
 // bytes, to every block. While they are on their way it adds up the next row, and only then makes
 // dx of this one.
 //
@@ -59,8 +59,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int first = cluster_rank() * slice_vectors;  // the slice's first vector of the row
   const int vectors = max(min(row_vectors - first, slice_vectors), 0);
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
-  // This thread's vectors of the slice; rows of the tensor; slices of its rows, in vectors.
+  // This thread's vector i of the slice.
   const auto at = [](int i) { return i * kThreads + static_cast<int>(threadIdx.x); };
+  // The tensor's row that is this cluster's row n, and where its slice begins, in vectors.
   const auto row_of = [=](int n) { return cluster + n * clusters; };
   const auto slice_of = [=](int n) { return row_of(n) * row_vectors + first; };
 
@@ -76,7 +77,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x == 0) {
     for (int slot = 0; slot < kSlots; ++slot) {
       full[slot].init(1);
-      arrived[slot].init(1 + blocks);  // [3]
+      arrived[slot].init(1 + blocks);  // [3] thread 0's expectation, and each block's
     }
     fence_barrier_init();
     for (int n = 0; n < kSlots; ++n) request(n);
@@ -129,7 +130,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         if (lane == 0) arrived[slot].arrive_and_expect(blocks * sizeof c);
         if (lane < blocks) {  // [7] lane 0 sends to block 0, lane 1 to block 1, …
           remote_store_async(&from_block[slot][cluster_rank()], lane, c, arrived[slot]);
-          remote_arrive(arrived[slot], lane);  // [8]
+          remote_arrive(arrived[slot], lane);  // [8] row n - 2 is read here
         }
       }
       if (threadIdx.x == 0) request(n + kSlots);

@@ -40,8 +40,8 @@ __device__ void store_sum_of_teams(const float (&of_lane)[kElements], int64_t co
   __syncthreads();
 }
 
-/// A row has a team of kLanes lanes, a power of two, each with one vector of it. A block has a row
-/// for each of its kTeams teams, then as many rows again after those of all other blocks.
+/// A row has a team of kLanes lanes, a power of two, each with one vector of it, or none beyond the
+/// row. In each step a block takes kTeams neighbouring rows, one a team.
 template <typename T, int kLanes>
 __global__ void __launch_bounds__(kThreads, kSmBlocks)
     layer_norm_backward(BackwardArgs<T> a, PartialSums sums) {

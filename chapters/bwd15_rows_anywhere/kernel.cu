@@ -19,7 +19,7 @@ namespace bwd15 {
 using namespace lnc;
 
 constexpr int kStages = 3;                         // of the ring
-constexpr int kMaxThreads = 576;                   // [1] so rows of up to 9 KB
+constexpr int kMaxThreads = 576;                   // [1] a vector each: rows of nearly 9 KB
 constexpr int kBlocks = kSmThreads / kMaxThreads;  // 2 of so many threads, on a multiprocessor
 
 /// A vector that begins in column `col` of a row, element by element; 0 outside of the row.
@@ -46,11 +46,12 @@ __global__ void __launch_bounds__(kMaxThreads, kBlocks)
   const float inverse_cols = 1.0f / static_cast<float>(cols);
 
   const int start = start_in_vector(a.dx + blockIdx.x * a.cols);  // [2] of all of this block's rows
-  const int place = static_cast<int>(threadIdx.x) * kElements;    // past that boundary
-  const int col = place - start;                                  // [3] of this thread's vector
-  const bool is_whole = col >= 0 && col + kElements <= cols;      // else it is an end of the row
-  const int head = (kElements - start) % kElements;               // columns before the first
-  const int inner = max(cols - head, 0) / kElements * kElements;  // in whole vectors
+  // This thread's vector, counted in elements from the boundary before the row.
+  const int place = static_cast<int>(threadIdx.x) * kElements;
+  const int col = place - start;                              // [3] its first column
+  const bool is_whole = col >= 0 && col + kElements <= cols;  // else it is an end of the row
+  const int head = (kElements - start) % kElements;  // columns before the first whole vector
+  const int inner = max(cols - head, 0) / kElements * kElements;  // columns in whole vectors
   const auto bytes = static_cast<unsigned>(inner * sizeof(T));
 
   T* const ring = dynamic_shared<T>();  // [stage][x, dy][place]
@@ -130,7 +131,7 @@ __global__ void __launch_bounds__(kMaxThreads, kBlocks)
     parity ^= stage == 0;
   }
 
-  float* const of_block = dynamic_shared<float>();  // [7] [dweight, dbias][place]
+  float* const of_block = dynamic_shared<float>();  // [7] the ring is free; [dweight, dbias][place]
   store(of_block, place, dweight);
   store(of_block, width + place, dbias);
   __syncthreads();

@@ -2,8 +2,8 @@
 //
 // bwd13 walks through a tensor: a ring has room for a few rows of a slice, and each row waits for
 // its cluster's exchange. Where x and dy are small, all of them have room in the multiprocessors'
-// shared memory at once. Here every block asks for all that it will ever need before it does
-// anything else. Each pair of warps works on rows of its own, so that no barrier holds up a block,
+// shared memory at once. Here every block asks for all its x and dy before it does anything
+// else. Each pair of warps works on rows of its own, so that no barrier holds up a block,
 // and few clusters leave few partial sums.
 //
 // It should take 8 MB of x in 1.35 times a triad's time: 3·M·N elements, each moved once. Measured,
@@ -155,13 +155,13 @@ void run(const BackwardArgs<T>& a) {
   LaunchConfig config{0, kThreads, room, a.stream, kCluster};
   const int64_t fit = std::max(resident_clusters(kernel, config), 1);
   const int64_t cluster_rows = std::clamp<int64_t>(blocks_for(a.rows, fit), 1, cut.most_rows);
-  const int64_t clusters = blocks_for(a.rows, cluster_rows);  // [9]
+  const int64_t clusters = blocks_for(a.rows, cluster_rows);  // [9] of a large tensor more than fit
   const int64_t sums_bytes = 2 * kTeams * cut.slice * int64_t{sizeof(float)};
   config.grid = static_cast<unsigned>(clusters * kCluster);
   config.shared_bytes = std::max(cluster_rows * cut.row_bytes, sums_bytes);
   const PartialSums sums = partial_sums(a, clusters);
   launch(kernel, config, a, static_cast<int>(cluster_rows), static_cast<int>(cut.slice), sums);
-  using Vectors = SumOfVectors;  // [10]
+  using Vectors = SumOfVectors;  // [10] starts early; a row of its grid for dweight, one for dbias
   const dim3 grid(blocks_for(a.cols, Vectors::kLanes * Vectors::kElements), 2);
   launch(add_partial_sums_kernel<EarlyStart, Vectors, T>,
          {grid, Vectors::kLanes * Vectors::kGroups, 0, a.stream, 0, EarlyStart::kEarly}, sums,

@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kThreads, kSmBlocks)
     layer_norm_backward(BackwardArgs<T> a, PartialSums sums) {
   __shared__ Barrier full;
   __shared__ float2 mean_rstd[kTileRows];
-  __shared__ float2 c_of_half[2][kTileRows];  // what half of a row's columns add to c1 and c2
+  __shared__ float2 c_of_half[2][kTileRows];  // half a row's sums of wdy · (x - mean), and of wdy
   const int thread = static_cast<int>(threadIdx.x);
   const int cols = static_cast<int>(a.cols);
   const float inverse_cols = 1.0f / static_cast<float>(cols);
@@ -52,8 +52,8 @@ __global__ void __launch_bounds__(kThreads, kSmBlocks)
   const int64_t stride = int64_t{gridDim.x} * kTileRows;
   for (int64_t first = int64_t{blockIdx.x} * kTileRows; first < a.rows; first += stride) {
     const int rows = static_cast<int>(min(a.rows - first, int64_t{kTileRows}));
-    const Tile<T> x_tile(x, rows * cols, true);  // what fwd15 does, as a type
-    const Tile<T> dy_tile(dy, rows * cols, true);
+    const Tile<T> x_tile(x, rows * cols, /*at_boundary=*/true);  // what fwd15 does, as a type
+    const Tile<T> dy_tile(dy, rows * cols, /*at_boundary=*/true);
     if (thread == 0) {
       wait_bulk_stores_read<0>();  // [5] dx of the tile before
       full.arrive_and_expect(2 * x_tile.bytes_to_copy());

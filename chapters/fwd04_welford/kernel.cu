@@ -2,10 +2,9 @@
 //
 // fwd03 walks a row three times, because the variance waits for the mean. Here one walk brings
 // both: each thread keeps a running mean and the squares about it, and Chan's formula merges these
-// partial results over 32 lanes and 4 warps. All of it is done on x - near, where `near` is the
-// row's first element. So the mean is kept in two floats, and keeps its digits however large it is,
-// as long as that element is near it.
-// RMS is the same kernel with a mean of 0.
+// partial results over 32 lanes and 4 warps. Layer norm does all of it on x - near, where `near` is
+// the row's first element. So the mean is kept in two floats, and keeps its digits however large it
+// is, as long as that element is near it. RMS is the same kernel with a mean of 0.
 //
 // A row costs two walks and one barrier instead of three and four. The price is a reciprocal for
 // each element: where L1 or L2 would have served the third walk, expect no gain. Measured on an
@@ -36,7 +35,7 @@ __device__ void add(Moments& m, float x, float inverse_count) {
   m.count += 1.0f;
 }
 
-/// Chan's merge of two sets of numbers. Where one is empty, it must be b.
+/// Chan's merge of two sets of numbers. Either may be empty, or both.
 template <Kind kKind>
 __device__ Moments merge(const Moments& a, const Moments& b) {
   if constexpr (kKind == Kind::Rms) return {0.0f, 0.0f, a.squares + b.squares};
@@ -58,6 +57,7 @@ __device__ Moments merge_block(Moments m) {
                         __shfl_down_sync(kFullMask, m.squares, offset)};
     m = merge<kKind>(m, above);
   }
+  // Lane 0 has the warp's moments; the others have merged some numbers twice.
   if (threadIdx.x % kWarpSize == 0) partial[threadIdx.x / kWarpSize] = m;  // [5]
   __syncthreads();
   m = partial[0];
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kThreads) norm_forward(ForwardArgs<T, W> a) {
   Moments m{0.0f, 0.0f, 0.0f};  // of x - near
   int64_t col = threadIdx.x;
   for (; col + (kAhead - 1) * kThreads < a.cols; col += kAhead * kThreads) {
-    float inverse_count[kAhead];  // [7]
+    float inverse_count[kAhead];  // [7] before the chain of updates needs them
     for (int i = 0; i < kAhead; ++i) {
       inverse_count[i] = 1.0f / (m.count + static_cast<float>(i + 1));
     }

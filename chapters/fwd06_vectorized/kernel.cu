@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2) layer_norm_forward(ForwardArgs
   const int threads = static_cast<int>(blockDim.x);
   const int thread = static_cast<int>(threadIdx.x);
 
-  float values[kVectors][V::kElements];  // [3] x, in registers
+  float values[kVectors][V::kElements];  // [3] x, in registers; later x - mean
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     const int index = i * threads + thread;  // [4]
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2) layer_norm_forward(ForwardArgs
   float squares = 0.0f;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
-    if (i * threads + thread >= vectors) continue;  // [5]
+    if (i * threads + thread >= vectors) continue;  // [5] zeros beyond the row would become -mean
     for (float& value : values[i]) {
       value -= mean;  // [6]
       squares += value * value;

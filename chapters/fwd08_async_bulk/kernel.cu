@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2) layer_norm_forward(ForwardArgs
       to_floats(x[i], values);
       for (const float value : values) sum += value;  // zeros beyond the row
     }
-    fence_proxy_async();  // [6] before another proxy overwrites what this thread has read
+    fence_proxy_async();  // [6] before the copy engine, another proxy, overwrites what was read
     const float mean = block_sum<kMaxThreads>(sum, blockDim.x) / static_cast<float>(a.cols);
 
     float squares = 0.0f;
@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2) layer_norm_forward(ForwardArgs
     const float rstd = rsqrtf(variance + a.eps);
 
     if (threadIdx.x == 0) {
-      request_row(a, row + kStages * stride, slot, full[stage]);  // [7]
+      request_row(a, row + kStages * stride, slot, full[stage]);  // [7] all met in block_sum
       a.mean[row] = mean;
       a.rstd[row] = rstd;
     }
@@ -111,7 +111,8 @@ __global__ void __launch_bounds__(kMaxThreads, 2) layer_norm_forward(ForwardArgs
   }
 }
 
-/// As many blocks as the GPU holds at once, each with as many warps as a row needs.
+/// As many blocks as the GPU holds at once, if there are rows for them, each with as many warps as
+/// a row needs.
 template <typename T>
 void run(const ForwardArgs<T>& a) {
   const auto kernel = layer_norm_forward<T>;

@@ -16,7 +16,7 @@
 namespace fwd09 {
 using namespace lnc;
 
-constexpr int kVectors = 8;    // of 16 bytes, in a thread's registers
+constexpr int kVectors = 8;    // 16-byte vectors of x, weight and bias each, in registers
 constexpr int kThreads = 128;  // [1] small blocks: while one waits for its cluster, others load
 constexpr int kWarps = kThreads / kWarpSize;
 constexpr int kResident = 4;  // blocks of a multiprocessor: 128 registers a thread
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kThreads, kResident)
   if (threadIdx.x == 0) {
     arrived.init(1);
     fence_barrier_init();
-    arrived.arrive_and_expect(pieces * sizeof(Moments));  // [3]
+    arrived.arrive_and_expect(pieces * sizeof(Moments));  // [3] and waits for all bytes
   }
   const V* x = reinterpret_cast<const V*>(a.x) + row * row_vectors;
   const V* w = reinterpret_cast<const V*>(a.weight);
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kThreads, kResident)
 
   cluster_wait();  // every other block's Barrier is initialised
   if (lane < blocks) remote_store_async(&received[piece], lane, moments, arrived);  // [7]
-  arrived.wait_at_cluster_scope(0);                                                 // [8]
+  arrived.wait_at_cluster_scope(0);  // [8] other blocks have stored
 
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
   sum = 0.0f;

@@ -2,8 +2,9 @@
 //
 // fwd06 gives a row one warp at least. A row of 64 halves is 128 bytes, eight vectors: 24 of the 32
 // lanes have nothing to load, and a warp asks for 128 bytes, waits, and ends. Here a row has a team
-// of as many lanes as it has vectors, and a warp has several teams. Each lane asks for the vectors
-// of four rows before it needs the first, so that 2 KB a warp are on their way.
+// of as many lanes as it has vectors, rounded up to a power of two, and a warp has several teams.
+// Each lane asks for the vectors of four rows before it needs the first, so that up to 2 KB a warp
+// are on their way.
 //
 // It should run at the speed of a copy: 2·M·N elements, each moved once.
 #include "common/kernel/chapter.h"
@@ -16,7 +17,8 @@ using namespace lnc;
 constexpr int kThreads = 128;
 constexpr int kRows = 4;  // [1] of a team, all loaded before the first is needed
 
-/// A row has a team of kLanes lanes, a power of two from 4 to 32; each lane has one vector of it.
+/// A row has a team of kLanes lanes, a power of two from 4 to 32, and each lane one vector of it;
+/// lanes beyond the row have none.
 template <typename T, int kLanes>
 __global__ void __launch_bounds__(kThreads) layer_norm_forward(ForwardArgs<T> a) {
   constexpr int kElements = kVectorElements<T>;
@@ -59,7 +61,7 @@ __global__ void __launch_bounds__(kThreads) layer_norm_forward(ForwardArgs<T> a)
     float squares = 0.0f;
     for (const float value : values) {
       const float centred = value - mean[i];
-      squares += in_row ? centred * centred : 0.0f;  // [7]
+      squares += in_row ? centred * centred : 0.0f;  // [7] else mean²
     }
     rstd[i] = rsqrtf(warp_sum<kLanes>(squares) * inverse_cols + a.eps);
   }

@@ -47,12 +47,12 @@ __global__ void __launch_bounds__(kTileRows) layer_norm_forward(ForwardArgs<T> a
   full.wait(0);
 
   constexpr int kHalf = kTileRows / 2;
-  const bool even_rows_first = sizeof(T) == 2 && cols % 2 == 1;  // [5] 32 lanes in 32 banks
+  const bool even_rows_first = sizeof(T) == 2 && cols % 2 == 1;  // [5] 32 banks for 32 lanes
   const int row = even_rows_first ? 2 * (thread % kHalf) + thread / kHalf : thread;
   if (row < rows) {
     T* x = tile + row * cols;
     const float inverse_cols = 1.0f / static_cast<float>(cols);
-    float sum = 0.0f;  // [6] from here on it is fwd01
+    float sum = 0.0f;  // [6] from here on as in fwd01
     for (int col = 0; col < cols; ++col) {
       sum += to_float(x[col]);
     }
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(kTileRows) layer_norm_forward(ForwardArgs<T> a
   if (thread == 0 && bytes > 0) {
     bulk_store(to_y, tile, bytes);
     commit_bulk_stores();
-    wait_bulk_stores_read<0>();  // [9]
+    wait_bulk_stores_read<0>();  // [9] the tile must live until it is read
   }
 }
 
@@ -111,7 +111,7 @@ const Registration registration{{
     .needs_alike = true,
     .min_architecture = 90,
     .max_row_bytes = 512,
-    .max_row_bytes_because = "of wider rows too few have room in shared memory",
+    .max_row_bytes_because = "blocks of wider rows leave room for too few of them",
     .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>},
     .predicted_bytes = [](const Problem& p, const Gpu&) -> std::int64_t {
       return 2 * p.tensor_bytes() + parameter_bytes(p);

@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kMaxThreads, kSmThreads / kMaxThreads)
   const int head = (kElements - past_boundary(y_row)) % kElements;
   const int first = head + kElements;  // [3] a vector is left at each end: `low` stays in the row
   const int vectors = max((cols - first - kElements) / kElements, 0);
-  const bool has_edge = thread < cols - vectors * kElements;  // [4]
+  const bool has_edge = thread < cols - vectors * kElements;  // [4] at most 30: a lane each
   const int edge_col = thread < first ? thread : thread + vectors * kElements;
 
   const int x_past = past_boundary(x_row + first);  // [5]
@@ -134,8 +134,8 @@ __global__ void __launch_bounds__(kMaxThreads, kSmThreads / kMaxThreads)
   }
 }
 
-/// A block has as many warps as a row needs with kVectors vectors per thread. Two vectors of a row
-/// are edges, wherever it starts.
+/// A block has as many warps as a row needs with kVectors vectors per thread. Wherever a row
+/// starts, two vectors' worth of columns at least are edges.
 template <typename T>
 void run(const ForwardArgs<T>& a) {
   const int64_t vectors = a.cols / kVectorElements<T> - 2;
