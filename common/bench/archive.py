@@ -112,7 +112,7 @@ def add(path, files):
     before = len(records)
     replaced = skipped = 0
     for file in files:
-        for line, record in enumerate(read_objects(file), 1):
+        for line, record in read_objects(file):
             if record is None:
                 print(f"{file}, line {line}: not a record, skipped", file=sys.stderr)
                 skipped += 1

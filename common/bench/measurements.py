@@ -51,7 +51,6 @@ import itertools
 import json
 import math
 import sys
-from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -280,46 +279,55 @@ def read_records(path, parse, what="record"):
 
     `parse` makes a record of an object of this schema, or None.
     """
-    records, broken, foreign = [], 0, Counter()
-    for entry in read_objects(path):
+    records, broken, foreign = [], [], {}
+    for line, entry in read_objects(path):
         if entry is not None and entry.get("schema") != SCHEMA:
-            foreign[f"schema {json.dumps(entry['schema'])}" if "schema" in entry else "no schema"] += 1
+            schema = f"schema {json.dumps(entry['schema'])}" if "schema" in entry else "no schema"
+            foreign.setdefault(schema, []).append(line)
             continue
         record = entry and parse(entry)
         if record:
             records.append(record)
         else:
-            broken += 1
+            broken.append(line)
     if foreign:
-        counts = " and ".join(f"{lines} {'record' if lines == 1 else 'records'} of {schema}"
+        counts = " and ".join(f"{len(lines)} {'record' if len(lines) == 1 else 'records'} of {schema} ({line_numbers(lines)})"
                               for schema, lines in foreign.items())
         print(f"{path}: skipped {counts}: this reads schema {SCHEMA}", file=sys.stderr)
     if broken:
-        print(f"{path}: skipped {broken} {'line' if broken == 1 else 'lines'} that could not be "
-              f"read as a {what} (cut short?)", file=sys.stderr)
-    return records, broken + foreign.total()
+        print(f"{path}: skipped {len(broken)} {'line' if len(broken) == 1 else 'lines'} that could not be "
+              f"read as a {what} (cut short?): {line_numbers(broken)}", file=sys.stderr)
+    return records, len(broken) + sum(map(len, foreign.values()))
+
+
+def line_numbers(lines, most=5):
+    """'line 3', 'lines 3, 5 and 9', 'lines 3, 5, 9, 12, 14 and 7 more'"""
+    shown = [str(line) for line in lines[:most]]
+    if len(lines) > most:
+        shown.append(f"{len(lines) - most} more")
+    return f"line{'s' if len(lines) > 1 else ''} {' and '.join(filter(None, (', '.join(shown[:-1]), shown[-1])))}"
 
 
 def read_objects(path):
-    """The objects that the lines of a file hold, None for a line that holds none; or the rows of archive.py's table."""
+    """(line, the object that it holds, or None) of a file; or (row, record) of a table of archive.py."""
     lines = read_lines(path)
-    if path.suffix != ".csv" or not lines or lines[0].startswith("{"):
-        return map(parse_object, lines)
+    if path.suffix != ".csv" or not lines or lines[0][1].startswith("{"):
+        return [(number, parse_object(line)) for number, line in lines]
     try:
-        return archive.read(path)
+        return list(enumerate(archive.read(path), 2))
     except (OSError, ValueError) as error:
         raise DataError(f"cannot read {path}: {error}") from error
 
 
 def read_lines(path):
-    """The lines of a text file that are not empty."""
+    """(number, text) of the lines of a file that are not empty."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         raise MissingData(f"{path} is not there yet") from None
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
-    return [line for line in text.split("\n") if line.strip()]
+    return [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
 
 
 def parse_object(line):

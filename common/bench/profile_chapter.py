@@ -308,8 +308,8 @@ def run_ncu(program, arguments, names=NAMES):
 
 def own_results(path):
     """The program's own records as they stand in its file: problem, bytes, and what made them."""
-    lines = [measurements.parse_object(line) for line in measurements.read_lines(path)] if path.exists() else []
-    results = [line for line in lines if line and line.get("schema") == SCHEMA]
+    objects = measurements.read_objects(path) if path.exists() else []
+    results = [line for _, line in objects if line and line.get("schema") == SCHEMA]
     if not results:
         raise DataError(f"the program wrote no record of schema {SCHEMA}; `make run BACKEND=cuda` builds it anew")
     return results
@@ -335,7 +335,7 @@ def complete(results, kernels):
 
 def profile(options, arguments):
     if options.csv:
-        text = "\n".join(measurements.read_lines(Path(options.csv)))
+        text = "\n".join(line for _, line in measurements.read_lines(Path(options.csv)))
         results = [parse_problem(options.problem)]
     else:
         text, results = run_ncu(options.program, arguments, COUNTED if options.counts else NAMES)

@@ -90,15 +90,15 @@ class Loader(InDirectory):
                   jsonl({key: value for key, value in whole.items() if key != "operator_bytes"})]
         results, _, err = self.load(jsonl(whole) + "\n".join(broken))
         self.assertEqual((len(results.records), results.skipped), (1, 8))
-        self.assertIn("skipped 8 lines that could not be read as a record", err)
+        self.assertRegex(err, r"data.jsonl: skipped 8 lines that could not be read as a record \(cut short\?\): lines [\d, ]+ and 3 more\n")
 
     def test_a_record_of_another_schema_is_named_skipped_and_counted(self):
         header = {"device": "GPU", "date": "2026-01-01"}
         results, _, err = self.load(jsonl(header, *({**record("fwd01", 1.0), "schema": schema} for schema in (1, 1, 3)),
                                           record("fwd02", 2.0)))
         self.assertEqual(([r["chapter"] for r in results.records], results.skipped), (["fwd02"], 4))
-        self.assertIn("data.jsonl: skipped 1 record of no schema and 2 records of schema 1 and 1 record of schema 3: "
-                      "this reads schema 2\n", err)
+        self.assertIn("data.jsonl: skipped 1 record of no schema (line 1) and 2 records of schema 1 (lines 2 and 3) and "
+                      "1 record of schema 3 (line 4): this reads schema 2\n", err)
 
     def test_a_warm_record_and_one_with_the_host_s_time_replace_and_stand_in_for_no_other(self):
         cold, warm = record("fwd01", 9.0), record("fwd01", 1.0, l2="warm")
@@ -771,7 +771,7 @@ class Profile(InDirectory):
         self.assertEqual({key[0]: [r["kernel"] for r in launches] for key, launches in profiles.items()},
                          {"bwd01": ["d<int>"], "fwd01": ["c<int>"]})
         self.assertIn("skipped 1 line", err)
-        self.assertIn("skipped 1 record of schema 1: this reads schema 2", err)
+        self.assertRegex(err, r"skipped 1 record of schema 1 \(line \d\): this reads schema 2")
 
     def sentence(self, *arguments):
         status, _, err = silently(profile_chapter.main, [*arguments, "--json", str(self.root / "x.jsonl")])
