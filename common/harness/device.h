@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/harness/gpu.h"
+#include "common/kernel/gpu.h"
 
 namespace lnc {
 

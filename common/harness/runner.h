@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "common/harness/check.h"
-#include "common/harness/registry.h"
 #include "common/harness/stopwatch.h"
+#include "common/kernel/registry.h"
 
 namespace lnc {
 

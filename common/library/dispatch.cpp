@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "common/harness/registry.h"
+#include "common/kernel/registry.h"
 
 namespace lnc {
 namespace {

@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "common/harness/gpu.h"
-#include "common/harness/registry.h"
+#include "common/kernel/gpu.h"
+#include "common/kernel/registry.h"
 #include "common/library/dispatch.h"
 #include "common/library/former_ids.h"
 #include "common/library/staging.h"

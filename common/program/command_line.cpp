@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "common/harness/gpu.h"
+#include "common/kernel/gpu.h"
 #include "common/library/dispatch.h"
 
 namespace lnc {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "common/harness/problem_sets.h"
-#include "common/harness/registry.h"
 #include "common/harness/stopwatch.h"
+#include "common/kernel/registry.h"
 
 namespace lnc {
 

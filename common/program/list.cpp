@@ -6,10 +6,10 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "common/harness/gpu.h"
 #include "common/harness/problem.h"
 #include "common/harness/problem_sets.h"
-#include "common/harness/registry.h"
+#include "common/kernel/gpu.h"
+#include "common/kernel/registry.h"
 #include "common/library/dispatch.h"
 
 namespace lnc {

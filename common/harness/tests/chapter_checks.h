@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "common/harness/registry.h"
 #include "common/harness/run.h"
 #include "common/harness/tests/fusions.h"
+#include "common/kernel/registry.h"
 #if defined(LNC_CPU_BACKEND)
 #include "common/simt/tests/under.h"
 #endif

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/harness/registry.h"
+#include "common/kernel/registry.h"
 #include "common/library/dispatch.h"
 
 using namespace lnc;

@@ -2,7 +2,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "common/harness/gpu.h"
+#include "common/kernel/gpu.h"
 
 namespace lnc {
 

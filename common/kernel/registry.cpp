@@ -1,4 +1,4 @@
-#include "common/harness/registry.h"
+#include "common/kernel/registry.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <tuple>
 
-#include "common/harness/gpu.h"
+#include "common/kernel/gpu.h"
 
 namespace lnc {
 namespace {

@@ -1,7 +1,7 @@
 #include <map>
 
 #include "common/cuda/launch.h"
-#include "common/harness/gpu.h"
+#include "common/kernel/gpu.h"
 
 namespace lnc {
 
