@@ -9,7 +9,7 @@ import math
 from typing import NamedTuple
 
 import torch
-from peers import FLUSH_BYTES, LIMITS, Lots, bytes_of, quantile
+from peers import FLUSH_BYTES, LIMITS, FlushSchedule, bytes_of, quantile
 
 try:
     import triton
@@ -40,14 +40,14 @@ class Clock:
     ones get twice the writes. `with_launch`: the host waits for the writes first, so that a sample
     has all that the host does from the first event to the second.
 
-    How many writes is drawn by lot (peers.Lots), up to three more, since a sample's place in the
+    How many writes is drawn by lot (peers.FlushSchedule), up to three more, since a sample's place in the
     queue counts. This is the chapters' clock: common/harness/stopwatch.h has its reasons.
     """
 
     def __init__(self, device="cuda", with_launch=False):
         self.buffer = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=device)
         self.with_launch = with_launch
-        self.writes, self.lots = FEWEST_WRITES, Lots()
+        self.writes, self.schedule = FEWEST_WRITES, FlushSchedule()
 
     def warm_up(self):
         """An idle GPU runs at a fraction of its clock; keep it busy until that has risen."""
@@ -58,7 +58,7 @@ class Clock:
     def put(self, run):
         """Puts one sample into the queue: the events, and whether the host came late."""
         start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        for _ in range(self.writes + self.lots.draw()):
+        for _ in range(self.writes + self.schedule.draw()):
             self.buffer.zero_()
         if self.with_launch:
             torch.cuda.synchronize()

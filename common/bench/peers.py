@@ -95,7 +95,7 @@ def quantile(samples, q):
     return samples[below] + (at - below) * (samples[above] - samples[below])
 
 
-class Lots:
+class FlushSchedule:
     """Draws how many writes of the flush come on top before each sample: common/harness/stopwatch.h says why,
     and how sixteen samples come to have each place in the queue four times."""
 

@@ -11,22 +11,22 @@ namespace {
 
 /// The median of a launch's samples with a cold L2, for measurements of the device itself.
 double median_us(const Launch& launch, int count, bool cold) {
-  Lots lots;
+  FlushSchedule schedule;
   std::size_t turn = 0;
   launch();  // warms up
-  return median(time_launches({launch}, lots.draw(count, cold), turn));
+  return median(time_launches({launch}, schedule.draw(count, cold), turn));
 }
 
 }  // namespace
 
-int turns(const Problem& problem, const Sampling& sampling) {
+int input_copies(const Problem& problem, const Sampling& sampling) {
   constexpr std::int64_t kMost = 32;  // more would not help the smallest: they are launches
   if (device().emulated || !sampling.cold || sampling.samples == 0) return 1;
   const std::int64_t bytes = std::max<std::int64_t>(problem.tensor_bytes(), 1);
   return static_cast<int>(std::min(kMost, (kFlushBytes + bytes - 1) / bytes));
 }
 
-std::vector<int> Lots::draw(int count, bool cold) {
+std::vector<int> FlushSchedule::draw(int count, bool cold) {
   std::vector<int> flushes(count, 0);
   if (!cold) return flushes;
   for (int& flush : flushes) {
@@ -38,7 +38,7 @@ std::vector<int> Lots::draw(int count, bool cold) {
   return flushes;
 }
 
-void Lots::begin_round() {
+void FlushSchedule::begin_round() {
   std::array<int, kPlaces> all{};
   std::iota(all.begin(), all.end(), 0);
   for (int rest = 0; rest < kPlaces; ++rest) {
@@ -49,7 +49,7 @@ void Lots::begin_round() {
 }
 
 bool stable(const std::vector<double>& samples) {
-  constexpr std::size_t kEnough = 10 * Lots::kRound;
+  constexpr std::size_t kEnough = 10 * FlushSchedule::kRound;
   constexpr double kTolerance = 0.005;
   if (samples.size() < kEnough) return false;
   const std::vector<double> newer(samples.begin() + static_cast<std::ptrdiff_t>(samples.size() / 2),
@@ -59,7 +59,7 @@ bool stable(const std::vector<double>& samples) {
 }
 
 Timing sample(const TakeSamples& take, const Sampling& sampling) {
-  constexpr int kBatch = Lots::kRound;
+  constexpr int kBatch = FlushSchedule::kRound;
   const double budget_us = 1e3 * sampling.budget_ms;
   std::vector<double> samples = take(1);
   double spent_us = samples.front();
@@ -90,17 +90,17 @@ Timing time_launches(const std::vector<Launch>& launches, const Sampling& sampli
   constexpr int kEmulated = 5;
   Sampling enough = sampling;
   if (device().emulated) enough.samples = std::min(sampling.samples, kEmulated);
-  Lots lots;
+  FlushSchedule schedule;
   std::size_t turn = 0;
   Timing timing = sample(
-      [&](int count) { return time_launches(launches, lots.draw(count, sampling.cold), turn); },
+      [&](int count) { return time_launches(launches, schedule.draw(count, sampling.cold), turn); },
       enough);
   if (const auto clock = measure_cycle_clock()) timing.cycles = clock->cycles(timing.median_us);
   return timing;
 }
 
 std::optional<double> roof_us(Direction direction, std::int64_t bytes, bool cold) {
-  constexpr int kSamples = 5 * Lots::kRound;
+  constexpr int kSamples = 5 * FlushSchedule::kRound;
   const bool triad = direction == Direction::Backward;
   if (device().emulated || bytes < 16) return std::nullopt;
   if ((triad ? 3 : 2) * bytes > free_device_bytes()) return std::nullopt;
@@ -119,7 +119,7 @@ std::optional<CycleClock> measure_cycle_clock() {
   if (device().emulated) return std::nullopt;
   constexpr long long kShort = 20'000;  // about 10 us
   constexpr long long kLong = 200'000;
-  constexpr int kSamples = Lots::kRound;
+  constexpr int kSamples = FlushSchedule::kRound;
   const double short_us = median_us([] { launch_spin(kShort); }, kSamples, true);
   const double long_us = median_us([] { launch_spin(kLong); }, kSamples, true);
   const double cycles_per_us = static_cast<double>(kLong - kShort) / (long_us - short_us);

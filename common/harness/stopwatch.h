@@ -53,16 +53,16 @@ struct Timing {
 };
 
 /// How many copies of the inputs take turns in launches of `problem`.
-int turns(const Problem& problem, const Sampling& sampling);
+int input_copies(const Problem& problem, const Sampling& sampling);
 
 /// Draws how often L2 is flushed before each sample.
 ///
-/// A flush more moves a sample, and all behind it, one place further. The lots are places; from one
-/// to the next goes a number of flushes. Of 16 samples, the four whose numbers leave the same rest
-/// when divided by 4 have all four places. What a launch itself puts into the queue moves sample
-/// number i by i times a constant, the same for each of those four: they have all four places
-/// again.
-class Lots {
+/// Each extra flush shifts this and all later samples by one slot of the GPU's queue, and a time
+/// depends on the slot. So each sample gets one of four slots by lot, and the number of flushes is
+/// what leads there from the slot before. Of 16 samples, those whose numbers are equal modulo 4 get
+/// all four slots. What a launch itself puts into the queue shifts sample i by i times a constant,
+/// the same for those four: they still have all four slots.
+class FlushSchedule {
  public:
   static constexpr int kLeast = 3;
   static constexpr int kPlaces = 4;  ///< in the queue

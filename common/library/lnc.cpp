@@ -403,7 +403,7 @@ Plan new_plan(const char* asked, Request request) {
 }
 
 /// All that a plan depends on. No chapter is the dispatch's choice.
-struct Question {
+struct PlanKey {
   std::optional<std::string> chapter;
   Direction direction;
   bool from_y;
@@ -411,34 +411,34 @@ struct Question {
   Gpu gpu;
   Problem problem;
 
-  bool operator==(const Question& other) const {
+  bool operator==(const PlanKey& other) const {
     return problem == other.problem && direction == other.direction && from_y == other.from_y &&
            in_place == other.in_place && gpu == other.gpu && chapter == other.chapter;
   }
 };
 
-/// The plan for a problem. A thread remembers its last ones: a model asks for the same few in
-/// turns.
+/// The plan for a problem. Each thread caches its last ones, since a model asks for the same few
+/// again and again.
 Plan plan_for(const char* asked, const Request& request) {
-  constexpr std::size_t kRemembered = 32;
-  struct Answer {
-    Question question;
+  constexpr std::size_t kMostPlans = 32;
+  struct CachedPlan {
+    PlanKey key;
     Plan plan;
   };
-  thread_local std::vector<Answer> answers;
+  thread_local std::vector<CachedPlan> plans;
   thread_local std::size_t oldest = 0;
-  Question question{std::nullopt,     request.direction, request.from_y,
-                    request.in_place, request.gpu,       request.problem};
-  if (asked != nullptr) question.chapter = asked;
-  for (const Answer& answer : answers) {
-    if (answer.question == question) return answer.plan;
+  PlanKey key{std::nullopt,     request.direction, request.from_y,
+              request.in_place, request.gpu,       request.problem};
+  if (asked != nullptr) key.chapter = asked;
+  for (const CachedPlan& cached : plans) {
+    if (cached.key == key) return cached.plan;
   }
   const Plan plan = new_plan(asked, request);
-  if (answers.size() < kRemembered) {
-    answers.push_back({std::move(question), plan});
+  if (plans.size() < kMostPlans) {
+    plans.push_back({std::move(key), plan});
   } else {
-    answers[oldest] = {std::move(question), plan};
-    oldest = (oldest + 1) % kRemembered;
+    plans[oldest] = {std::move(key), plan};
+    oldest = (oldest + 1) % kMostPlans;
   }
   return plan;
 }

@@ -70,7 +70,7 @@ class Session {
     const std::string words = describe(problem, direction, line_.group);
     if (!line_.sweep && words != said_)
       std::cout << (results_.empty() ? "" : "\n") << (said_ = words) << '\n';
-    const Tensors tensors(problem, *runnable.front(), turns(problem, line_.sampling));
+    const Tensors tensors(problem, *runnable.front(), input_copies(problem, line_.sampling));
     for (const Chapter* chapter : runnable) {
       progress_.step(std::string(chapter->id) + ": " +
                      describe(problem, direction, chapter->group));

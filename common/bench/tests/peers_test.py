@@ -35,11 +35,11 @@ def record(name, direction, problem, *samples, made_by=MADE_BY, **more):
 class Clock(unittest.TestCase):
     def test_sixteen_samples_have_each_place_in_the_queue_four_times(self):
         for commands in range(1, 10):  # of a call and its two events
-            lots, place = peers.Lots(), 0
+            schedule, place = peers.FlushSchedule(), 0
             for _ in range(20):
                 places = []
                 for _ in range(16):
-                    place = (place + 3 + lots.draw()) % 4
+                    place = (place + 3 + schedule.draw()) % 4
                     places.append(place)
                     place = (place + commands) % 4
                 self.assertEqual(sorted(places), sorted(4 * list(range(4))))

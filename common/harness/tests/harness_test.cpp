@@ -414,16 +414,16 @@ TEST_CASE(
 TEST_CASE("sixteen samples have each place in the queue four times, whatever a launch puts there") {
   for (int commands = 1; commands <= 9; ++commands) {  // of a launch and its two events
     CAPTURE(commands);
-    Lots lots;
+    FlushSchedule schedule;
     int place = 0;
     for (int round = 0; round < 20; ++round) {
-      std::array<int, Lots::kPlaces> count{};
-      for (const int flushes : lots.draw(Lots::kRound, true)) {
-        CHECK(flushes >= Lots::kLeast);
-        CHECK(flushes < Lots::kLeast + Lots::kPlaces);
-        place = (place + flushes) % Lots::kPlaces;
+      std::array<int, FlushSchedule::kPlaces> count{};
+      for (const int flushes : schedule.draw(FlushSchedule::kRound, true)) {
+        CHECK(flushes >= FlushSchedule::kLeast);
+        CHECK(flushes < FlushSchedule::kLeast + FlushSchedule::kPlaces);
+        place = (place + flushes) % FlushSchedule::kPlaces;
         ++count[place];
-        place = (place + commands) % Lots::kPlaces;
+        place = (place + commands) % FlushSchedule::kPlaces;
       }
       CHECK(count == std::array{4, 4, 4, 4});
     }
@@ -432,25 +432,25 @@ TEST_CASE("sixteen samples have each place in the queue four times, whatever a l
 
 TEST_CASE(
     "the places are in no fixed order, and pieces of a draw are the draw; warm has no flushes") {
-  Lots lots;
-  const std::vector<int> whole = lots.draw(160, true);
+  FlushSchedule schedule;
+  const std::vector<int> whole = schedule.draw(160, true);
   CHECK(std::vector(whole.begin(), whole.begin() + 16) !=
         std::vector(whole.begin() + 16, whole.begin() + 32));
-  Lots again;
+  FlushSchedule again;
   std::vector<int> pieces = again.draw(7, true);
   for (const int flush : again.draw(153, true)) pieces.push_back(flush);
   CHECK(pieces == whole);
-  const std::vector<int> warm = lots.draw(10, false);
+  const std::vector<int> warm = schedule.draw(10, false);
   CHECK(std::count(warm.begin(), warm.end(), 0) == 10);
 }
 
 TEST_CASE("launches take turns, and warm or emulated ones do not") {
   Problem p = small();
   if (device().emulated)
-    CHECK(turns(p, {}) == 1);
+    CHECK(input_copies(p, {}) == 1);
   else
-    CHECK(turns(p, {}) == 32);
-  CHECK(turns(p, {.cold = false}) == 1);
+    CHECK(input_copies(p, {}) == 32);
+  CHECK(input_copies(p, {.cold = false}) == 1);
   std::vector<int> calls;
   std::vector<Launch> launches;
   for (int i = 0; i < 3; ++i) launches.emplace_back([&calls, i] { calls.push_back(i); });
