@@ -145,6 +145,11 @@ inline std::int64_t parameter_bytes(const Problem& problem) {
   return 2 * problem.cols * problem.parameter_element_bytes() + 2 * problem.rows * 4;
 }
 
+/// The bytes to and from device memory of a forward pass that reads x once and writes y.
+inline std::int64_t one_pass_bytes(const Problem& problem, const Gpu&) {
+  return 2 * problem.tensor_bytes() + parameter_bytes(problem);
+}
+
 /// The bytes of the tensors of M x N elements that a backward pass must read and write: dy, x or
 /// the sum, dx, and what a fusion adds.
 inline std::int64_t backward_tensor_bytes(const Problem& problem) {

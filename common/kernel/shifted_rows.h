@@ -157,7 +157,6 @@ __device__ void ask_for_parameters(const W* weight, const W* bias, const RowShar
 /// The moments of the warp's piece.
 template <Kind kKind, typename T, int kVectors>
 __device__ Moments piece_moments(RowValues<T, kVectors>& row, const RowShare<kVectors>& own) {
-  constexpr int kElements = kVectorElements<T>;
   float of_edge[1];
   to_floats(row.edge, of_edge);
   float near = 0.0f;
@@ -167,12 +166,7 @@ __device__ Moments piece_moments(RowValues<T, kVectors>& row, const RowShare<kVe
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     stay_packed(row.x[i]);  // else nvcc would keep the first vector as floats, too
-    if (!own.has(i)) continue;
-    float values[kElements];
-    to_floats(row.x[i], values);
-    for (int k = 0; k < kElements; ++k) {
-      add_deviation(sums, values[k] - near);
-    }
+    if (own.has(i)) add_deviations(sums, near, row.x[i]);
   }
   return moments_of(own.columns, near, warp_sum(sums));
 }

@@ -20,6 +20,7 @@
 //   4096 × 8192, 717 at bf16 131072 × 4096); 47 to 64 % from 65 536 columns on.
 #include "common/kernel/chapter.h"
 #include "common/kernel/columns.h"
+#include "common/kernel/kinds.h"
 #include "common/kernel/moments.h"
 #include "common/kernel/reduce.h"
 #include "common/kernel/rows.h"
@@ -56,16 +57,6 @@ __device__ Value row_sum(Value value) {
   }
 }
 
-/// Adds a vector's elements to `sum`. Elements outside the row are 0.
-template <typename T, int kElements>
-__device__ void add_elements(float& sum, const Packed<T, kElements>& vector) {
-  float x[kElements];
-  to_floats(vector, x);
-  for (int k = 0; k < kElements; ++k) {
-    sum += x[k];
-  }
-}
-
 /// Adds the deviations of a vector's elements from `near`, a float near the mean, to `sums`.
 template <typename Sums, typename T, int kElements, bool kAligned>
 __device__ void add_deviations(Sums& sums, float near, const Packed<T, kElements>& vector,
@@ -83,23 +74,8 @@ __device__ void store_y(T* y_row, const Packed<T, kElements>& vector, const Norm
                         const Packed<W, kElements>& weight, const Packed<W, kElements>& bias,
                         const Columns<T, kAligned>& columns) {
   float y[kElements];
-  float w[kElements];
-  float b[kElements];
-  to_floats(vector, y);
-  to_floats(weight, w);
-  to_floats(bias, b);
-  for (int k = 0; k < kElements; ++k) {
-    const float xhat = of_row.xhat(y[k]);
-    y[k] = kKind == Kind::Layer ? xhat * w[k] + b[k] : xhat * w[k];
-  }
+  normalise<kKind>(vector, of_row, weight, bias, y);
   columns.store(y_row, y);
-}
-
-template <Kind kKind, typename T, typename W>
-__device__ void store_statistics(const ForwardArgs<T, W>& a, int64_t row,
-                                 const Normaliser& of_row) {
-  if (kKind == Kind::Layer) a.mean[row] = of_row.mean;
-  a.rstd[row] = of_row.rstd;
 }
 
 /// A row in registers, of a warp or of a whole block. x_rows says where the rows of x start.
@@ -280,10 +256,8 @@ void run_vectors(const ForwardArgs<T, W>& a, const Rows& x_rows, int64_t warps) 
 /// Launches the kernel of a row's share, or the wide one.
 template <Kind kKind, bool kAligned, typename T, typename W, typename Rows>
 void run_width(const ForwardArgs<T, W>& a, const Rows& x_rows) {
-  constexpr int kElements = kVectorElements<T>;
-  constexpr int kBefore = kAligned ? 0 : kElements - 1;  // of a row that starts inside a vector
   constexpr bool kExact = kAligned && std::is_same_v<Rows, DenseRows>;  // else fewer kernels
-  const int64_t vectors = blocks_for(kBefore + a.cols, kElements);
+  const int64_t vectors = vectors_of_row<T, kAligned>(a.cols);
   const Share share = share_of(vectors, kManySums<kKind, T>, kExact);
   if (share.warps > 2 * kMostWarps) {
     const int64_t kept = std::min<int64_t>(vectors, kSharedBytes / 16);
@@ -306,26 +280,17 @@ void run_width(const ForwardArgs<T, W>& a, const Rows& x_rows) {
   }
 }
 
-template <Kind kKind, typename T, typename W>
-void run_kind(const ForwardArgs<T, W>& a) {
-  const bool aligned = a.cols % kVectorElements<T> == 0 && rows_of_vectors<T>(a.x_rows) &&
-                       at_16_bytes(a.x, a.y, a.weight, a.bias);
-  with_rows(a, [&](const auto& x_rows) {
-    if (aligned) {
-      run_width<kKind, true>(a, x_rows);
-    } else {
-      run_width<kKind, false>(a, x_rows);
-    }
-  });
-}
-
 template <typename T, typename W>
 void run(const ForwardArgs<T, W>& a) {
-  if (a.kind == Kind::Layer) {
-    run_kind<Kind::Layer>(a);
-  } else {
-    run_kind<Kind::Rms>(a);
-  }
+  with_kind(a.kind, [&](auto kind) {
+    with_rows(a, [&](const auto& x_rows) {
+      if (in_whole_vectors(a)) {
+        run_width<kind(), true>(a, x_rows);
+      } else {
+        run_width<kind(), false>(a, x_rows);
+      }
+    });
+  });
 }
 
 const Registration registration{{
