@@ -1,6 +1,6 @@
-// Rows over clusters of blocks: which piece of a row a warp has, the exchange of the pieces'
-// moments, and the launch. fwd09 explains clusters and the exchange. For lib_fwd_cluster,
-// lib_fwd_cluster_unaligned and lib_fwd_cluster_ring.
+// Rows over clusters of blocks, for lib_fwd_cluster, lib_fwd_cluster_unaligned and
+// lib_fwd_cluster_ring: the exchange of moments, once for all rows of a cluster that then retires,
+// and the launch of the largest clusters that the GPU holds. fwd09 explains both.
 #pragma once
 
 #include <cstdint>
@@ -53,9 +53,9 @@ bool launch_clusters(void (*kernel)(Params...), LaunchConfig config, std::int64_
   return true;
 }
 
-/// Calls launch_within(most_blocks) with the most blocks that a cluster can have, and with fewer
-/// until it returns true, for it has launched: a GPU may hold no cluster of 16.
-/// @throws std::runtime_error where it never does; `id` is the kernel's
+/// Calls launch_within(most_blocks) for clusters of up to 16 blocks, then of fewer, until it has
+/// launched and returns true: a GPU may hold no cluster of 16.
+/// @throws std::runtime_error where it never returns true; the sentence begins with the kernel's id
 template <typename LaunchWithin>
 void launch_in_largest_cluster(std::string_view id, std::int64_t cols,
                                const LaunchWithin& launch_within) {

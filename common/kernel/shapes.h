@@ -10,14 +10,16 @@ template <int kThreads_, int kVectors_>
 struct BlockShape {
   static constexpr int kThreads = kThreads_;
   static constexpr int kVectors = kVectors_;
-  static constexpr int kHolds = kThreads * kVectors;  ///< vectors of a row, at most
+  static constexpr bool holds(std::int64_t row_vectors) {
+    return row_vectors <= kThreads * kVectors;
+  }
 };
 
-/// Calls `run` with the first of the shapes that holds a row of so many vectors (or columns,
-/// whichever Shape::kHolds counts). Returns whether there is one.
-template <typename... Shapes, typename Run>
-bool run_first_that_holds(std::int64_t count, const Run& run) {
-  return ((count <= Shapes::kHolds && (run(Shapes{}), true)) || ...);
+/// Calls `run` with the first of the shapes that holds a row: of so many vectors, or columns, or
+/// whatever Shape::holds asks for. Returns whether there is one.
+template <typename... Shapes, typename Row, typename Run>
+bool run_first_that_holds(const Row& row, const Run& run) {
+  return ((Shapes::holds(row) && (run(Shapes{}), true)) || ...);
 }
 
 }  // namespace lnc

@@ -119,13 +119,13 @@ struct RowValues {
   Packed<T, 1> edge;
 };
 
-/// Loads x of a thread's share.
-/// @param alike whether x starts as y does. Else its elements come one by one.
+/// Loads x of a thread's share: element by element where x's row does not start as y's does.
 template <typename T, int kVectors>
-__device__ RowValues<T, kVectors> load_row(const T* x_row, const RowShare<kVectors>& own,
-                                           bool alike) {
+__device__ RowValues<T, kVectors> load_row(const T* x_row, const T* y_row,
+                                           const RowShare<kVectors>& own) {
   constexpr int kElements = kVectorElements<T>;
   constexpr int kStep = kWarpSize * kElements;  // columns from one vector of a lane to the next
+  const bool alike = start_in_vector(x_row) == start_in_vector(y_row);
   const T* const first = x_row + own.head + own.first_col;
   RowValues<T, kVectors> values;
   if (alike) {

@@ -181,9 +181,8 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize)
   const int lane = threadIdx.x % kWarpSize;
   const int64_t first_row = blockIdx.x / cut.blocks;
   const int64_t stride = gridDim.x / cut.blocks;  // clusters
-  const auto row_vectors = static_cast<int>(a.cols / kElements);
   const int piece = cluster_rank() * cut.warps + warp;
-  const int vectors = vectors_of(piece, cut, row_vectors);
+  const int vectors = vectors_of(piece, cut, static_cast<int>(a.cols / kElements));
   const int64_t first_col = int64_t{piece} * cut.vectors * kElements;
   const auto request = [&](int64_t row, Vec* slot, Barrier& barrier) {
     if (row < a.rows) request_piece(a.x + row * a.cols + first_col, vectors, slot, barrier);
@@ -205,11 +204,9 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize)
     for (Barrier& barrier : met) barrier.init(1);
   }
   if (lane == 0) {
-    ring.init();  // its fence makes `met` known too, which thread 0 has just initialised
-#pragma unroll 1
-    for (int stage = 0; stage < cut.stages; ++stage) {
+    ring.fill([&](int stage) {  // whose fence makes `met` known too, initialised by thread 0
       request(first_row + stage * stride, ring.slot(stage), full[warp][stage]);
-    }
+    });
   }
   // The only meeting of the cluster: no block may send before the others run and have initialised
   // their mbarriers. The relaxed arrival publishes nothing else, so it waits for no store.
@@ -229,7 +226,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize)
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
   int stage = 0;  // of the row to be finished: the ring itself is a row ahead
   int k = 0;      // that row's number in the cluster
-  for (int64_t row = first_row; row < a.rows; row += stride) {
+  for (int64_t row = first_row; row < a.rows; row += stride, ++k) {
     // A row ahead: its moments travel while this row is finished.
     send_moments(row + stride, k + 1);
 
@@ -237,9 +234,8 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize)
     // Acquires at the cluster's scope, at which the senders release, but for shared memory only: a
     // full acquire would empty L1 in every row.
     met[set].wait_at_cluster_scope(k / kSets % 2);
-    const Moments* const of_pieces = moments + set * cut.pieces;
-    const Normaliser of_row =
-        merge_moments<kKind, kMostPieces>(of_pieces, cut.pieces, inverse_cols, a.eps);
+    const Normaliser of_row = merge_moments<kKind, kMostPieces>(moments + set * cut.pieces,
+                                                                cut.pieces, inverse_cols, a.eps);
     if (piece == 0 && lane == 0) store_statistics<kKind>(a, row, of_row);
 
     Vec* const slot = ring.slot(stage);
@@ -252,7 +248,6 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize)
     __syncwarp();
     if (lane == 0) request(row + cut.stages * stride, slot, full[warp][stage]);
     stage = stage + 1 < cut.stages ? stage + 1 : 0;
-    ++k;
   }
 }
 
@@ -308,7 +303,7 @@ void run(const ForwardArgs<T, W>& a) {
   const int64_t vectors = a.cols / kVectorElements<T>;
   with_kind(a.kind, [&](auto kind) {
     launch_in_largest_cluster("lib_fwd_cluster_ring", a.cols, [&](int most_blocks) {
-      if (!std::has_single_bit(unsigned(most_blocks))) return false;
+      if (!std::has_single_bit(unsigned(most_blocks))) return false;  // 16, 8, 4 and 2 only
       const Cut cut = cut_row<T, W>(vectors, most_blocks);
       if (cut.stages < 2) return false;  // the row to be finished, and the one ahead
       return cut.keeps ? run_cut<kind(), true>(a, cut) : run_cut<kind(), false>(a, cut);

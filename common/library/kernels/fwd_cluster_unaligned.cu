@@ -56,8 +56,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize, kSmBlocks)
   }
 
   const RowShare<kVectors> own(y_row, static_cast<int>(a.cols), vectors, piece);
-  const bool alike = start_in_vector(x_row) == start_in_vector(y_row);
-  auto values = load_row(x_row, own, alike);
+  auto values = load_row(x_row, y_row, own);
   cluster_arrive_relaxed();
   // Once for all clusters, while x is on its way.
   if (row == 0) ask_for_parameters<T>(a.weight, bias, own);

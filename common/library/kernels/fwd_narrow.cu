@@ -44,7 +44,7 @@ struct Team {
   static constexpr int kRegisters = kVectors * sizeof(Loaded::at) / sizeof(typename Loaded::Word);
   static constexpr int kSteps = kRegisters < kRegistersAhead ? kRegistersAhead / kRegisters : 1;
   static constexpr int kWarpRows = kWarpTeams * kSteps;
-  static constexpr int kHolds = kLanes * kVectors * kElements;  // columns of a row, at most
+  static constexpr bool holds(int64_t cols) { return cols <= kLanes * kVectors * kElements; }
 
   /// The vectors of a row that a lane has.
   struct Own {
@@ -95,16 +95,14 @@ __device__ void store_per_row(float* to, const float (&numbers)[Shape::kSteps], 
 template <typename Shape, Kind kKind, typename T, typename W, typename Rows>
 __global__ void __launch_bounds__(kThreads)
     layer_norm_forward(ForwardArgs<T, W> a, float inverse_cols, Rows x_rows) {
-  constexpr bool kLayer = kKind == Kind::Layer;
   constexpr int kElements = Shape::kElements;
   constexpr int kLanes = Shape::kLanes;
   constexpr int kVectors = Shape::kVectors;
   constexpr int kSteps = Shape::kSteps;
-  constexpr int kWarps = kThreads / kWarpSize;
   const int lane = threadIdx.x % kWarpSize;
   const int team = lane / kLanes;  // of the warp
   const int in_team = lane % kLanes;
-  const int64_t warp = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarpSize;
+  const int64_t warp = int64_t{blockIdx.x} * (kThreads / kWarpSize) + threadIdx.x / kWarpSize;
   const int64_t first_row = warp * Shape::kWarpRows;
   if (first_row >= a.rows) return;
   const int cols = static_cast<int>(a.cols);
@@ -114,8 +112,7 @@ __global__ void __launch_bounds__(kThreads)
   // Lanes past the row's end, and rows past the last, hold zeros: every lane shuffles.
   const auto exists = [=](int step, int i) { return own.has(i) && row_of(step) < a.rows; };
 
-  // Requested before x: all rows of a lane need them. Placed after x, nvcc loads them only when x
-  // has arrived.
+  // Requested before x: placed after it, nvcc would load them only once x has arrived.
   Packed<W, kElements> weight[kVectors];
   Packed<W, kElements> bias[kVectors];
 #pragma unroll
@@ -137,7 +134,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 
   float near[kSteps] = {};
-  if (kLayer) {
+  if (kKind == Kind::Layer) {
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       // Independent sums: their shuffles overlap.
@@ -150,12 +147,11 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
     const auto sums = warp_sum<kLanes>(deviations_in<kKind>(x[step], near[step], own));
-    // The sum of deviations corrects `near`.
-    of_row[step] = normaliser(near[step], sums, inverse_cols, a.eps);
+    of_row[step] = normaliser(near[step], sums, inverse_cols, a.eps);  // the sums correct `near`
     mean[step] = of_row[step].mean;
     rstd[step] = of_row[step].rstd;
   }
-  if (kLayer) store_per_row<Shape>(a.mean, mean, first_row, a.rows);
+  if (kKind == Kind::Layer) store_per_row<Shape>(a.mean, mean, first_row, a.rows);
   store_per_row<Shape>(a.rstd, rstd, first_row, a.rows);
 
 #pragma unroll
@@ -170,7 +166,7 @@ __global__ void __launch_bounds__(kThreads)
       to_floats(bias[i], b);
       for (int k = 0; k < kElements; ++k) {
         const float xhat = of_row[step].xhat(y[k]);
-        y[k] = kLayer ? xhat * w[k] + b[k] : xhat * w[k];
+        y[k] = kKind == Kind::Layer ? xhat * w[k] + b[k] : xhat * w[k];
       }
       if (exists(step, i)) store(a.y, row_of(step) * cols + own.of(i), y);
     }

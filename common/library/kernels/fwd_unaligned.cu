@@ -37,7 +37,8 @@ struct Variant {
   static constexpr int kThreads = kMostWarps * kBlockRows * kWarpSize;
   // Limits nvcc to 72 or 56 registers. A Turing GPU has threads for one such block only.
   static constexpr int kMinBlocks = kOneWarp ? 7 : std::min(2, kSmThreads / kThreads);
-  static constexpr int kHolds = kVectors * kMostWarps * kWarpSize;  // vectors of a row
+  static constexpr int kRowVectors = kVectors * kMostWarps * kWarpSize;
+  static constexpr bool holds(int vectors) { return vectors <= kRowVectors; }
 };
 using ManyWarps = Variant<4, 18>;
 
@@ -70,9 +71,7 @@ __global__ void __launch_bounds__(Fit::kThreads, Fit::kMinBlocks)
 
   const int piece = Fit::kOneWarp ? 0 : warp;
   const RowShare<Fit::kVectors> own(y_row, static_cast<int>(a.cols), vectors, piece);
-  // Else x comes element by element.
-  const bool alike = start_in_vector(x_row) == start_in_vector(y_row);
-  auto values = load_row(x_row, own, alike);
+  auto values = load_row(x_row, y_row, own);
   // Prefetches both for all blocks.
   if (blockIdx.x == 0) ask_for_parameters<T>(a.weight, bias, own);
 
@@ -107,7 +106,7 @@ const Registration registration{{
     .usual_cols = 2049,
     .shares_by_address = true,
     .keeps_digits_at_large_means = true,
-    .max_row_bytes = ManyWarps::kHolds * 16,
+    .max_row_bytes = ManyWarps::kRowVectors * 16,
     .max_row_bytes_because = "a multiprocessor has registers for two such rows",
     .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
                             run<__nv_bfloat16, float>},
