@@ -6,6 +6,13 @@
 
 namespace lnc {
 
+/// How many vectors a row lies in, at most. Where it is not aligned, it may start inside of one.
+template <typename T, bool kAligned>
+std::int64_t vectors_of_row(std::int64_t cols) {
+  constexpr int kElements = kVectorElements<T>;
+  return blocks_for((kAligned ? 0 : kElements - 1) + cols, kElements);
+}
+
 /// The columns of a row that one vector covers, for access in 16 bytes where that is possible and
 /// element by element at a row's ends. kAligned: every tensor's rows start and end at 16-byte
 /// boundaries, so that it always is.

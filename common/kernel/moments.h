@@ -5,6 +5,7 @@
 //   sums = of the deviations x - near, and of their squares
 //   normaliser(near, sums, …)                      what `near` lacks, the variance, rstd
 //   normalise(x, normaliser, …)                    y of elements of x
+//   store_statistics(a, row, normaliser)           mean and rstd
 //
 // RMS norm has no mean. There `near` is 0, and the sums are of the squares alone.
 #pragma once
@@ -27,6 +28,34 @@ __device__ inline void add_deviation(float2& sums, float deviation) {
 }
 __device__ inline void add_deviation(float& squares, float deviation) {
   squares += deviation * deviation;
+}
+
+/// Adds the deviations of a vector's elements from `near`, a float near the mean, to `sums`.
+template <typename Sums, int kElements>
+__device__ inline void add_deviations(Sums& sums, float near, const float (&x)[kElements]) {
+  for (int k = 0; k < kElements; ++k) {
+    add_deviation(sums, x[k] - near);
+  }
+}
+template <typename Sums, typename T, int kElements>
+__device__ inline void add_deviations(Sums& sums, float near, const Packed<T, kElements>& packed) {
+  float x[kElements];
+  to_floats(packed, x);
+  add_deviations(sums, near, x);
+}
+
+/// Adds a vector's elements to `sum`.
+template <int kElements>
+__device__ inline void add_elements(float& sum, const float (&x)[kElements]) {
+  for (int k = 0; k < kElements; ++k) {
+    sum += x[k];
+  }
+}
+template <typename T, int kElements>
+__device__ inline void add_elements(float& sum, const Packed<T, kElements>& packed) {
+  float x[kElements];
+  to_floats(packed, x);
+  add_elements(sum, x);
 }
 
 /// What a row is normalised by.
@@ -52,19 +81,34 @@ __device__ inline Normaliser normaliser(float near, float squares, float inverse
   return {near, 0.0f, near, rstd};
 }
 
-/// Makes y of elements of x.
-template <typename T, typename W, int kElements>
-__device__ inline void normalise(const Packed<T, kElements>& x, const Normaliser& of_row,
+/// Stores the mean, which RMS norm has not, and rstd. One thread of a row calls this.
+template <Kind kKind, typename T, typename W>
+__device__ void store_statistics(const ForwardArgs<T, W>& a, std::int64_t row,
+                                 const Normaliser& of_row) {
+  if (kKind == Kind::Layer) a.mean[row] = of_row.mean;
+  a.rstd[row] = of_row.rstd;
+}
+
+/// Makes y of elements of x, in their place. RMS norm may leave out the bias, which it has not.
+template <Kind kKind = Kind::Layer, typename W, int kElements>
+__device__ inline void normalise(float (&values)[kElements], const Normaliser& of_row,
                                  const Packed<W, kElements>& weight,
-                                 const Packed<W, kElements>& bias, float (&values)[kElements]) {
+                                 const Packed<W, kElements>& bias) {
   float of_weight[kElements];
   float of_bias[kElements];
-  to_floats(x, values);
   to_floats(weight, of_weight);
   to_floats(bias, of_bias);
   for (int k = 0; k < kElements; ++k) {
-    values[k] = of_row.xhat(values[k]) * of_weight[k] + of_bias[k];
+    const float xhat = of_row.xhat(values[k]);
+    values[k] = kKind == Kind::Layer ? xhat * of_weight[k] + of_bias[k] : xhat * of_weight[k];
   }
+}
+template <Kind kKind = Kind::Layer, typename T, typename W, int kElements>
+__device__ inline void normalise(const Packed<T, kElements>& x, const Normaliser& of_row,
+                                 const Packed<W, kElements>& weight,
+                                 const Packed<W, kElements>& bias, float (&values)[kElements]) {
+  to_floats(x, values);
+  normalise<kKind>(values, of_row, weight, bias);
 }
 
 }  // namespace lnc

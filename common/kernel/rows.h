@@ -10,6 +10,7 @@
 
 #include "common/kernel/contract.h"
 #include "common/kernel/launch.h"
+#include "common/kernel/vector.h"
 
 namespace lnc {
 
@@ -100,6 +101,14 @@ template <typename T>
 bool rows_of_vectors(const RowStrides& rows) {
   constexpr int kElements = 16 / static_cast<int>(sizeof(T));
   return !rows.apart || (rows.row_stride % kElements == 0 && rows.group_stride % kElements == 0);
+}
+
+/// Whether all rows and parameters, and the tensors of `others`, are whole vectors from 16-byte
+/// boundaries on.
+template <typename T, typename W, typename... Others>
+bool in_whole_vectors(const ForwardArgs<T, W>& a, const Others*... others) {
+  return a.cols % kVectorElements<T> == 0 && rows_of_vectors<T>(a.x_rows) &&
+         at_16_bytes(a.x, a.y, a.weight, a.bias, others...);
 }
 
 }  // namespace lnc

@@ -119,13 +119,13 @@ struct RowValues {
   Packed<T, 1> edge;
 };
 
-/// Loads x of a thread's share.
-/// @param alike whether x starts as y does. Else its elements come one by one.
+/// Loads x of a thread's share: element by element where x's row does not start as y's does.
 template <typename T, int kVectors>
-__device__ RowValues<T, kVectors> load_row(const T* x_row, const RowShare<kVectors>& own,
-                                           bool alike) {
+__device__ RowValues<T, kVectors> load_row(const T* x_row, const T* y_row,
+                                           const RowShare<kVectors>& own) {
   constexpr int kElements = kVectorElements<T>;
   constexpr int kStep = kWarpSize * kElements;  // columns from one vector of a lane to the next
+  const bool alike = start_in_vector(x_row) == start_in_vector(y_row);
   const T* const first = x_row + own.head + own.first_col;
   RowValues<T, kVectors> values;
   if (alike) {
@@ -157,7 +157,6 @@ __device__ void ask_for_parameters(const W* weight, const W* bias, const RowShar
 /// The moments of the warp's piece.
 template <Kind kKind, typename T, int kVectors>
 __device__ Moments piece_moments(RowValues<T, kVectors>& row, const RowShare<kVectors>& own) {
-  constexpr int kElements = kVectorElements<T>;
   float of_edge[1];
   to_floats(row.edge, of_edge);
   float near = 0.0f;
@@ -167,12 +166,7 @@ __device__ Moments piece_moments(RowValues<T, kVectors>& row, const RowShare<kVe
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     stay_packed(row.x[i]);  // else nvcc would keep the first vector as floats, too
-    if (!own.has(i)) continue;
-    float values[kElements];
-    to_floats(row.x[i], values);
-    for (int k = 0; k < kElements; ++k) {
-      add_deviation(sums, values[k] - near);
-    }
+    if (own.has(i)) add_deviations(sums, near, row.x[i]);
   }
   return moments_of(own.columns, near, warp_sum(sums));
 }

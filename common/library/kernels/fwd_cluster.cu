@@ -5,8 +5,8 @@
 // Blocks of four warps let several clusters share a multiprocessor: while one waits for moments,
 // others load. Weight and bias are loaded once for both rows, before the exchange.
 //
-// Parts: pieces.h (moments of a piece, their merge, the cut of a row), hopper.h (clusters, remote
-// stores), vector.h (fwd06). fwd09 teaches the cluster and the exchange, fwd04 the mean in two
+// Parts: pieces.h (moments of a piece, their merge, the cut of a row), clusters.h (the exchange,
+// the launch), vector.h (fwd06). fwd09 teaches the cluster and the exchange, fwd04 the mean in two
 // floats.
 //
 // Measurements behind the constants, on an H100 with 128 MiB of bf16, layer norm:
@@ -19,7 +19,9 @@
 // - The result: 363 µs at bf16 4096 × 65536, 99 % of a copy, as at 16384 × 16384; 8 MiB of 128 ×
 //   32768 takes 12.2.
 #include "common/kernel/chapter.h"
+#include "common/kernel/clusters.h"
 #include "common/kernel/hopper.h"
+#include "common/kernel/kinds.h"
 #include "common/kernel/moments.h"
 #include "common/kernel/pieces.h"
 #include "common/kernel/reduce.h"
@@ -28,10 +30,9 @@
 namespace lib_fwd_cluster {
 using namespace lnc;
 
-constexpr int kRows = 2;         // of a cluster; with an odd number the last row is absent
-constexpr int kMostBlocks = 16;  // of a cluster
-constexpr int kMostWarps = 4;    // of a block: small, so that a multiprocessor has several
-constexpr int kMostPieces = kMostBlocks * kMostWarps;
+constexpr int kRows = 2;       // of a cluster; with an odd number the last row is absent
+constexpr int kMostWarps = 4;  // of a block: small, so that a multiprocessor has several
+constexpr int kMostPieces = kMostClusterBlocks * kMostWarps;
 constexpr int kFewVectors = 4;  // of a thread, in each row
 constexpr int kMostVectors = 8;
 
@@ -54,12 +55,7 @@ __device__ Moments piece_moments(Packed<T, kElements> (&x)[kVectors], int there,
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     stay_packed(x[i]);  // else nvcc keeps the first as floats: twice the registers
-    if (i >= there) continue;
-    float values[kElements];
-    to_floats(x[i], values);
-    for (int k = 0; k < kElements; ++k) {
-      add_deviation(sums, values[k] - near);
-    }
+    if (i < there) add_deviations(sums, near, x[i]);
   }
   return moments_of(columns, near, warp_sum(sums));
 }
@@ -117,14 +113,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize, kSmBlocks<T, W, kVector
   for (int r = 0; r < kRows; ++r) {
     of_piece[r] = piece_moments<kKind>(x[r], there, vectors * kElements);
   }
-  cluster_wait();
-  // One thread expects the bytes for its block: 16 from every warp of the cluster for each row.
-  if (threadIdx.x == 0) met.arrive_and_expect(kRows * pieces * sizeof(Moments));
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-    if (lane < blocks) remote_store_async(&moments[r][piece], lane, of_piece[r], met);
-  }
-  met.wait_at_cluster_scope(0);  // the mbarrier is used once: parity 0
+  exchange_moments(of_piece, moments, met, blocks, pieces, piece);
 
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
 #pragma unroll
@@ -133,10 +122,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize, kSmBlocks<T, W, kVector
     if (row >= a.rows) break;
     const Normaliser of_row =
         merge_moments<kKind, kMostPieces>(moments[r], pieces, inverse_cols, a.eps);
-    if (piece == 0 && lane == 0) {
-      if (kKind == Kind::Layer) a.mean[row] = of_row.mean;
-      a.rstd[row] = of_row.rstd;
-    }
+    if (piece == 0 && lane == 0) store_statistics<kKind>(a, row, of_row);
     auto* const y = reinterpret_cast<Packed<T, kElements>*>(a.y + row * a.cols + first_col);
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
@@ -146,18 +132,6 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize, kSmBlocks<T, W, kVector
       y[i * kWarpSize] = from_floats<T>(values);
     }
   }
-}
-
-/// Returns false where the GPU holds no cluster of this size.
-template <Kind kKind, int kVectors, typename T, typename W>
-bool run_clusters(const ForwardArgs<T, W>& a, const Cut& cut) {
-  const auto kernel = layer_norm_forward<T, W, kKind, kVectors>;
-  const auto blocks = static_cast<unsigned>(cut.blocks);
-  LaunchConfig config{blocks, cut.warps * kWarpSize, 0, a.stream, blocks};
-  if (resident_clusters(kernel, config) == 0) return false;
-  config.grid = blocks_for(a.rows, kRows) * blocks;
-  launch(kernel, config, a, cut.blocks);
-  return true;
 }
 
 /// The cut of least cost; but blocks of four warps with few vectors a thread where these leave no
@@ -173,28 +147,26 @@ Cut cut_of(int64_t vectors, int most_blocks) {
   return fits && pays && few.places() <= any.places() ? few : any;
 }
 
-template <Kind kKind, typename T, typename W>
-void run_kind(const ForwardArgs<T, W>& a) {
-  const int64_t vectors = a.cols / kVectorElements<T>;
-  for (int most_blocks = kMostBlocks; most_blocks >= 2; --most_blocks) {  // 16 may not fit
-    const Cut cut = cut_of<kKind>(vectors, most_blocks);
-    if (cut.blocks == 0) break;
-    const bool launched = cut.vectors == kFewVectors ? run_clusters<kKind, kFewVectors>(a, cut)
-                          : cut.vectors == 6         ? run_clusters<kKind, 6>(a, cut)
-                                                     : run_clusters<kKind, kMostVectors>(a, cut);
-    if (launched) return;
-  }
-  throw std::runtime_error("lib_fwd_cluster: no cluster of this GPU holds rows of " +
-                           std::to_string(a.cols) + " columns");
+/// Launches clusters for rows that are cut like this. Returns false where the GPU holds none.
+template <Kind kKind, int kVectors, typename T, typename W>
+bool run_cut(const ForwardArgs<T, W>& a, const Cut& cut) {
+  const LaunchConfig config = cluster_of(cut.blocks, cut.warps, 0, a.stream);
+  return launch_clusters(layer_norm_forward<T, W, kKind, kVectors>, config,
+                         blocks_for(a.rows, kRows), a, cut.blocks);
 }
 
 template <typename T, typename W>
 void run(const ForwardArgs<T, W>& a) {
-  if (a.kind == Kind::Layer) {
-    run_kind<Kind::Layer>(a);
-  } else {
-    run_kind<Kind::Rms>(a);
-  }
+  const int64_t vectors = a.cols / kVectorElements<T>;
+  with_kind(a.kind, [&](auto kind) {
+    launch_in_largest_cluster("lib_fwd_cluster", a.cols, [&](int most_blocks) {
+      const Cut cut = cut_of<kind()>(vectors, most_blocks);
+      if (cut.blocks == 0) return false;
+      if (cut.vectors == kFewVectors) return run_cut<kind(), kFewVectors>(a, cut);
+      if (cut.vectors == 6) return run_cut<kind(), 6>(a, cut);
+      return run_cut<kind(), kMostVectors>(a, cut);
+    });
+  });
 }
 
 const Registration registration{{
@@ -208,14 +180,9 @@ const Registration registration{{
     .keeps_digits_at_large_means = true,
     .max_row_bytes = int64_t{kMostPieces} * kMostVectors * kWarpSize * 16,
     .max_row_bytes_because = "the registers of a cluster hold two rows",
-    .max_rows = kMaxGridX / kMostBlocks * kRows,
-    .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
-                            run<__nv_bfloat16, float>},
-    .predicted_bytes =
-        [](const Problem& p, const Gpu& gpu) {
-          const int threads = gpu.threads_per_multiprocessor * kMostBlocks;
-          return predict_bytes(p, gpu, {.inputs = 1, .walks = 1, .threads_per_row = threads});
-        },
+    .max_rows = kMaxGridX / kMostClusterBlocks * kRows,
+    .run = ForwardLaunchers::every([](const auto& args) { run(args); }),
+    .predicted_bytes = least_bytes<Direction::Forward>,
 }};
 
 }  // namespace lib_fwd_cluster

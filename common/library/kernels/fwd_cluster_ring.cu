@@ -6,7 +6,8 @@
 // exchange the moments of their pieces once a row and never meet at a block's barrier.
 //
 // Parts: ring.h and hopper.h (fwd08; clusters and remote stores fwd09), pieces.h (moments of a
-// piece and their merge; fwd09, for the mean in two floats fwd04), vector.h (fwd06).
+// piece and their merge; fwd09, for the mean in two floats fwd04), clusters.h (the launch),
+// vector.h (fwd06).
 //
 // Measurements behind the constants, on an H100:
 // - Three, four or eight stages, and two, four or eight vectors a lane, change the times by 2 % at
@@ -19,7 +20,11 @@
 // - The result, layer norm: 374 µs at bf16 1024 × 262144 (96 % of a copy), 390 at f32 512 × 262144
 //   (92 %), where lib_fwd_registers takes 761 and 718; 405 at bf16 4096 × 65536, where
 //   lib_fwd_cluster takes 363.
+#include <bit>
+
 #include "common/kernel/chapter.h"
+#include "common/kernel/clusters.h"
+#include "common/kernel/kinds.h"
 #include "common/kernel/moments.h"
 #include "common/kernel/pieces.h"
 #include "common/kernel/reduce.h"
@@ -29,7 +34,6 @@
 namespace lib_fwd_cluster_ring {
 using namespace lnc;
 
-constexpr int kMostBlocks = 16;         // of a cluster; more than 8 are not portable
 constexpr int kMostWarps = 16;          // of a block
 constexpr int kLaneVectors = 4;         // of a lane, before a row gets another warp: 2 KB a piece
 constexpr int kFewestStages = 3;        // rows in a ring
@@ -78,9 +82,7 @@ __device__ Moments piece_moments(const Packed<T, kElements>* slot, int vectors) 
   for (int i = lane; i < vectors; i += kWarpSize) {
     float x[kElements];
     to_floats(slot[i], x);
-    for (int k = 0; k < kElements; ++k) {
-      add_deviation(sums, x[k] - near);
-    }
+    add_deviations(sums, near, x);
   }
   return moments_of(columns, near, warp_sum(sums));
 }
@@ -96,7 +98,7 @@ __device__ inline void send_to_cluster(Moments moments, Moments* place, Barrier&
 }
 
 // Eight for each lane of the warp that merges them.
-constexpr int kMostPieces = kMostBlocks * kMostWarps;
+constexpr int kMostPieces = kMostClusterBlocks * kMostWarps;
 
 /// A warp's piece of weight or bias. Where kKeeps, each lane keeps its vectors in shared memory,
 /// once for all rows; else it loads them from global memory each time. Where the parameter is null
@@ -179,9 +181,8 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize)
   const int lane = threadIdx.x % kWarpSize;
   const int64_t first_row = blockIdx.x / cut.blocks;
   const int64_t stride = gridDim.x / cut.blocks;  // clusters
-  const auto row_vectors = static_cast<int>(a.cols / kElements);
   const int piece = cluster_rank() * cut.warps + warp;
-  const int vectors = vectors_of(piece, cut, row_vectors);
+  const int vectors = vectors_of(piece, cut, static_cast<int>(a.cols / kElements));
   const int64_t first_col = int64_t{piece} * cut.vectors * kElements;
   const auto request = [&](int64_t row, Vec* slot, Barrier& barrier) {
     if (row < a.rows) request_piece(a.x + row * a.cols + first_col, vectors, slot, barrier);
@@ -203,11 +204,9 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize)
     for (Barrier& barrier : met) barrier.init(1);
   }
   if (lane == 0) {
-    ring.init();  // its fence makes `met` known too, which thread 0 has just initialised
-#pragma unroll 1
-    for (int stage = 0; stage < cut.stages; ++stage) {
+    ring.fill([&](int stage) {  // whose fence makes `met` known too, initialised by thread 0
       request(first_row + stage * stride, ring.slot(stage), full[warp][stage]);
-    }
+    });
   }
   // The only meeting of the cluster: no block may send before the others run and have initialised
   // their mbarriers. The relaxed arrival publishes nothing else, so it waits for no store.
@@ -227,7 +226,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize)
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
   int stage = 0;  // of the row to be finished: the ring itself is a row ahead
   int k = 0;      // that row's number in the cluster
-  for (int64_t row = first_row; row < a.rows; row += stride) {
+  for (int64_t row = first_row; row < a.rows; row += stride, ++k) {
     // A row ahead: its moments travel while this row is finished.
     send_moments(row + stride, k + 1);
 
@@ -235,13 +234,9 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize)
     // Acquires at the cluster's scope, at which the senders release, but for shared memory only: a
     // full acquire would empty L1 in every row.
     met[set].wait_at_cluster_scope(k / kSets % 2);
-    const Moments* const of_pieces = moments + set * cut.pieces;
-    const Normaliser of_row =
-        merge_moments<kKind, kMostPieces>(of_pieces, cut.pieces, inverse_cols, a.eps);
-    if (piece == 0 && lane == 0) {
-      if (kKind == Kind::Layer) a.mean[row] = of_row.mean;
-      a.rstd[row] = of_row.rstd;
-    }
+    const Normaliser of_row = merge_moments<kKind, kMostPieces>(moments + set * cut.pieces,
+                                                                cut.pieces, inverse_cols, a.eps);
+    if (piece == 0 && lane == 0) store_statistics<kKind>(a, row, of_row);
 
     Vec* const slot = ring.slot(stage);
     auto* const y = reinterpret_cast<Vec*>(a.y + row * a.cols + first_col);
@@ -253,7 +248,6 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize)
     __syncwarp();
     if (lane == 0) request(row + cut.stages * stride, slot, full[warp][stage]);
     stage = stage + 1 < cut.stages ? stage + 1 : 0;
-    ++k;
   }
 }
 
@@ -297,39 +291,24 @@ Cut cut_row(int64_t vectors, int most_blocks) {
 
 /// As many clusters as the GPU holds at once; returns false where it holds none of this size.
 template <Kind kKind, bool kKeeps, typename T, typename W>
-bool run_clusters(const ForwardArgs<T, W>& a, const Cut& cut) {
+bool run_cut(const ForwardArgs<T, W>& a, const Cut& cut) {
   const auto kernel = layer_norm_forward<T, W, kKind, kKeeps>;
-  const auto blocks = static_cast<unsigned>(cut.blocks);
-  LaunchConfig config{blocks, cut.warps * kWarpSize, cut.shared_bytes, a.stream, blocks};
-  const int64_t fit = resident_clusters(kernel, config);
-  if (fit == 0) return false;
-  const int64_t clusters = std::min(a.group > 0 ? a.group : fit, a.rows);
-  config.grid = static_cast<unsigned>(clusters) * blocks;
-  launch(kernel, config, a, cut);
-  return true;
-}
-
-template <Kind kKind, typename T, typename W>
-void run_kind(const ForwardArgs<T, W>& a) {
-  const int64_t vectors = a.cols / kVectorElements<T>;
-  for (int most_blocks = kMostBlocks; most_blocks >= 2; most_blocks /= 2) {  // 16 may not fit
-    const Cut cut = cut_row<T, W>(vectors, most_blocks);
-    if (cut.stages < 2) break;  // the row to be finished, and the one ahead
-    const bool launched =
-        cut.keeps ? run_clusters<kKind, true>(a, cut) : run_clusters<kKind, false>(a, cut);
-    if (launched) return;
-  }
-  throw std::runtime_error("lib_fwd_cluster_ring: no cluster of this GPU holds rows of " +
-                           std::to_string(a.cols) + " columns");
+  const LaunchConfig config = cluster_of(cut.blocks, cut.warps, cut.shared_bytes, a.stream);
+  const int64_t clusters = a.group > 0 ? a.group : resident_clusters(kernel, config);
+  return launch_clusters(kernel, config, std::min(clusters, a.rows), a, cut);
 }
 
 template <typename T, typename W>
 void run(const ForwardArgs<T, W>& a) {
-  if (a.kind == Kind::Layer) {
-    run_kind<Kind::Layer>(a);
-  } else {
-    run_kind<Kind::Rms>(a);
-  }
+  const int64_t vectors = a.cols / kVectorElements<T>;
+  with_kind(a.kind, [&](auto kind) {
+    launch_in_largest_cluster("lib_fwd_cluster_ring", a.cols, [&](int most_blocks) {
+      if (!std::has_single_bit(unsigned(most_blocks))) return false;  // 16, 8, 4 and 2 only
+      const Cut cut = cut_row<T, W>(vectors, most_blocks);
+      if (cut.stages < 2) return false;  // the row to be finished, and the one ahead
+      return cut.keeps ? run_cut<kind(), true>(a, cut) : run_cut<kind(), false>(a, cut);
+    });
+  });
 }
 
 /// The widest row: two stages of it fill the shared memory of the largest cluster. GPUs whose
@@ -354,13 +333,8 @@ const Registration registration{{
     .keeps_digits_at_large_means = true,
     .max_row_bytes = widest_row_bytes(),
     .max_row_bytes_because = "a cluster holds two whole rows",
-    .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
-                            run<__nv_bfloat16, float>},
-    .predicted_bytes =
-        [](const Problem& p, const Gpu& gpu) {
-          const int threads = gpu.threads_per_multiprocessor * kMostBlocks;
-          return predict_bytes(p, gpu, {.inputs = 1, .walks = 1, .threads_per_row = threads});
-        },
+    .run = ForwardLaunchers::every([](const auto& args) { run(args); }),
+    .predicted_bytes = least_bytes<Direction::Forward>,
 }};
 
 }  // namespace lib_fwd_cluster_ring

@@ -6,7 +6,7 @@
 // retires.
 //
 // Parts: shifted_rows.h (whole vectors of an unaligned row, weight and bias shifted into place;
-// fwd16), pieces.h and hopper.h (moments, cluster, exchange; fwd09, fwd04).
+// fwd16), pieces.h and clusters.h (moments, cluster, exchange; fwd09, fwd04).
 //
 // Measurements behind the constants, on an H100 with 128 MiB, layer norm:
 // - Vectors a lane: bf16 of 20 001 columns takes 104 µs with six and 108 with eight or four; of 100
@@ -18,17 +18,18 @@
 //   takes 94. Where x starts elsewhere than y, 161 at 5460 × 12289. Up to 8192 columns
 //   lib_fwd_unaligned is far ahead.
 #include "common/kernel/chapter.h"
+#include "common/kernel/clusters.h"
 #include "common/kernel/hopper.h"
+#include "common/kernel/kinds.h"
 #include "common/kernel/pieces.h"
 #include "common/kernel/shifted_rows.h"
 
 namespace lib_fwd_cluster_unaligned {
 using namespace lnc;
 
-constexpr int kMostBlocks = 16;  // of a cluster
-constexpr int kMostWarps = 8;    // of a block
-constexpr int kSmBlocks = 3;     // of so many warps on a multiprocessor: 80 registers a thread
-constexpr int kMostPieces = kMostBlocks * kMostWarps;
+constexpr int kMostWarps = 8;  // of a block
+constexpr int kSmBlocks = 3;   // of so many warps on a multiprocessor: 80 registers a thread
+constexpr int kMostPieces = kMostClusterBlocks * kMostWarps;
 constexpr int kFewVectors = 6;   // of a lane
 constexpr int kMostVectors = 8;  // of a lane
 
@@ -38,7 +39,7 @@ template <typename T, typename W, Kind kKind, int kVectors>
 __global__ void __launch_bounds__(kMostWarps* kWarpSize, kSmBlocks)
     layer_norm_forward(ForwardArgs<T, W> a, int blocks, int vectors, float inverse_cols) {
   __shared__ Barrier met;
-  __shared__ Moments moments[kMostPieces];
+  __shared__ Moments moments[1][kMostPieces];
   const int lane = threadIdx.x % kWarpSize;
   const int warps = blockDim.x / kWarpSize;
   const int pieces = blocks * warps;
@@ -55,39 +56,19 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize, kSmBlocks)
   }
 
   const RowShare<kVectors> own(y_row, static_cast<int>(a.cols), vectors, piece);
-  const bool alike = start_in_vector(x_row) == start_in_vector(y_row);
-  auto values = load_row(x_row, own, alike);
+  auto values = load_row(x_row, y_row, own);
   cluster_arrive_relaxed();
   // Once for all clusters, while x is on its way.
   if (row == 0) ask_for_parameters<T>(a.weight, bias, own);
 
-  const Moments of_piece = piece_moments<kKind>(values, own);
-  cluster_wait();
-  if (threadIdx.x == 0) met.arrive_and_expect(pieces * sizeof(Moments));
-  // No block retires before all moments have reached it, so none is sent to a block that is gone.
-  if (lane < blocks) remote_store_async(&moments[piece], lane, of_piece, met);
-  met.wait_at_cluster_scope(0);
-  const Normaliser of_row = merge_moments<kKind, kMostPieces>(moments, pieces, inverse_cols, a.eps);
-  if (piece == 0 && lane == 0) {
-    if (kKind == Kind::Layer) a.mean[row] = of_row.mean;
-    a.rstd[row] = of_row.rstd;
-  }
+  const Moments of_piece[] = {piece_moments<kKind>(values, own)};
+  exchange_moments(of_piece, moments, met, blocks, pieces, piece);
+  const Normaliser of_row =
+      merge_moments<kKind, kMostPieces>(moments[0], pieces, inverse_cols, a.eps);
+  if (piece == 0 && lane == 0) store_statistics<kKind>(a, row, of_row);
   // Weight and bias are loaded late, a vector at a time: early they would need 48 registers beside
   // the 24 of x.
   store_row<kKind>(y_row, values, of_row, a.weight, bias, own);
-}
-
-/// Returns false where the GPU holds no cluster of this size.
-template <Kind kKind, int kVectors, typename T, typename W>
-bool run_clusters(const ForwardArgs<T, W>& a, const Cut& cut, int vectors) {
-  const auto kernel = layer_norm_forward<T, W, kKind, kVectors>;
-  const auto blocks = static_cast<unsigned>(cut.blocks);
-  LaunchConfig config{blocks, cut.warps * kWarpSize, 0, a.stream, blocks};
-  if (resident_clusters(kernel, config) == 0) return false;
-  config.grid = blocks_for(a.rows, 1) * blocks;
-  const float inverse_cols = 1.0f / static_cast<float>(a.cols);
-  launch(kernel, config, a, cut.blocks, vectors, inverse_cols);
-  return true;
 }
 
 /// Eight vectors a lane where that costs more than a sixteenth less.
@@ -98,28 +79,27 @@ Cut cut_for(int64_t vectors, int most_blocks) {
   return few.blocks == 0 || costs_less ? many : few;
 }
 
-template <Kind kKind, typename T, typename W>
-void run_kind(const ForwardArgs<T, W>& a) {
-  const int vectors = whole_vectors<T>(a.cols);
-  for (int most_blocks = kMostBlocks; most_blocks >= 2; --most_blocks) {  // 16 may not fit
-    const Cut cut = cut_for(std::max(vectors, 1), most_blocks);
-    if (cut.blocks == 0) break;
-    const bool launched = cut.vectors == kFewVectors
-                              ? run_clusters<kKind, kFewVectors>(a, cut, vectors)
-                              : run_clusters<kKind, kMostVectors>(a, cut, vectors);
-    if (launched) return;
-  }
-  throw std::runtime_error("lib_fwd_cluster_unaligned: no cluster of this GPU holds rows of " +
-                           std::to_string(a.cols) + " columns");
+/// Launches clusters for rows of so many whole vectors that are cut like this. Returns false where
+/// the GPU holds none.
+template <Kind kKind, int kVectors, typename T, typename W>
+bool run_cut(const ForwardArgs<T, W>& a, const Cut& cut, int vectors) {
+  const LaunchConfig config = cluster_of(cut.blocks, cut.warps, 0, a.stream);
+  const float inverse_cols = 1.0f / static_cast<float>(a.cols);
+  return launch_clusters(layer_norm_forward<T, W, kKind, kVectors>, config, a.rows, a, cut.blocks,
+                         vectors, inverse_cols);
 }
 
 template <typename T, typename W>
 void run(const ForwardArgs<T, W>& a) {
-  if (a.kind == Kind::Layer) {
-    run_kind<Kind::Layer>(a);
-  } else {
-    run_kind<Kind::Rms>(a);
-  }
+  const int vectors = whole_vectors<T>(a.cols);
+  with_kind(a.kind, [&](auto kind) {
+    launch_in_largest_cluster("lib_fwd_cluster_unaligned", a.cols, [&](int most_blocks) {
+      const Cut cut = cut_for(std::max(vectors, 1), most_blocks);
+      if (cut.blocks == 0) return false;
+      if (cut.vectors == kFewVectors) return run_cut<kind(), kFewVectors>(a, cut, vectors);
+      return run_cut<kind(), kMostVectors>(a, cut, vectors);
+    });
+  });
 }
 
 const Registration registration{{
@@ -134,12 +114,9 @@ const Registration registration{{
     .keeps_digits_at_large_means = true,
     .max_row_bytes = int64_t{kMostPieces} * kMostVectors * kWarpSize * 16,
     .max_row_bytes_because = "the registers of a cluster hold a row",
-    .max_rows = kMaxGridX / kMostBlocks,
-    .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
-                            run<__nv_bfloat16, float>},
-    .predicted_bytes = [](const Problem& p, const Gpu&) -> std::int64_t {
-      return 2 * p.tensor_bytes() + parameter_bytes(p);
-    },
+    .max_rows = kMaxGridX / kMostClusterBlocks,
+    .run = ForwardLaunchers::every([](const auto& args) { run(args); }),
+    .predicted_bytes = least_bytes<Direction::Forward>,
 }};
 
 }  // namespace lib_fwd_cluster_unaligned

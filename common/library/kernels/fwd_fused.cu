@@ -5,8 +5,8 @@
 // columns a thread: the residual is added and z rounded and stored while the row is in registers,
 // so no kernel reads z again.
 //
-// Parts: thread_columns.h (a thread's columns), vector.h (fwd06), moments.h (fwd04), reduce.h's
-// block_sum (fwd03). fwd07 teaches the fusion.
+// Parts: thread_columns.h and own_vectors.h (which vectors a thread has, their loads and sums;
+// fwd06), moments.h (fwd04), reduce.h's block_sum (fwd03). fwd07 teaches the fusion.
 //
 // Measured on an H100, layer norm with residual and prenorm, in brackets % of a copy:
 // - bf16 16384 × 4096: 184 µs (102 %), with a float residual 274 (103 %); two kernels take 234 and
@@ -16,7 +16,9 @@
 // - Prefetching weight and bias by block 0 saves 0.1 to 0.6 µs in 8 MiB of bf16 (18.1 to 17.6 at
 //   1024 × 4096), nothing in larger tensors, and takes seven registers: left out.
 #include "common/kernel/chapter.h"
+#include "common/kernel/kinds.h"
 #include "common/kernel/moments.h"
+#include "common/kernel/own_vectors.h"
 #include "common/kernel/reduce.h"
 #include "common/kernel/thread_columns.h"
 #include "common/kernel/vector.h"
@@ -26,17 +28,6 @@ using namespace lnc;
 
 constexpr int kThreadCols = 16;  // of z, in registers as floats
 constexpr int kMaxThreads = 1024;
-
-/// This thread's vectors of a row, or of the parameters; `otherwise` where the tensor is null.
-template <typename U, int kElements, int kVectors>
-__device__ void load_columns(Packed<U, kElements> (&values)[kVectors], const U* tensor,
-                             int64_t start, const ThreadColumns& own, float otherwise = 0.0f) {
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    const bool there = tensor != nullptr && own.has(i);  // columns past the end read as 0
-    values[i] = load_if<kElements>(there, tensor, start + own.of(i), otherwise);
-  }
-}
 
 /// z = x + residual, added in float and rounded to the stream's type.
 template <typename T, typename Stream, int kElements, int kVectors>
@@ -65,34 +56,6 @@ __device__ void store_columns(U* tensor, int64_t start, const ThreadColumns& own
   }
 }
 
-/// The sum of this thread's elements. Past the row's end z is 0.
-template <int kElements, int kVectors>
-__device__ float sum_of(const float (&z)[kVectors][kElements]) {
-  float sum = 0.0f;
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    for (int k = 0; k < kElements; ++k) {
-      sum += z[i][k];
-    }
-  }
-  return sum;
-}
-
-/// The sums of this thread's deviations from `near`, a float near the mean.
-template <Kind kKind, int kElements, int kVectors>
-__device__ Deviations<kKind> deviations_from(float near, const float (&z)[kVectors][kElements],
-                                             const ThreadColumns& own) {
-  Deviations<kKind> sums{};
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    if (!own.has(i)) continue;
-    for (int k = 0; k < kElements; ++k) {
-      add_deviation(sums, z[i][k] - near);
-    }
-  }
-  return sums;
-}
-
 /// A block has one row. Stream is the type of the residual stream: T, or float.
 template <typename T, typename W, typename Stream, Kind kKind>
 __global__ void __launch_bounds__(kMaxThreads) residual_norm_forward(ForwardArgs<T, W> a) {
@@ -107,8 +70,8 @@ __global__ void __launch_bounds__(kMaxThreads) residual_norm_forward(ForwardArgs
   Packed<T, kElements> x[kVectors];
   Packed<Stream, kElements> residual[kVectors];
   // All loads of both inputs are issued before the first use.
-  load_columns(x, a.x, start, own);
-  load_columns(residual, static_cast<const Stream*>(a.fused.residual), start, own);
+  load_vectors(x, a.x, start, own);
+  load_vectors(residual, static_cast<const Stream*>(a.fused.residual), start, own);
 
   float z[kVectors][kElements];
   add(x, residual, z);
@@ -121,56 +84,34 @@ __global__ void __launch_bounds__(kMaxThreads) residual_norm_forward(ForwardArgs
   if constexpr (kKind == Kind::Layer) {  // RMS norm has no mean
     near = block_sum<kMaxThreads>(sum_of(z), threads) * inverse_cols;
   }
-  const auto sums = block_sum<kMaxThreads>(deviations_from<kKind>(near, z, own), threads);
+  const auto sums = block_sum<kMaxThreads>(deviations_of<kKind>(z, near, own), threads);
   const Normaliser of_row = normaliser(near, sums, inverse_cols, a.eps);
 
   Packed<W, kElements> weight[kVectors];
   Packed<W, kElements> bias[kVectors];
   // Late, into the registers that x and the residual have freed; other blocks hide the wait.
-  load_columns(weight, a.weight, 0, own, 1.0f);
-  load_columns(bias, a.bias, 0, own);
+  load_vectors(weight, a.weight, 0, own, 1.0f);
+  load_vectors(bias, a.bias, 0, own);
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
-    float of_weight[kElements];
-    float of_bias[kElements];
-    to_floats(weight[i], of_weight);
-    to_floats(bias[i], of_bias);
-    for (int k = 0; k < kElements; ++k) {
-      const float xhat = of_row.xhat(z[i][k]);
-      z[i][k] = xhat * of_weight[k] + of_bias[k];
-    }
+    normalise(z[i], of_row, weight[i], bias[i]);
   }
   store_columns(a.y, start, own, z);
-  if (threadIdx.x == 0) {
-    if (kKind == Kind::Layer) a.mean[row] = of_row.mean;
-    a.rstd[row] = of_row.rstd;
-  }
-}
-
-template <typename Stream, Kind kKind, typename T, typename W>
-void run_rows(const ForwardArgs<T, W>& a) {
-  // As many warps as the row needs.
-  const unsigned threads = blocks_for(a.cols, kThreadCols * kWarpSize) * kWarpSize;
-  launch(residual_norm_forward<T, W, Stream, kKind>, {blocks_for(a.rows, 1), threads, 0, a.stream},
-         a);
-}
-
-template <Kind kKind, typename T, typename W>
-void run_kind(const ForwardArgs<T, W>& a) {
-  if (a.fused.residual_is_float) {
-    run_rows<float, kKind>(a);
-  } else {
-    run_rows<T, kKind>(a);
-  }
+  if (threadIdx.x == 0) store_statistics<kKind>(a, row, of_row);
 }
 
 template <typename T, typename W>
 void run(const ForwardArgs<T, W>& a) {
-  if (a.kind == Kind::Layer) {
-    run_kind<Kind::Layer>(a);
-  } else {
-    run_kind<Kind::Rms>(a);
-  }
+  // As many warps as the row needs.
+  const unsigned threads = blocks_for(a.cols, kThreadCols * kWarpSize) * kWarpSize;
+  const LaunchConfig config{blocks_for(a.rows, 1), threads, 0, a.stream};
+  with_kind(a.kind, [&](auto kind) {
+    if (a.fused.residual_is_float) {
+      launch(residual_norm_forward<T, W, float, kind()>, config, a);
+    } else {
+      launch(residual_norm_forward<T, W, T, kind()>, config, a);
+    }
+  });
 }
 
 const Registration registration{{
@@ -186,8 +127,7 @@ const Registration registration{{
     .keeps_digits_at_large_means = true,
     .max_cols = kMaxThreads * kThreadCols,
     .max_cols_because = "a block holds a whole row",
-    .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
-                            run<__nv_bfloat16, float>},
+    .run = ForwardLaunchers::every([](const auto& args) { run(args); }),
     .predicted_bytes = [](const Problem& p, const Gpu&) -> std::int64_t {
       const bool residual = p.fusion.residual != Residual::None;
       const std::int64_t streams = residual + p.fusion.prenorm;

@@ -18,6 +18,8 @@
 #include "common/kernel/chapter.h"
 #include "common/kernel/columns.h"
 #include "common/kernel/reduce.h"
+#include "common/kernel/rows.h"
+#include "common/kernel/shapes.h"
 #include "common/kernel/vector.h"
 
 namespace lib_fwd_fused_any {
@@ -238,50 +240,41 @@ __global__ void __launch_bounds__(kMaskThreads)
   }
 }
 
-/// Launches the kernel with kThreads threads of kFloats floats each if they hold the row; returns
-/// whether they do.
-template <int kThreads, int kFloats, bool kAligned, typename T, typename W>
-bool run_if_it_fits(const ForwardArgs<T, W>& a, int64_t vectors) {
-  constexpr int kVectors = kFloats / kVectorElements<T>;
-  if (vectors > kThreads * kVectors) return false;
-  launch(fused_forward<T, W, kThreads, kVectors, kAligned>,
-         {blocks_for(a.rows, 1), kThreads, 0, a.stream}, a);
-  return true;
-}
+/// A block of kThreads threads, each of which holds kFloats columns of z.
+template <typename T, int kThreads, int kFloats>
+using Shape = BlockShape<kThreads, kFloats / kVectorElements<T>>;
 
+/// Launches the kernel with the fewest threads that hold a row, or the wide one.
 template <bool kAligned, typename T, typename W>
-void run_aligned(const ForwardArgs<T, W>& a) {
-  constexpr int kElements = kVectorElements<T>;
-  constexpr int kBefore = kAligned ? 0 : kElements - 1;  // of a row that starts inside a vector
-  const int64_t vectors = blocks_for(kBefore + a.cols, kElements);
-  if (run_if_it_fits<32, 8, kAligned>(a, vectors)) return;
-  if (run_if_it_fits<128, 8, kAligned>(a, vectors)) return;
-  if (run_if_it_fits<128, 16, kAligned>(a, vectors)) return;
-  if (run_if_it_fits<256, 16, kAligned>(a, vectors)) return;
-  if (run_if_it_fits<512, 16, kAligned>(a, vectors)) return;
-  if (run_if_it_fits<kWideThreads, kMostFloats, kAligned>(a, vectors)) return;
-  launch(fused_forward_wide<T, W, kAligned>, {blocks_for(a.rows, 1), kWideThreads, 0, a.stream}, a,
-         vectors);
+void run_width(const ForwardArgs<T, W>& a) {
+  const unsigned rows = blocks_for(a.rows, 1);
+  const int64_t vectors = vectors_of_row<T, kAligned>(a.cols);
+  const bool launched =
+      run_first_that_holds<Shape<T, 32, 8>, Shape<T, 128, 8>, Shape<T, 128, 16>, Shape<T, 256, 16>,
+                           Shape<T, 512, 16>, Shape<T, kWideThreads, kMostFloats>>(
+          vectors, [&]<typename Fit>(Fit) {
+            launch(fused_forward<T, W, Fit::kThreads, Fit::kVectors, kAligned>,
+                   {rows, Fit::kThreads, 0, a.stream}, a);
+          });
+  if (launched) return;
+  launch(fused_forward_wide<T, W, kAligned>, {rows, kWideThreads, 0, a.stream}, a, vectors);
 }
 
 template <typename T, typename W>
 void run(const ForwardArgs<T, W>& a) {
   const FusedForward<T, W>& f = a.fused;
-  const bool aligned = a.cols % kVectorElements<T> == 0 &&
-                       at_16_bytes(a.x, a.y, a.weight, a.bias, f.x1, f.y1, f.weight1, f.bias1,
-                                   f.residual, f.residual_out);
-  if (aligned) {
-    run_aligned<true>(a);
+  if (in_whole_vectors(a, f.x1, f.y1, f.weight1, f.bias1, f.residual, f.residual_out)) {
+    run_width<true>(a);
   } else {
-    run_aligned<false>(a);
+    run_width<false>(a);
   }
-  const unsigned rows = blocks_for(a.rows, 1);
-  if (f.mask != nullptr) {
-    launch(store_mask, {rows, kMaskThreads, 0, a.stream}, f.seeds, f.dropout, a.cols, f.mask);
-  }
-  if (f.mask1 != nullptr) {
-    launch(store_mask, {rows, kMaskThreads, 0, a.stream}, f.seeds1, f.dropout, a.cols, f.mask1);
-  }
+  const auto run_mask = [&](const uint32_t* seeds, uint8_t* mask) {
+    if (mask == nullptr) return;
+    launch(store_mask, {blocks_for(a.rows, 1), kMaskThreads, 0, a.stream}, seeds, f.dropout, a.cols,
+           mask);
+  };
+  run_mask(f.seeds, f.mask);
+  run_mask(f.seeds1, f.mask1);
 }
 
 const Registration registration{{
@@ -292,8 +285,7 @@ const Registration registration{{
     .road = Road::Library,
     .fused = true,
     .in_place_cols = kWideThreads * kMostFloats - kVectorElements<__half>,  // wherever they start
-    .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
-                            run<__nv_bfloat16, float>},
+    .run = ForwardLaunchers::every([](const auto& args) { run(args); }),
     .predicted_bytes = [](const Problem& p, const Gpu& gpu) -> std::int64_t {
       const Fusion& f = p.fusion;
       const std::int64_t branches = 1 + f.second_input;

@@ -5,7 +5,7 @@
 // requests several of its team's rows before it uses the first. Rows of whole vectors move 16 bytes
 // at a time; other rows move element by element.
 //
-// Parts: vector.h (fwd06), moments.h (fwd04), reduce.h's warp_sum over part of a warp (fwd02),
+// Parts: own_vectors.h (fwd06), moments.h (fwd04), reduce.h's warp_sum over part of a warp (fwd02),
 // rows.h (strides). fwd10 teaches the teams.
 //
 // Measurements behind the constants, on an H100 with a cold L2, layer norm / RMS norm:
@@ -17,9 +17,12 @@
 // - The result, 128 MiB of bf16: 98 / 96 µs at 64 columns, 97 / 95 at 128, 97 / 96 at 256; a copy
 //   takes 94.
 #include "common/kernel/chapter.h"
+#include "common/kernel/kinds.h"
 #include "common/kernel/moments.h"
+#include "common/kernel/own_vectors.h"
 #include "common/kernel/reduce.h"
 #include "common/kernel/rows.h"
+#include "common/kernel/shapes.h"
 #include "common/kernel/vector.h"
 
 namespace lib_fwd_narrow {
@@ -41,36 +44,28 @@ struct Team {
   static constexpr int kRegisters = kVectors * sizeof(Loaded::at) / sizeof(typename Loaded::Word);
   static constexpr int kSteps = kRegisters < kRegistersAhead ? kRegistersAhead / kRegisters : 1;
   static constexpr int kWarpRows = kWarpTeams * kSteps;
-  static constexpr int kColumns = kLanes * kVectors * kElements;  // of a row, at most
+  static constexpr bool holds(int64_t cols) { return cols <= kLanes * kVectors * kElements; }
+
+  /// The vectors of a row that a lane has.
+  struct Own {
+    int in_team;  // the lane's number
+    int cols;
+    __device__ int of(int i) const { return (i * kLanes + in_team) * kElements; }
+    __device__ bool has(int i) const { return of(i) < cols; }
+  };
 };
 
-/// The sum of a lane's elements of a row.
-template <typename T, int kElements, int kVectors>
-__device__ float sum_of(const Packed<T, kElements> (&x)[kVectors]) {
-  float sum = 0.0f;
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    float values[kElements];
-    to_floats(x[i], values);
-    for (int k = 0; k < kElements; ++k) {
-      sum += values[k];
-    }
-  }
-  return sum;
-}
-
-/// The sums of a lane's deviations from `near`, a float near the mean, in the vectors that are
-/// `in_row(i)`.
-template <Kind kKind, typename T, int kElements, int kVectors, typename InRow>
-__device__ Deviations<kKind> deviations_of(const Packed<T, kElements> (&x)[kVectors],
-                                           const InRow& in_row, float near) {
+/// The sums of a lane's deviations from `near`, a float near the mean.
+template <Kind kKind, typename T, int kElements, int kVectors, typename Own>
+__device__ Deviations<kKind> deviations_in(const Packed<T, kElements> (&x)[kVectors], float near,
+                                           const Own& own) {
   Deviations<kKind> sums{};
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     float values[kElements];
     to_floats(x[i], values);
     for (int k = 0; k < kElements; ++k) {
-      if (in_row(i)) add_deviation(sums, values[k] - near);
+      if (own.has(i)) add_deviation(sums, values[k] - near);
     }
   }
   return sums;
@@ -100,36 +95,32 @@ __device__ void store_per_row(float* to, const float (&numbers)[Shape::kSteps], 
 template <typename Shape, Kind kKind, typename T, typename W, typename Rows>
 __global__ void __launch_bounds__(kThreads)
     layer_norm_forward(ForwardArgs<T, W> a, float inverse_cols, Rows x_rows) {
-  constexpr bool kLayer = kKind == Kind::Layer;
   constexpr int kElements = Shape::kElements;
   constexpr int kLanes = Shape::kLanes;
   constexpr int kVectors = Shape::kVectors;
   constexpr int kSteps = Shape::kSteps;
-  constexpr int kWarps = kThreads / kWarpSize;
   const int lane = threadIdx.x % kWarpSize;
   const int team = lane / kLanes;  // of the warp
   const int in_team = lane % kLanes;
-  const int64_t warp = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarpSize;
+  const int64_t warp = int64_t{blockIdx.x} * (kThreads / kWarpSize) + threadIdx.x / kWarpSize;
   const int64_t first_row = warp * Shape::kWarpRows;
   if (first_row >= a.rows) return;
   const int cols = static_cast<int>(a.cols);
+  const typename Shape::Own own{in_team, cols};
   // Neighbouring teams have neighbouring rows; steps are a warp's teams apart.
   const auto row_of = [=](int step) { return first_row + step * Shape::kWarpTeams + team; };
-  const auto column = [=](int i) { return (i * kLanes + in_team) * kElements; };
   // Lanes past the row's end, and rows past the last, hold zeros: every lane shuffles.
-  const auto in_row = [=](int i) { return column(i) < cols; };
-  const auto exists = [=](int step, int i) { return in_row(i) && row_of(step) < a.rows; };
+  const auto exists = [=](int step, int i) { return own.has(i) && row_of(step) < a.rows; };
 
-  // Requested before x: all rows of a lane need them. Placed after x, nvcc loads them only when x
-  // has arrived.
+  // Requested before x: placed after it, nvcc would load them only once x has arrived.
   Packed<W, kElements> weight[kVectors];
   Packed<W, kElements> bias[kVectors];
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
-    const bool has_weight = a.weight != nullptr && in_row(i);
-    const bool has_bias = a.bias != nullptr && in_row(i);
-    weight[i] = load_if<kElements>(has_weight, a.weight, column(i), 1.0f);
-    bias[i] = load_if<kElements>(has_bias, a.bias, column(i), 0.0f);
+    const bool has_weight = a.weight != nullptr && own.has(i);
+    const bool has_bias = a.bias != nullptr && own.has(i);
+    weight[i] = load_if<kElements>(has_weight, a.weight, own.of(i), 1.0f);
+    bias[i] = load_if<kElements>(has_bias, a.bias, own.of(i), 0.0f);
   }
   // All loads of x, packed, before the first use.
   Packed<T, kElements> x[kSteps][kVectors];
@@ -137,13 +128,13 @@ __global__ void __launch_bounds__(kThreads)
   for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      const int64_t at = x_rows.start(row_of(step), cols) + column(i);
+      const int64_t at = x_rows.start(row_of(step), cols) + own.of(i);
       x[step][i] = load_if<kElements>(exists(step, i), a.x, at);
     }
   }
 
   float near[kSteps] = {};
-  if (kLayer) {
+  if (kKind == Kind::Layer) {
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       // Independent sums: their shuffles overlap.
@@ -155,13 +146,12 @@ __global__ void __launch_bounds__(kThreads)
   float rstd[kSteps];
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
-    const auto sums = warp_sum<kLanes>(deviations_of<kKind>(x[step], in_row, near[step]));
-    // The sum of deviations corrects `near`.
-    of_row[step] = normaliser(near[step], sums, inverse_cols, a.eps);
+    const auto sums = warp_sum<kLanes>(deviations_in<kKind>(x[step], near[step], own));
+    of_row[step] = normaliser(near[step], sums, inverse_cols, a.eps);  // the sums correct `near`
     mean[step] = of_row[step].mean;
     rstd[step] = of_row[step].rstd;
   }
-  if (kLayer) store_per_row<Shape>(a.mean, mean, first_row, a.rows);
+  if (kKind == Kind::Layer) store_per_row<Shape>(a.mean, mean, first_row, a.rows);
   store_per_row<Shape>(a.rstd, rstd, first_row, a.rows);
 
 #pragma unroll
@@ -176,59 +166,42 @@ __global__ void __launch_bounds__(kThreads)
       to_floats(bias[i], b);
       for (int k = 0; k < kElements; ++k) {
         const float xhat = of_row[step].xhat(y[k]);
-        y[k] = kLayer ? xhat * w[k] + b[k] : xhat * w[k];
+        y[k] = kKind == Kind::Layer ? xhat * w[k] + b[k] : xhat * w[k];
       }
-      if (exists(step, i)) store(a.y, row_of(step) * cols + column(i), y);
+      if (exists(step, i)) store(a.y, row_of(step) * cols + own.of(i), y);
     }
   }
 }
 
-template <typename Shape, typename T, typename W>
-void launch_shape(const ForwardArgs<T, W>& a) {
-  constexpr int kBlockRows = kThreads / kWarpSize * Shape::kWarpRows;
-  const float inverse_cols = 1.0f / static_cast<float>(a.cols);
-  with_rows(a, [&]<typename Rows>(const Rows& x_rows) {
-    const auto kernel = a.kind == Kind::Layer ? layer_norm_forward<Shape, Kind::Layer, T, W, Rows>
-                                              : layer_norm_forward<Shape, Kind::Rms, T, W, Rows>;
-    launch(kernel, {blocks_for(a.rows, kBlockRows), kThreads, 0, a.stream}, a, inverse_cols,
-           x_rows);
-  });
-}
-
-/// Launches the smallest team that holds a row.
-template <typename Shape, typename... Wider, typename T, typename W>
+/// Launches the smallest of the teams that holds a row.
+template <typename... Teams, typename T, typename W>
 void run_smallest(const ForwardArgs<T, W>& a) {
-  if constexpr (sizeof...(Wider) > 0) {
-    if (a.cols > Shape::kColumns) return run_smallest<Wider...>(a);
-  }
-  launch_shape<Shape>(a);
-}
-
-/// Rows of whole vectors, up to 16 columns a lane: wider rows keep a whole warp busy.
-template <typename T, typename W>
-void run_vectors(const ForwardArgs<T, W>& a) {
-  constexpr int kElements = kVectorElements<T>;
-  constexpr int kMostVectors = kMostLaneColumns / kElements;  // of a lane: 4 of float, else 2
-  run_smallest<Team<T, kElements, 4, 1>, Team<T, kElements, 8, 1>, Team<T, kElements, 16, 1>,
-               Team<T, kElements, 32, 1>, Team<T, kElements, 32, 2>,
-               Team<T, kElements, 32, kMostVectors>>(a);
-}
-
-/// Rows of any width and alignment, element by element: a lane's columns are a team's width apart.
-template <typename T, typename W>
-void run_elements(const ForwardArgs<T, W>& a) {
-  run_smallest<Team<T, 1, 8, 4>, Team<T, 1, 16, 5>, Team<T, 1, 16, 8>, Team<T, 1, 32, 8>,
-               Team<T, 1, 32, 16>>(a);
+  const auto run_team = [&]<typename Shape>(Shape) {
+    constexpr int kBlockRows = kThreads / kWarpSize * Shape::kWarpRows;
+    const LaunchConfig config{blocks_for(a.rows, kBlockRows), kThreads, 0, a.stream};
+    const float inverse_cols = 1.0f / static_cast<float>(a.cols);
+    with_kind(a.kind, [&](auto kind) {
+      with_rows(a, [&]<typename Rows>(const Rows& x_rows) {
+        launch(layer_norm_forward<Shape, kind(), T, W, Rows>, config, a, inverse_cols, x_rows);
+      });
+    });
+  };
+  run_first_that_holds<Teams...>(a.cols, run_team);
 }
 
 template <typename T, typename W>
 void run(const ForwardArgs<T, W>& a) {
-  const bool aligned = a.cols % kVectorElements<T> == 0 && rows_of_vectors<T>(a.x_rows) &&
-                       at_16_bytes(a.x, a.y, a.weight, a.bias);
-  if (aligned) {
-    run_vectors(a);
+  constexpr int kElements = kVectorElements<T>;
+  constexpr int kMostVectors = kMostLaneColumns / kElements;  // of a lane: 4 of float, else 2
+  if (in_whole_vectors(a)) {
+    // Up to 16 columns a lane: wider rows keep a whole warp busy.
+    run_smallest<Team<T, kElements, 4, 1>, Team<T, kElements, 8, 1>, Team<T, kElements, 16, 1>,
+                 Team<T, kElements, 32, 1>, Team<T, kElements, 32, 2>,
+                 Team<T, kElements, 32, kMostVectors>>(a);
   } else {
-    run_elements(a);
+    // Element by element: a lane's columns are a team's width apart.
+    run_smallest<Team<T, 1, 8, 4>, Team<T, 1, 16, 5>, Team<T, 1, 16, 8>, Team<T, 1, 32, 8>,
+                 Team<T, 1, 32, 16>>(a);
   }
 }
 
@@ -243,11 +216,8 @@ const Registration registration{{
     .keeps_digits_at_large_means = true,
     .max_cols = kMaxCols,
     .max_cols_because = "a warp keeps a row in registers, 16 columns a lane",
-    .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
-                            run<__nv_bfloat16, float>},
-    .predicted_bytes = [](const Problem& p, const Gpu&) -> std::int64_t {
-      return 2 * p.tensor_bytes() + parameter_bytes(p);
-    },
+    .run = ForwardLaunchers::every([](const auto& args) { run(args); }),
+    .predicted_bytes = least_bytes<Direction::Forward>,
 }};
 
 }  // namespace lib_fwd_narrow

@@ -20,9 +20,11 @@
 //   4096 × 8192, 717 at bf16 131072 × 4096); 47 to 64 % from 65 536 columns on.
 #include "common/kernel/chapter.h"
 #include "common/kernel/columns.h"
+#include "common/kernel/kinds.h"
 #include "common/kernel/moments.h"
 #include "common/kernel/reduce.h"
 #include "common/kernel/rows.h"
+#include "common/kernel/shapes.h"
 #include "common/kernel/vector.h"
 
 namespace lib_fwd_registers {
@@ -31,20 +33,34 @@ using namespace lnc;
 constexpr int kFewWarps = 8;
 constexpr int kMostWarps = 16;  // 32 for the widest rows, which fit no other share
 
+/// How a row is shared out: vectors a thread, and warps.
+struct Share {
+  int vectors;
+  int64_t warps;
+  int64_t places() const { return vectors * warps * kWarpSize; }
+};
+
 /// A thread holds kVectors vectors of 16 bytes. A row has one of a block's four warps, or a block
 /// of as many warps as it needs, kWarps at most.
-template <typename T, typename W, int kVectors_, int kWarps>
+template <int kVectors_, int kWarps>
 struct Variant {
   static constexpr int kVectors = kVectors_;
   static constexpr bool kOneWarp = kWarps == 1;
   static constexpr int kBlockRows = kOneWarp ? 4 : 1;
   static constexpr int kMostThreads = kWarps * kBlockRows * kWarpSize;
-  // Threads that a multiprocessor has registers for: limits nvcc to 40, 64 or 80 a thread.
-  static constexpr bool kLean = sizeof(T) == sizeof(W) && kVectors == 3;
-  static constexpr bool kWide = sizeof(T) == 2 && kVectors == 7;
-  static constexpr int kResidentThreads = kLean ? kSmThreads : kWide ? 768 : 1024;
-  static constexpr int kBlocks = kVectors <= 2 ? 0 : kResidentThreads / kMostThreads;
+  static constexpr bool holds(const Share& share) {
+    return share.vectors == kVectors && share.warps <= kWarps;
+  }
 };
+
+/// Blocks that a multiprocessor has registers for: limits nvcc to 40, 64 or 80 a thread.
+template <typename T, typename W, typename V>
+constexpr int sm_blocks() {
+  constexpr bool kLean = sizeof(T) == sizeof(W) && V::kVectors == 3;
+  constexpr bool kWide = sizeof(T) == 2 && V::kVectors == 7;
+  constexpr int kThreads = kLean ? kSmThreads : kWide ? 768 : 1024;
+  return V::kVectors <= 2 ? 0 : kThreads / V::kMostThreads;
+}
 
 /// The sum over the threads of a row, in each of them.
 template <typename V, typename Value>
@@ -53,16 +69,6 @@ __device__ Value row_sum(Value value) {
     return warp_sum(value);
   } else {
     return block_sum<V::kMostThreads>(value, blockDim.x);
-  }
-}
-
-/// Adds a vector's elements to `sum`. Elements outside the row are 0.
-template <typename T, int kElements>
-__device__ void add_elements(float& sum, const Packed<T, kElements>& vector) {
-  float x[kElements];
-  to_floats(vector, x);
-  for (int k = 0; k < kElements; ++k) {
-    sum += x[k];
   }
 }
 
@@ -83,28 +89,13 @@ __device__ void store_y(T* y_row, const Packed<T, kElements>& vector, const Norm
                         const Packed<W, kElements>& weight, const Packed<W, kElements>& bias,
                         const Columns<T, kAligned>& columns) {
   float y[kElements];
-  float w[kElements];
-  float b[kElements];
-  to_floats(vector, y);
-  to_floats(weight, w);
-  to_floats(bias, b);
-  for (int k = 0; k < kElements; ++k) {
-    const float xhat = of_row.xhat(y[k]);
-    y[k] = kKind == Kind::Layer ? xhat * w[k] + b[k] : xhat * w[k];
-  }
+  normalise<kKind>(vector, of_row, weight, bias, y);
   columns.store(y_row, y);
-}
-
-template <Kind kKind, typename T, typename W>
-__device__ void store_statistics(const ForwardArgs<T, W>& a, int64_t row,
-                                 const Normaliser& of_row) {
-  if (kKind == Kind::Layer) a.mean[row] = of_row.mean;
-  a.rstd[row] = of_row.rstd;
 }
 
 /// A row in registers, of a warp or of a whole block. x_rows says where the rows of x start.
 template <typename T, typename W, Kind kKind, typename V, bool kAligned, typename Rows>
-__global__ void __launch_bounds__(V::kMostThreads, kAligned ? V::kBlocks : 0)
+__global__ void __launch_bounds__(V::kMostThreads, kAligned ? sm_blocks<T, W, V>() : 0)
     layer_norm_forward(ForwardArgs<T, W> a, Rows x_rows) {
   constexpr int kElements = kVectorElements<T>;
   constexpr int kVectors = V::kVectors;
@@ -220,13 +211,6 @@ __global__ void __launch_bounds__(kWideThreads)
 template <Kind kKind, typename T>
 constexpr bool kManySums = kKind == Kind::Layer && sizeof(T) == 2;
 
-/// How a row is shared out: vectors a thread, and warps.
-struct Share {
-  int vectors;
-  int64_t warps;
-  int64_t places() const { return vectors * warps * kWarpSize; }
-};
-
 /// The most warps of a row whose threads have so many vectors.
 int most_warps(int vectors, bool many_sums) {
   return vectors == 7 && many_sums ? kFewWarps : kMostWarps;  // else nvcc would spill
@@ -256,76 +240,50 @@ Share share_of(int64_t vectors, bool many_sums, bool exact) {
   return best;
 }
 
-/// Launches the kernel of so many vectors a thread, in the variant for a row of so many warps. Only
-/// variants that share_of() may ask for are compiled.
-template <Kind kKind, bool kAligned, int kVectors, typename T, typename W, typename Rows>
-void run_vectors(const ForwardArgs<T, W>& a, const Rows& x_rows, int64_t warps) {
-  const auto run = [&]<typename V>(V) {
-    const int64_t threads = warps * V::kBlockRows * kWarpSize;
-    launch(layer_norm_forward<T, W, kKind, V, kAligned, Rows>,
-           {blocks_for(a.rows, V::kBlockRows), static_cast<unsigned>(threads), 0, a.stream}, a,
-           x_rows);
-  };
-  if constexpr (kVectors <= 4 || kManySums<kKind, T>) {
-    if (warps == 1) return run(Variant<T, W, kVectors, 1>{});
-  }
-  constexpr bool kSeven = kVectors == 7 && kManySums<kKind, T>;
-  if constexpr (kSeven) return run(Variant<T, W, kVectors, kFewWarps>{});
-  if constexpr (kVectors == 4) {
-    if (warps > kMostWarps) return run(Variant<T, W, kVectors, 2 * kMostWarps>{});
-  }
-  if constexpr (kVectors > 2 && !kSeven) run(Variant<T, W, kVectors, kMostWarps>{});
-}
-
-/// Launches the kernel of a row's share, or the wide one.
+/// Launches the kernel of a row's share, or the wide one. Only variants that share_of() may ask for
+/// are compiled.
 template <Kind kKind, bool kAligned, typename T, typename W, typename Rows>
 void run_width(const ForwardArgs<T, W>& a, const Rows& x_rows) {
-  constexpr int kElements = kVectorElements<T>;
-  constexpr int kBefore = kAligned ? 0 : kElements - 1;  // of a row that starts inside a vector
   constexpr bool kExact = kAligned && std::is_same_v<Rows, DenseRows>;  // else fewer kernels
-  const int64_t vectors = blocks_for(kBefore + a.cols, kElements);
-  const Share share = share_of(vectors, kManySums<kKind, T>, kExact);
-  if (share.warps > 2 * kMostWarps) {
-    const int64_t kept = std::min<int64_t>(vectors, kSharedBytes / 16);
-    const auto shared_bytes = static_cast<std::size_t>(kept) * 16;
-    return launch(layer_norm_forward_wide<T, W, kKind, kAligned, Rows>,
-                  {blocks_for(a.rows, 1), kWideThreads, shared_bytes, a.stream}, a, x_rows, vectors,
-                  kept);
-  }
-  const auto run_if = [&]<int kVectors>() {
-    if (share.vectors != kVectors) return;
-    run_vectors<kKind, kAligned, kVectors>(a, x_rows, share.warps);
+  constexpr bool kMany = kManySums<kKind, T>;
+  const int64_t vectors = vectors_of_row<T, kAligned>(a.cols);
+  const Share share = share_of(vectors, kMany, kExact);
+  const auto run = [&]<typename V>(V) {
+    const auto threads = static_cast<unsigned>(share.warps * V::kBlockRows * kWarpSize);
+    launch(layer_norm_forward<T, W, kKind, V, kAligned, Rows>,
+           {blocks_for(a.rows, V::kBlockRows), threads, 0, a.stream}, a, x_rows);
   };
-  run_if.template operator()<1>();
-  run_if.template operator()<2>();
-  run_if.template operator()<4>();
-  if constexpr (kExact) {
-    run_if.template operator()<3>();
-    run_if.template operator()<5>();
-    run_if.template operator()<7>();
+  bool launched =
+      run_first_that_holds<Variant<1, 1>, Variant<2, 1>, Variant<4, 1>, Variant<4, kMostWarps>,
+                           Variant<4, 2 * kMostWarps>>(share, run);
+  if constexpr (kExact && kMany) {
+    launched = launched ||
+               run_first_that_holds<Variant<3, 1>, Variant<3, kMostWarps>, Variant<5, 1>,
+                                    Variant<5, kMostWarps>, Variant<7, 1>, Variant<7, kFewWarps>>(
+                   share, run);
+  } else if constexpr (kExact) {
+    launched = launched ||
+               run_first_that_holds<Variant<3, 1>, Variant<3, kMostWarps>, Variant<5, kMostWarps>,
+                                    Variant<7, kMostWarps>>(share, run);
   }
-}
-
-template <Kind kKind, typename T, typename W>
-void run_kind(const ForwardArgs<T, W>& a) {
-  const bool aligned = a.cols % kVectorElements<T> == 0 && rows_of_vectors<T>(a.x_rows) &&
-                       at_16_bytes(a.x, a.y, a.weight, a.bias);
-  with_rows(a, [&](const auto& x_rows) {
-    if (aligned) {
-      run_width<kKind, true>(a, x_rows);
-    } else {
-      run_width<kKind, false>(a, x_rows);
-    }
-  });
+  if (launched) return;
+  const int64_t kept = std::min<int64_t>(vectors, kSharedBytes / 16);
+  const auto shared_bytes = static_cast<std::size_t>(kept) * 16;
+  launch(layer_norm_forward_wide<T, W, kKind, kAligned, Rows>,
+         {blocks_for(a.rows, 1), kWideThreads, shared_bytes, a.stream}, a, x_rows, vectors, kept);
 }
 
 template <typename T, typename W>
 void run(const ForwardArgs<T, W>& a) {
-  if (a.kind == Kind::Layer) {
-    run_kind<Kind::Layer>(a);
-  } else {
-    run_kind<Kind::Rms>(a);
-  }
+  with_kind(a.kind, [&](auto kind) {
+    with_rows(a, [&](const auto& x_rows) {
+      if (in_whole_vectors(a)) {
+        run_width<kind(), true>(a, x_rows);
+      } else {
+        run_width<kind(), false>(a, x_rows);
+      }
+    });
+  });
 }
 
 const Registration registration{{
@@ -337,8 +295,7 @@ const Registration registration{{
     .takes_strides = true,
     .strided_like_dense_bytes = 2 * kWarpSize * 16,  // two vectors a lane: a warp a row
     .keeps_digits_at_large_means = true,
-    .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
-                            run<__nv_bfloat16, float>},
+    .run = ForwardLaunchers::every([](const auto& args) { run(args); }),
     .predicted_bytes = [](const Problem& p, const Gpu& gpu) -> std::int64_t {
       const std::int64_t row_bytes = p.cols * p.element_bytes();
       const auto beyond = std::max<std::int64_t>(row_bytes - kSharedBytes, 0);  // waits in L2

@@ -16,6 +16,7 @@
 //   152 at 80, which are lib_fwd_narrow's.
 #include "common/kernel/chapter.h"
 #include "common/kernel/hopper.h"
+#include "common/kernel/kinds.h"
 #include "common/kernel/moments.h"
 #include "common/kernel/tile.h"
 
@@ -60,9 +61,7 @@ __device__ Normaliser normalise(T* row, const float2* affine, int cols, float in
   for_columns(row, cols, [&]<int kCount>(int col) {
     float x[kCount];
     read_elements(row + col, x);
-    for (int k = 0; k < kCount; ++k) {
-      add_deviation(sums, x[k] - near);
-    }
+    add_deviations(sums, near, x);
   });
   const Normaliser of_row = normaliser(near, sums, inverse_cols, eps);
   for_columns(row, cols, [&]<int kCount>(int col) {
@@ -109,8 +108,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize)
   if (row < rows) {
     const Normaliser of_row =
         normalise<kKind>(shared + row * cols, affine, cols, inverse_cols, a.eps);
-    if (kKind == Kind::Layer) a.mean[first_row + row] = of_row.mean;
-    a.rstd[first_row + row] = of_row.rstd;
+    store_statistics<kKind>(a, first_row + row, of_row);
   }
   fence_proxy_async();  // what threads stored, the copy engine sees
   __syncthreads();
@@ -120,27 +118,19 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize)
   if (threadIdx.x == 0) wait_bulk_stores_read<0>();
 }
 
-template <Kind kKind, typename T, typename W>
-void run_kind(const ForwardArgs<T, W>& a) {
+template <typename T, typename W>
+void run(const ForwardArgs<T, W>& a) {
   const auto warp_bytes = static_cast<int>(kWarpSize * a.cols * sizeof(T));
   const bool fits = kMostWarps * warp_bytes <= kTileBytes;
   const int warps = fits ? kMostWarps : kFewestWarps;
   const auto threads = static_cast<unsigned>(warps * kWarpSize);
   const std::size_t shared_bytes = warps * warp_bytes + a.cols * sizeof(float2);
+  const LaunchConfig config{blocks_for(a.rows, threads), threads, shared_bytes, a.stream};
   const bool at_boundary = start_in_vector(a.x) == 0 && start_in_vector(a.y) == 0;
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
-  launch(layer_norm_forward<T, W, kKind>,
-         {blocks_for(a.rows, threads), threads, shared_bytes, a.stream}, a, at_boundary,
-         inverse_cols);
-}
-
-template <typename T, typename W>
-void run(const ForwardArgs<T, W>& a) {
-  if (a.kind == Kind::Layer) {
-    run_kind<Kind::Layer>(a);
-  } else {
-    run_kind<Kind::Rms>(a);
-  }
+  with_kind(a.kind, [&](auto kind) {
+    launch(layer_norm_forward<T, W, kind()>, config, a, at_boundary, inverse_cols);
+  });
 }
 
 const Registration registration{{
@@ -155,11 +145,8 @@ const Registration registration{{
     .keeps_digits_at_large_means = true,
     .max_row_bytes = kMostRowBytes,
     .max_row_bytes_because = "of wider rows too few have room in shared memory",
-    .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
-                            run<__nv_bfloat16, float>},
-    .predicted_bytes = [](const Problem& p, const Gpu&) -> std::int64_t {
-      return 2 * p.tensor_bytes() + parameter_bytes(p);
-    },
+    .run = ForwardLaunchers::every([](const auto& args) { run(args); }),
+    .predicted_bytes = least_bytes<Direction::Forward>,
 }};
 
 }  // namespace lib_fwd_tiles

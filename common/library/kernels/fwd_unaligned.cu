@@ -19,7 +19,9 @@
 // - The result: 96.5 / 95.9 µs at bf16 16384 × 4097, 95.4 / 94.7 at 65536 × 1001, 96.0 / 95.2 at
 //   f32 8192 × 4097; a copy takes 94. Where x starts elsewhere than y, 158 at bf16 5460 × 12289.
 #include "common/kernel/chapter.h"
+#include "common/kernel/kinds.h"
 #include "common/kernel/pieces.h"
+#include "common/kernel/shapes.h"
 #include "common/kernel/shifted_rows.h"
 
 namespace lib_fwd_unaligned {
@@ -36,6 +38,7 @@ struct Variant {
   // Limits nvcc to 72 or 56 registers. A Turing GPU has threads for one such block only.
   static constexpr int kMinBlocks = kOneWarp ? 7 : std::min(2, kSmThreads / kThreads);
   static constexpr int kRowVectors = kVectors * kMostWarps * kWarpSize;
+  static constexpr bool holds(int vectors) { return vectors <= kRowVectors; }
 };
 using ManyWarps = Variant<4, 18>;
 
@@ -68,47 +71,30 @@ __global__ void __launch_bounds__(Fit::kThreads, Fit::kMinBlocks)
 
   const int piece = Fit::kOneWarp ? 0 : warp;
   const RowShare<Fit::kVectors> own(y_row, static_cast<int>(a.cols), vectors, piece);
-  // Else x comes element by element.
-  const bool alike = start_in_vector(x_row) == start_in_vector(y_row);
-  auto values = load_row(x_row, own, alike);
+  auto values = load_row(x_row, y_row, own);
   // Prefetches both for all blocks.
   if (blockIdx.x == 0) ask_for_parameters<T>(a.weight, bias, own);
 
   // Near the mean of the first vectors, so that the warps meet once.
   const Moments of_piece = piece_moments<kKind>(values, own);
   const Normaliser of_row = merge_warps<kKind, Fit>(of_piece, inverse_cols, a.eps);
-  if (piece == 0 && lane == 0) {
-    if (kKind == Kind::Layer) a.mean[row] = of_row.mean;
-    a.rstd[row] = of_row.rstd;
-  }
+  if (piece == 0 && lane == 0) store_statistics<kKind>(a, row, of_row);
   store_row<kKind>(y_row, values, of_row, a.weight, bias, own);
-}
-
-template <Kind kKind, typename Fit, typename T, typename W>
-void run_rows(const ForwardArgs<T, W>& a, int vectors) {
-  const unsigned warps = std::max(blocks_for(vectors, Fit::kVectors * kWarpSize), 1u);
-  const unsigned threads = warps * Fit::kBlockRows * kWarpSize;
-  const float inverse_cols = 1.0f / static_cast<float>(a.cols);
-  launch(layer_norm_forward<T, W, kKind, Fit>,
-         {blocks_for(a.rows, Fit::kBlockRows), threads, 0, a.stream}, a, vectors, inverse_cols);
-}
-
-template <Kind kKind, typename T, typename W>
-void run_kind(const ForwardArgs<T, W>& a) {
-  const int vectors = whole_vectors<T>(a.cols);
-  if (vectors <= kWarpSize) return run_rows<kKind, Variant<1, 1>>(a, vectors);
-  if (vectors <= 2 * kWarpSize) return run_rows<kKind, Variant<2, 1>>(a, vectors);
-  if (vectors <= 4 * kWarpSize) return run_rows<kKind, Variant<4, 1>>(a, vectors);
-  run_rows<kKind, ManyWarps>(a, vectors);
 }
 
 template <typename T, typename W>
 void run(const ForwardArgs<T, W>& a) {
-  if (a.kind == Kind::Layer) {
-    run_kind<Kind::Layer>(a);
-  } else {
-    run_kind<Kind::Rms>(a);
-  }
+  const int vectors = whole_vectors<T>(a.cols);
+  const float inverse_cols = 1.0f / static_cast<float>(a.cols);
+  const auto run_fit = [&]<typename Fit>(Fit) {
+    const unsigned warps = std::max(blocks_for(vectors, Fit::kVectors * kWarpSize), 1u);
+    const unsigned threads = warps * Fit::kBlockRows * kWarpSize;
+    const LaunchConfig config{blocks_for(a.rows, Fit::kBlockRows), threads, 0, a.stream};
+    with_kind(a.kind, [&](auto kind) {
+      launch(layer_norm_forward<T, W, kind(), Fit>, config, a, vectors, inverse_cols);
+    });
+  };
+  run_first_that_holds<Variant<1, 1>, Variant<2, 1>, Variant<4, 1>, ManyWarps>(vectors, run_fit);
 }
 
 const Registration registration{{
@@ -122,11 +108,8 @@ const Registration registration{{
     .keeps_digits_at_large_means = true,
     .max_row_bytes = ManyWarps::kRowVectors * 16,
     .max_row_bytes_because = "a multiprocessor has registers for two such rows",
-    .run = ForwardLaunchers{run<float>, run<__half>, run<__nv_bfloat16>, run<__half, float>,
-                            run<__nv_bfloat16, float>},
-    .predicted_bytes = [](const Problem& p, const Gpu&) -> std::int64_t {
-      return 2 * p.tensor_bytes() + parameter_bytes(p);
-    },
+    .run = ForwardLaunchers::every([](const auto& args) { run(args); }),
+    .predicted_bytes = least_bytes<Direction::Forward>,
 }};
 
 }  // namespace lib_fwd_unaligned
