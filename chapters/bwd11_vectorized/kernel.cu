@@ -9,7 +9,7 @@
 // Where there are few it should be slower than bwd09, whose first row has a shorter way. Measured,
 // it is 3 % faster there, and as fast where there are many.
 #include "common/kernel/chapter.h"
-#include "common/kernel/own_copies.h"
+#include "common/kernel/cp_async.h"
 #include "common/kernel/partial_sums.h"
 #include "common/kernel/reduce.h"
 #include "common/kernel/vector.h"

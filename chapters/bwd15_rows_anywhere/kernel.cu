@@ -12,7 +12,7 @@
 #include "common/kernel/hopper.h"
 #include "common/kernel/partial_sums.h"
 #include "common/kernel/reduce.h"
-#include "common/kernel/rows_anywhere.h"
+#include "common/kernel/unaligned_rows.h"
 #include "common/kernel/vector.h"
 
 namespace bwd15 {
@@ -175,7 +175,7 @@ const Registration registration{{
     .usual_cols = 2049,
     .kinds = {Kind::Layer},
     .needs_affine = true,
-    .needs_alike = true,
+    .needs_same_alignment = true,
     .shares_by_address = true,
     .min_architecture = 90,
     .max_row_bytes = (kMaxThreads - 2) * 16,

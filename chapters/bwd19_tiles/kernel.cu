@@ -133,7 +133,7 @@ const Registration registration{{
     .usual_cols = 127,
     .kinds = {Kind::Layer},
     .needs_affine = true,
-    .needs_alike = true,
+    .needs_same_alignment = true,
     .min_architecture = 90,
     .max_cols = kThreads,
     .max_cols_because = "each thread of a block adds up one column",

@@ -108,7 +108,7 @@ const Registration registration{{
     .usual_cols = 127,
     .kinds = {Kind::Layer},
     .needs_affine = true,
-    .needs_alike = true,
+    .needs_same_alignment = true,
     .min_architecture = 90,
     .max_row_bytes = 512,
     .max_row_bytes_because = "blocks of wider rows leave room for too few of them",

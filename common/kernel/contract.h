@@ -90,7 +90,7 @@ struct Problem {
     return whole(misalign) && whole(stagger) && whole(cols) && whole(row_gap) && whole(heads_gap);
   }
   /// Whether every tensor starts at a 16-byte boundary, so that its row m starts as theirs do.
-  bool starts_alike() const {
+  bool has_same_alignment() const {
     return misalign * element_bytes() % 16 == 0 && stagger * element_bytes() % 16 == 0;
   }
   /// Whether the rows of x and dy lie apart.

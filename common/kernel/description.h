@@ -67,10 +67,10 @@ struct Chapter {
       {};  ///< the later chapter of the main line before which a learner reads it
   std::int64_t usual_cols = 2048;  ///< of its program's problem, where no width is asked for
   std::vector<Kind> kinds = {Kind::Layer, Kind::Rms};
-  bool needs_affine = false;   ///< refuses null weight and bias
-  bool needs_aligned = false;  ///< refuses a problem that is not Problem::aligned
-  bool needs_alike = false;    ///< refuses a problem whose tensors do not start_alike()
-  bool takes_strides = false;  ///< of the rows of x and dy: Problem::strided
+  bool needs_affine = false;          ///< refuses null weight and bias
+  bool needs_aligned = false;         ///< refuses a problem that is not Problem::aligned
+  bool needs_same_alignment = false;  ///< refuses a problem without has_same_alignment()
+  bool takes_strides = false;         ///< of the rows of x and dy: Problem::strided
   /// Up to this many bytes, a strided row is mapped to threads just as a dense one.
   std::int64_t strided_like_dense_bytes = std::numeric_limits<std::int64_t>::max();
   bool fused = false;          ///< takes a Problem::fusion

@@ -100,7 +100,7 @@ Refusal refusal(const Chapter& chapter, const Problem& problem, const Gpu& gpu) 
       return refuse(rule + "gaps of " + in_multiples, "row_gap");
     return refuse(rule + "a tensor starts elsewhere", "misalign");
   }
-  if (chapter.needs_alike && !problem.starts_alike())
+  if (chapter.needs_same_alignment && !problem.has_same_alignment())
     return refuse("takes tensors that start at 16-byte boundaries only", "misalign");
   if (problem.batch_invariant && chapter.shares_by_address && !problem.has_whole_vectors())
     return refuse(

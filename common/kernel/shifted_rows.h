@@ -18,7 +18,7 @@
 #include "common/kernel/moments.h"
 #include "common/kernel/pieces.h"
 #include "common/kernel/reduce.h"
-#include "common/kernel/rows_anywhere.h"
+#include "common/kernel/unaligned_rows.h"
 #include "common/kernel/vector.h"
 
 namespace lnc {

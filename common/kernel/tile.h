@@ -6,7 +6,7 @@
 
 #include "common/kernel/hopper.h"
 #include "common/kernel/reduce.h"
-#include "common/kernel/rows_anywhere.h"
+#include "common/kernel/unaligned_rows.h"
 #include "common/kernel/vector.h"
 
 namespace lnc {

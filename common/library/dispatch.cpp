@@ -71,8 +71,8 @@ bool takes(const Choice& choice, const Request& request) {
   return choice.direction == request.direction && choice.from_y == request.from_y &&
          choice.fused == (problem.fusion != Fusion{}) &&
          (problem.aligned() || !choice.needs_aligned) &&
-         (problem.starts_alike() || !choice.needs_alike) &&
-         (problem.cols * problem.element_bytes() % 16 != 0 || !choice.needs_odd) &&
+         (problem.has_same_alignment() || !choice.needs_same_alignment) &&
+         (problem.cols * problem.element_bytes() % 16 != 0 || !choice.needs_unaligned_row_bytes) &&
          choice.kind.value_or(problem.kind) == problem.kind &&
          choice.dtype.value_or(problem.dtype) == problem.dtype &&
          (problem.element_bytes() == 2 || !choice.needs_16_bit) &&

@@ -40,7 +40,8 @@ struct Request {
 ///   pass                "fused" or "from y"; else a plain pass
 ///   kind, types         "rms"; a type, or "16-bit"
 ///   starts              where rows start: "aligned" (Problem::aligned), "alike"
-///                       (Problem::starts_alike), or "alike, odd" (and no whole number of 16 bytes)
+///                       (Problem::has_same_alignment), or "alike, odd" (and no whole number of 16
+///                       bytes)
 ///   cols_from, cols_to, row_bytes_to, rows_from, mib_to
 ///                       columns, bytes a row, rows, MiB of x
 ///   gpu                 "H100, H200": tuned on an H100 and held to an H200's measurements; "H100",
@@ -55,10 +56,10 @@ struct Choice {
   std::string_view because;
   Direction direction;
   bool from_y = false;
-  bool fused = false;          ///< takes fused passes, and those only
-  bool needs_aligned = false;  ///< takes what is Problem::aligned only
-  bool needs_alike = false;    ///< takes what Problem::starts_alike only
-  bool needs_odd = false;      ///< takes rows of no whole number of 16 bytes only
+  bool fused = false;                      ///< takes fused passes, and those only
+  bool needs_aligned = false;              ///< takes what is Problem::aligned only
+  bool needs_same_alignment = false;       ///< takes what Problem::has_same_alignment only
+  bool needs_unaligned_row_bytes = false;  ///< takes rows of no whole number of 16 bytes only
   bool batch_invariant = true;
   std::optional<Kind> kind = {};
   bool needs_16_bit = false;  ///< takes types of 16 bits only

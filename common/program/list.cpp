@@ -45,7 +45,7 @@ Json of(const Chapter& chapter) {
           {"deterministic", chapter.deterministic},
           {"needs_affine", chapter.needs_affine},
           {"needs_aligned", chapter.needs_aligned},
-          {"needs_alike", chapter.needs_alike},
+          {"needs_same_alignment", chapter.needs_same_alignment},
           {"min_architecture", chapter.min_architecture}};
 }
 
@@ -57,8 +57,8 @@ Json of(const Choice& choice) {
   if (choice.from_y) line["from_y"] = true;
   if (choice.fused) line["fused"] = true;
   if (choice.needs_aligned) line["needs_aligned"] = true;
-  if (choice.needs_alike) line["needs_alike"] = true;
-  if (choice.needs_odd) line["needs_odd"] = true;
+  if (choice.needs_same_alignment) line["needs_same_alignment"] = true;
+  if (choice.needs_unaligned_row_bytes) line["needs_unaligned_row_bytes"] = true;
   if (choice.needs_16_bit) line["needs_16_bit"] = true;
   if (!choice.batch_invariant) line["batch_invariant"] = false;
   if (choice.kind) line["kind"] = name(*choice.kind);

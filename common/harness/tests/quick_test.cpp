@@ -368,7 +368,7 @@ TEST_CASE("where that is asked for a row's bits depend on the row alone, or a ch
           const Outputs whole = outputs_of(chapter, problem);
           Problem part = problem;
           part.rows = 3;
-          if (!vectors && !chapter.needs_alike)
+          if (!vectors && !chapter.needs_same_alignment)
             part.misalign = part.stagger = 1;  // of vectors the library aligns a copy
           const Outputs few = outputs_of(chapter, part);
           for (const char* name : {"y", "mean", "rstd", "dx"}) {

@@ -6,7 +6,7 @@
 // row's: each is the first vector of some thread, and only a thread's first vector is masked. Where
 // x, dy and dx start differently, threads load all elements: correct, but slow.
 //
-// Parts: cluster_backward.h (the walk, the exchange; bwd13), rows_anywhere.h (rows that start
+// Parts: cluster_backward.h (the walk, the exchange; bwd13), unaligned_rows.h (rows that start
 // alike; bwd15), ring.h (fwd08, bwd12), column_gradients.h (bwd01, bwd09), partial_sums.h (bwd06,
 // early start bwd12), vector.h (fwd06).
 //
@@ -25,8 +25,8 @@
 #include "common/kernel/kinds.h"
 #include "common/kernel/partial_sums.h"
 #include "common/kernel/ring.h"
-#include "common/kernel/rows_anywhere.h"
 #include "common/kernel/thread_columns.h"
+#include "common/kernel/unaligned_rows.h"
 #include "common/kernel/vector.h"
 
 namespace lib_bwd_cluster_unaligned {

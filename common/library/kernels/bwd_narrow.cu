@@ -6,7 +6,7 @@
 // all rows of its team, and its own asynchronous copies bring the next rows. Unaligned rows move
 // element by element through registers.
 //
-// Parts: own_copies.h (cp.async; bwd11), column_gradients.h (bwd01, bwd09), partial_sums.h (bwd06),
+// Parts: cp_async.h (cp.async; bwd11), column_gradients.h (bwd01, bwd09), partial_sums.h (bwd06),
 // reduce.h's warp_sum over a team (fwd02), rows.h (strides), vector.h (fwd06).
 // bwd14 teaches the teams, after fwd10.
 //
@@ -21,8 +21,8 @@
 //   256 lib_bwd_ring is ahead, 18.2 against 19.5: its last sum starts early.
 #include "common/kernel/chapter.h"
 #include "common/kernel/column_gradients.h"
+#include "common/kernel/cp_async.h"
 #include "common/kernel/gradient_terms.h"
-#include "common/kernel/own_copies.h"
 #include "common/kernel/partial_sums.h"
 #include "common/kernel/reduce.h"
 #include "common/kernel/rows.h"

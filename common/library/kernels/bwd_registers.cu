@@ -6,7 +6,7 @@
 // barrier between a copy and its reader. Registers hold dweight and dbias, shared memory the
 // weight.
 //
-// Parts: own_copies.h (cp.async; bwd11), column_gradients.h (bwd01, bwd09), partial_sums.h (bwd06),
+// Parts: cp_async.h (cp.async; bwd11), column_gradients.h (bwd01, bwd09), partial_sums.h (bwd06),
 // reduce.h (fwd02), vector.h (fwd06).
 //
 // Measurements behind the constants, on an H100, bf16, layer norm:
@@ -20,8 +20,8 @@
 //   against 127.
 #include "common/kernel/chapter.h"
 #include "common/kernel/column_gradients.h"
+#include "common/kernel/cp_async.h"
 #include "common/kernel/gradient_terms.h"
-#include "common/kernel/own_copies.h"
 #include "common/kernel/partial_sums.h"
 #include "common/kernel/reduce.h"
 #include "common/kernel/thread_columns.h"

@@ -6,7 +6,7 @@
 // registers. A row has a team of as many warps as it needs. Where x, dy and dx start differently,
 // the same kernel reads shared memory element by element.
 //
-// Parts: rows_anywhere.h (periods, a thread's columns; bwd15), ring.h and hopper.h (fwd08, bwd12),
+// Parts: unaligned_rows.h (periods, a thread's columns; bwd15), ring.h and hopper.h (fwd08, bwd12),
 // column_gradients.h (bwd01, bwd09), partial_sums.h (bwd06, early start bwd12), reduce.h's
 // team_sums.
 //
@@ -29,7 +29,7 @@
 #include "common/kernel/partial_sums.h"
 #include "common/kernel/reduce.h"
 #include "common/kernel/ring.h"
-#include "common/kernel/rows_anywhere.h"
+#include "common/kernel/unaligned_rows.h"
 
 namespace lib_bwd_unaligned {
 using namespace lnc;

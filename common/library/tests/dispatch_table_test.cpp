@@ -163,8 +163,10 @@ TEST_CASE("the first line that takes a request wins, unless its chapter refuses"
 }
 
 TEST_CASE("a line for odd rows takes none of whole vectors, wherever they start") {
-  const Choice line{
-      .chapter = "fwd04", .because = "", .direction = Direction::Forward, .needs_odd = true};
+  const Choice line{.chapter = "fwd04",
+                    .because = "",
+                    .direction = Direction::Forward,
+                    .needs_unaligned_row_bytes = true};
   Request request{.direction = Direction::Forward};
   request.problem.cols = 103;
   CHECK(takes(line, request));
@@ -178,8 +180,10 @@ TEST_CASE("a line for odd rows takes none of whole vectors, wherever they start"
 }
 
 TEST_CASE("a line for tensors that start alike takes rows of any width, and no tensor elsewhere") {
-  const Choice line{
-      .chapter = "fwd04", .because = "", .direction = Direction::Forward, .needs_alike = true};
+  const Choice line{.chapter = "fwd04",
+                    .because = "",
+                    .direction = Direction::Forward,
+                    .needs_same_alignment = true};
   Request request{.direction = Direction::Forward};
   request.problem.cols = 103;
   CHECK(takes(line, request));

@@ -71,7 +71,7 @@ def widths_of(line, element_bytes):
 
     def fits(cols):
         whole = cols % vector == 0
-        return least <= cols <= most and not (line.get("needs_aligned") and not whole) and not (line.get("needs_odd") and whole)
+        return least <= cols <= most and not (line.get("needs_aligned") and not whole) and not (line.get("needs_unaligned_row_bytes") and whole)
 
     for start, step in ((least, 1), (most, -1)):
         yield from itertools.islice((start + step * i for i in range(2 * vector) if fits(start + step * i)), 1)
