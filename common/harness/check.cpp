@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "common/harness/reference.h"
 #include "common/harness/row_chunks.h"
 #include "reference_cpu/fused_layer_norm.h"
 

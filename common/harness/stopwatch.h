@@ -33,7 +33,7 @@
 #include <vector>
 
 #include "common/harness/device.h"
-#include "common/harness/problem.h"
+#include "common/kernel/description.h"
 
 namespace lnc {
 

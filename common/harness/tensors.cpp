@@ -8,6 +8,7 @@
 #include <span>
 #include <stdexcept>
 
+#include "common/harness/reference.h"
 #include "common/harness/row_chunks.h"
 
 namespace lnc {

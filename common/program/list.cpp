@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/harness/gpu.h"
-#include "common/harness/problem.h"
+#include "common/harness/options.h"
 #include "common/harness/problem_sets.h"
 #include "common/harness/registry.h"
 #include "common/library/dispatch.h"

@@ -12,6 +12,7 @@
 
 #include "common/harness/problem_sets.h"
 #include "common/harness/records.h"
+#include "common/harness/reference.h"
 #include "common/harness/runner.h"
 #include "common/harness/statistics.h"
 #include "common/harness/tensors.h"
