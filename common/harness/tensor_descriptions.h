@@ -76,7 +76,7 @@ std::vector<TensorDescription> describe_tensors(const Problem& problem, bool fro
 std::vector<TensorDescription> describe_tensors(const Problem& problem, bool from_y);
 
 /// The description of one tensor, of a pass from x in any direction.
-/// @throws std::logic_error where there is no such tensor
+/// @throws std::logic_error if there is no such tensor
 TensorDescription find_tensor(const Problem& problem, std::string_view name);
 
 std::int64_t elements(const Problem& problem, Shape shape);

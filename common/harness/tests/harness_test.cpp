@@ -418,13 +418,13 @@ TEST_CASE("sixteen samples have each place in the queue four times, whatever a l
     Lots lots;
     int place = 0;
     for (int round = 0; round < 20; ++round) {
-      std::array<int, Lots::kPlaces> count{};
+      std::array<int, Lots::kSlots> count{};
       for (const int flushes : lots.draw(Lots::kRound, true)) {
         CHECK(flushes >= Lots::kLeast);
-        CHECK(flushes < Lots::kLeast + Lots::kPlaces);
-        place = (place + flushes) % Lots::kPlaces;
+        CHECK(flushes < Lots::kLeast + Lots::kSlots);
+        place = (place + flushes) % Lots::kSlots;
         ++count[place];
-        place = (place + commands) % Lots::kPlaces;
+        place = (place + commands) % Lots::kSlots;
       }
       CHECK(count == std::array{4, 4, 4, 4});
     }
