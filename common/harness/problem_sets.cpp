@@ -7,7 +7,7 @@
 namespace lnc {
 namespace {
 
-/// Every problem that `object` stands for, from its field `field` on.
+/// Every problem that `object` describes, from its field `field` on.
 void expand(const nlohmann::ordered_json& object, const Problem& like,
             nlohmann::ordered_json::const_iterator field, std::vector<Problem>& problems) {
   if (field == object.end()) {

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "common/harness/problem.h"
+#include "common/harness/options.h"
 
 namespace lnc {
 

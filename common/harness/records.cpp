@@ -12,6 +12,8 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "common/harness/options.h"
+
 namespace lnc {
 namespace {
 

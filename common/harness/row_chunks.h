@@ -1,19 +1,19 @@
-// Work on pieces of a problem's rows, on all cores.
+// Runs code on chunks of a problem's rows, on all cores.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <exception>
 
-#include "common/harness/problem.h"
+#include "common/harness/values.h"
 
 namespace lnc {
 
 inline constexpr std::int64_t kChunkElements = 1 << 16;
 
-/// Calls `body(RowRange)` for every piece of the rows, on several threads at once. The pieces are
-/// small enough to stay in a core's cache, whatever the problem's size. What `body` throws, this
-/// throws, once all threads have ended.
+/// Calls `body(RowRange)` for every chunk of the rows, on several threads at once. A chunk fits in
+/// a core's cache, whatever the problem's size. Throws what `body` throws, once all threads have
+/// ended.
 template <typename Body>
 void for_each_row_chunk(const Problem& problem, const Body& body) {
   const std::int64_t per_chunk = std::max<std::int64_t>(1, kChunkElements / problem.cols);

@@ -31,19 +31,19 @@ std::vector<int> FlushSchedule::draw(int count, bool cold) {
   if (!cold) return flushes;
   for (int& flush : flushes) {
     if (next_ == kRound) begin_round();
-    const int place = places_[next_++];
-    flush = kLeast + (place - place_ + kPlaces) % kPlaces;
-    place_ = place;
+    const int slot = slots_[next_++];
+    flush = kLeast + (slot - slot_ + kSlots) % kSlots;
+    slot_ = slot;
   }
   return flushes;
 }
 
 void FlushSchedule::begin_round() {
-  std::array<int, kPlaces> all{};
+  std::array<int, kSlots> all{};
   std::iota(all.begin(), all.end(), 0);
-  for (int rest = 0; rest < kPlaces; ++rest) {
+  for (int rest = 0; rest < kSlots; ++rest) {
     std::shuffle(all.begin(), all.end(), random_);
-    for (int i = 0; i < kPlaces; ++i) places_[i * kPlaces + rest] = all[i];
+    for (int i = 0; i < kSlots; ++i) slots_[i * kSlots + rest] = all[i];
   }
   next_ = 0;
 }

@@ -3,25 +3,26 @@
 // Clock 2. A sample is the time between two events around one launch. Before it, L2 is flushed:
 // 256 MB are written, several times. This does four things.
 //
-//   Cold lines.   One flush would make L2 cold. What the launch reads comes from device memory, as
-//                 in a network, where other layers ran in between.
-//   A full queue. While the device writes, for 0.1 ms a flush, the host puts the launch and both
-//                 events into the queue. So a time is the device's alone.
-//   A lot.        A place in the queue counts: with the same number of flushes before every sample,
-//                 one kernel on the same tensors took 10.1, 10.4, 10.4 or 11.1 us on an H100, by
-//                 the number of commands before it modulo 4, and all samples of a call had the same
-//                 luck. So the number of flushes is drawn by lot, three to six. It is drawn so that
-//                 sixteen samples have each place four times, however many commands a launch is.
-//                 And there are 160 samples at least: single samples of a 10 us kernel spread by
-//                 some 8 % either way, so that a median of 50 still moves by 2 %.
-//   Turns.        A line that was loaded with evict_last outlives a flush. So copies of the inputs
-//                 take turns, as many as make 256 MB of x, 32 at most. A plain copy of 8 MiB took
-//                 10.7 us and one with such loads 9.0; with 24 copies of x in turns, 10.6 and 10.4.
+//   Cold lines.   One flush makes L2 cold. The launch then reads from device memory, as in a
+//                 network, where other layers run in between.
+//   A full queue. While the device writes, for 0.1 ms per flush, the host puts the launch and both
+//                 events into the queue. So the time does not include the host's.
+//   A lot.        The slot in the queue matters: with the same number of flushes before every
+//                 sample, one kernel on the same tensors took 10.1, 10.4, 10.4 or 11.1 us on an
+//                 H100, depending on the number of commands before it modulo 4, and all samples of
+//                 a call had the same slot. So the number of flushes is drawn by lot, three to six,
+//                 such that sixteen samples get each slot four times, however many commands a
+//                 launch consists of. And there are at least 160 samples: single samples of a 10 us
+//                 kernel vary by some 8 % either way, so that a median of 50 still moves by 2 %.
+//   Turns.        A line that was loaded with evict_last survives a flush. So launches use copies
+//                 of the inputs in turn, enough for 256 MB of x, but at most 32. A plain copy of
+//                 8 MiB took 10.7 us and one with such loads 9.0; with 24 copies of x, 10.6 and
+//                 10.4.
 //
-// As a chapter's program, as the library's choice and as a peer's provider one kernel has the same
-// time, within 2 % at 8 MiB: notebooks/data/clock_h100.csv.
+// A kernel gets the same time, within 2 % at 8 MiB, whether a chapter's program, the library's
+// dispatch or a peer's provider launches it: notebooks/data/clock_h100.csv.
 //
-// Clock 1, of older records: one flush before each sample, and the same inputs in all.
+// Clock 1, of older records: one flush before each sample, and the same inputs for all samples.
 //
 // `make peers` times with the same clock, in Python: common/bench/peer_clock.py.
 #pragma once
@@ -33,7 +34,7 @@
 #include <vector>
 
 #include "common/harness/device.h"
-#include "common/harness/problem.h"
+#include "common/kernel/description.h"
 
 namespace lnc {
 
@@ -42,31 +43,31 @@ inline constexpr int kClock = 2;  ///< the method's number, in records
 struct Sampling {
   int samples = 320;          ///< at most; 0 times nothing
   double budget_ms = 1000.0;  ///< device time to spend; one sample is taken however long it is
-  bool cold = true;           ///< flush L2 before each sample, and let inputs take turns
+  bool cold = true;           ///< flush L2 before each sample, and use copies of the inputs in turn
 };
 
 struct Timing {
   double median_us, p10_us, p90_us;
   int samples;
-  bool cut_short;                ///< the budget ended it before the median was stable
-  std::optional<double> cycles;  ///< elapsed SM cycles at the median; none where emulated
+  bool cut_short;                ///< the budget was spent before the median was stable
+  std::optional<double> cycles;  ///< elapsed SM cycles at the median; none if emulated
 };
 
-/// How many copies of the inputs take turns in launches of `problem`.
+/// How many copies of the inputs the launches of `problem` use in turn.
 int input_copies(const Problem& problem, const Sampling& sampling);
 
 /// Draws how often L2 is flushed before each sample.
 ///
-/// Each extra flush shifts this and all later samples by one slot of the GPU's queue, and a time
-/// depends on the slot. So each sample gets one of four slots by lot, and the number of flushes is
-/// what leads there from the slot before. Of 16 samples, those whose numbers are equal modulo 4 get
-/// all four slots. What a launch itself puts into the queue shifts sample i by i times a constant,
-/// the same for those four: they still have all four slots.
+/// Each extra flush shifts this and all later samples by one queue slot. So the draw is of a slot
+/// for each sample, and the number of flushes follows from the distance to the previous sample's
+/// slot. Among 16 samples, the four whose numbers are equal modulo 4 get all four slots. The
+/// commands of a launch itself shift sample i by i times a constant, which modulo 4 is the same for
+/// each of those four, so they still get all four slots.
 class FlushSchedule {
  public:
   static constexpr int kLeast = 3;
-  static constexpr int kPlaces = 4;  ///< in the queue
-  static constexpr int kRound = kPlaces * kPlaces;
+  static constexpr int kSlots = 4;  ///< in the queue
+  static constexpr int kRound = kSlots * kSlots;
 
   /// @param cold false: never
   std::vector<int> draw(int count, bool cold);
@@ -75,9 +76,9 @@ class FlushSchedule {
   void begin_round();
 
   std::minstd_rand random_{1};
-  std::array<int, kRound> places_{};
-  int next_ = kRound;  ///< in places_
-  int place_ = 0;      ///< of the last sample
+  std::array<int, kRound> slots_{};
+  int next_ = kRound;  ///< in slots_
+  int slot_ = 0;       ///< of the last sample
 };
 
 /// Takes `count` samples, in microseconds.
@@ -86,22 +87,22 @@ using TakeSamples = std::function<std::vector<double>(int count)>;
 /// Samples until the median is stable, the samples are enough or the budget is spent. No cycles.
 Timing sample(const TakeSamples& take, const Sampling& sampling);
 
-/// Whether the newer half of the samples has the median of all of them, within 0.5 %; of fewer than
-/// 160 samples none has.
+/// Whether the median of the newer half of the samples is that of all of them, within 0.5 %. Fewer
+/// than 160 samples are never stable.
 bool stable(const std::vector<double>& samples);
 
-/// Times launches that take turns. Warm them up before. An emulated device gets a few samples: they
-/// say nothing about a GPU.
+/// Times launches in turn; warm them up first. An emulated device takes a few samples only, since
+/// they say nothing about a GPU.
 Timing time_launches(const std::vector<Launch>& launches, const Sampling& sampling);
 
 /// Microseconds that the device needs to stream tensors of `bytes` each: for backward a triad (two
-/// reads, one write), else a copy (one read, one write). The best of a few launch
-/// shapes, each by the clock above; none where the device is emulated, there is nothing to stream,
-/// or the tensors do not fit in device memory beside what is there.
+/// reads, one write), otherwise a copy (one read, one write). The best of a few launch shapes, each
+/// timed by the clock above; none if the device is emulated, there is nothing to stream, or the
+/// tensors do not fit in the free device memory.
 std::optional<double> roof_us(Direction direction, std::int64_t bytes, bool cold);
 
-/// How event times turn into cycles. A kernel that spins for a known number of cycles, at two
-/// lengths, gives a line: its slope is the SM clock, where it meets zero is what the events add.
+/// Converts event times to cycles. A kernel that spins for a known number of cycles, timed at two
+/// lengths, gives a line: its slope is the SM clock, and its intercept is what the events add.
 struct CycleClock {
   double cycles_per_us;
   double overhead_us;

@@ -8,6 +8,7 @@
 #include <span>
 #include <stdexcept>
 
+#include "common/harness/reference.h"
 #include "common/harness/row_chunks.h"
 
 namespace lnc {
@@ -43,7 +44,7 @@ void upload_rows(const Tensor& tensor, const Problem& problem, RowRange rows, co
   }
 }
 
-/// A tensor's elements, row behind row.
+/// A tensor's elements, without the gaps between rows.
 std::vector<char> dense_elements(const Tensor& tensor, const Problem& problem) {
   std::vector<char> host(tensor.bytes());
   download(host.data(), tensor.data(), host.size());

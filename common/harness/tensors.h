@@ -1,5 +1,5 @@
 // A pass's tensors in device memory: random inputs, outputs, and several copies of the inputs for
-// the stopwatch. All of it follows from the descriptions in problem.cpp.
+// the stopwatch. All of it follows from the list in tensor_descriptions.cpp.
 #pragma once
 
 #include <cstddef>
@@ -10,11 +10,12 @@
 #include <vector>
 
 #include "common/harness/device.h"
-#include "common/harness/problem.h"
+#include "common/harness/tensor_descriptions.h"
+#include "common/harness/values.h"
 
 namespace lnc {
 
-/// Bytes of host memory that the reference and the check need: a few rows of doubles a thread.
+/// Bytes of host memory that the reference and the check need: a few rows of doubles per thread.
 double needed_host_bytes(const Problem& problem);
 
 /// Whether two chapters take the same inputs, so that they can work on the same tensors.
@@ -26,7 +27,7 @@ inline bool share_inputs(const Chapter& a, const Chapter& b) {
 /// Problem::stagger say.
 class Tensor {
  public:
-  /// @param number of the tensors before it that the pass has
+  /// @param number how many tensors of the pass come before it
   Tensor(TensorDescription description, Direction direction, const Problem& problem, int number);
 
   std::string_view name() const { return description_.name; }
@@ -42,9 +43,9 @@ class Tensor {
   DType dtype() const { return slot_.dtype; }
   std::int64_t count() const { return count_; }  ///< of elements
   const RowStrides& rows() const { return description_.rows; }
-  /// From its first element to its last, with what lies between the rows of an input.
+  /// From its first element to its last, including the gaps between the rows of an input.
   std::int64_t bytes() const { return span_ * element_type(slot_.dtype).bytes; }
-  /// Null where the pass has no such tensor, or it has no elements.
+  /// Null if the pass has no such tensor or the tensor has no elements.
   std::byte* data() const { return count_ == 0 ? nullptr : buffer_.as<std::byte>() + offset_; }
   const Buffer& buffer() const { return buffer_; }
   int number() const { return number_; }
@@ -63,8 +64,8 @@ class Tensor {
 /// The tensors of one pass. Its inputs hold random numbers; its outputs are poisoned.
 class Tensors {
  public:
-  /// @param from_y the inputs of a backward pass hold y in place of x and mean
-  /// @param copies of the inputs, for launches that take turns; fewer where memory ends
+  /// @param from_y the inputs of a backward pass hold y instead of x and mean
+  /// @param copies of the inputs, which launches use in turn; fewer if memory does not suffice
   Tensors(const Problem& problem, Direction direction, bool from_y = false, int copies = 1);
   Tensors(const Problem& problem, const Chapter& chapter, int copies = 1)
       : Tensors(problem, chapter.direction(), chapter.from_y, copies) {}
@@ -75,16 +76,16 @@ class Tensors {
   int copies() const { return 1 + static_cast<int>(more_inputs_.size()); }
 
   const std::vector<Tensor>& all() const { return tensors_; }
-  /// A tensor by its name; null where the pass has none.
+  /// A tensor by its name; null if the pass does not have it.
   const Tensor* find(std::string_view name) const;
-  /// Its place in device memory, or null. @param copy of an input, below copies()
+  /// Its address in device memory, or null. @param copy of an input, below copies()
   std::byte* data(std::string_view name, int copy = 0) const;
 
   void poison_outputs() const;
-  /// The outputs as they are in device memory now, by name.
+  /// The current contents of the outputs, by name.
   std::vector<std::pair<std::string, std::vector<std::byte>>> outputs() const;
   /// Writes every input and output as DIRECTORY/<name>.npy, for NumPy; bfloat16 as its 16 bits.
-  /// @throws std::runtime_error where a file cannot be written
+  /// @throws std::runtime_error if a file cannot be written
   void dump(const std::string& directory) const;
 
  private:

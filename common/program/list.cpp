@@ -6,7 +6,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "common/harness/problem.h"
+#include "common/harness/options.h"
 #include "common/harness/problem_sets.h"
 #include "common/kernel/gpu.h"
 #include "common/kernel/registry.h"

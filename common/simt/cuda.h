@@ -128,7 +128,7 @@ inline int __all_sync(unsigned mask, int predicate,
 // ----------------------------------------------------------------------------- asynchronous copies
 
 /// Begins to copy 4, 8 or 16 bytes to shared memory, the last `zfill` of them zeros. They are there
-/// when this thread has waited for their group; for other threads after a barrier behind that.
+/// when this thread has waited for their group; for other threads after a barrier that follows.
 inline void __pipeline_memcpy_async(void* to_shared, const void* from_global, std::size_t bytes,
                                     std::size_t zfill = 0,
                                     std::source_location where = std::source_location::current()) {

@@ -1,6 +1,6 @@
 // Hopper's instructions on the SIMT machine: the CPU backend's side of common/kernel/hopper.h,
-// which says what each does. Each takes, unseen, the place of its call, so that a fault can name
-// it.
+// which says what each does. Each takes the source location of its call as a default argument, so
+// that a fault can name it.
 #pragma once
 
 #include "common/simt/launch.h"
@@ -34,7 +34,7 @@ class Barrier {
 inline void fence_barrier_init() { simt::fence_barrier_init(); }
 inline void fence_proxy_async() { simt::fence_proxy_async(); }
 
-enum class L2Policy { EvictNormal, EvictFirst };  // there is no L2 here to heed it
+enum class L2Policy { EvictNormal, EvictFirst };  // ignored: there is no L2 here
 inline void bulk_load(void* to_shared, const void* from_global, std::uint32_t bytes,
                       Barrier& barrier, L2Policy = L2Policy::EvictNormal,
                       std::source_location where = std::source_location::current()) {

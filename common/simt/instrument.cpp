@@ -1,8 +1,8 @@
-// What the compiler calls from a kernel that it instruments.
+// The functions that the compiler calls from an instrumented kernel.
 //
-// With -fsanitize=thread GCC puts a call before each load and store, named after its size; with
-// -fsanitize-coverage=trace-pc one at the start of each basic block. Both are meant for runtimes of
-// its own. None is linked here: these functions answer instead, and tell the machine.
+// With -fsanitize=thread GCC inserts a call before each load and store, named after its size; with
+// -fsanitize-coverage=trace-pc one at the start of each basic block. Both are meant for GCC's own
+// runtimes, which are not linked: these functions take their place and report to the machine.
 #include <cstddef>
 #include <cstdint>
 
@@ -12,8 +12,8 @@ using simt::Kind;
 
 #define HERE __builtin_return_address(0)
 
-// What has no alignment of its size moves in pieces, on a GPU too: a struct of three floats in
-// three, one of 32 bytes at a boundary of 16 in two.
+// An access that is not aligned to its size is split, as on a GPU: a struct of three floats into
+// three, one of 32 bytes at a boundary of 16 into two.
 #define IN_PIECES(p, bytes, kind)                                                     \
   {                                                                                   \
     auto* const begin = static_cast<const char*>(p);                                  \
@@ -60,7 +60,7 @@ void __tsan_write_range(void* p, std::size_t bytes) { IN_PIECES(p, bytes, Store)
 
 void __sanitizer_cov_trace_pc() { simt::enters(HERE); }
 
-// Atomics of C++ in a kernel's file: its host code may use them. They are done, and seen.
+// C++ atomics, which the host code in a kernel's file may use: executed and reported.
 #define ATOMICS(bits)                                                                         \
   using Word##bits = std::uint##bits##_t;                                                     \
   Word##bits __tsan_atomic##bits##_load(const volatile Word##bits* p, int) {                  \

@@ -34,13 +34,13 @@ void launch(void (*kernel)(Params...), const LaunchConfig& config, Args&&... arg
   simt::run(launch, [&] { std::apply(kernel, params); });
 }
 
-/// How many multiprocessors the GPU has that stands in where none is: an H100.
+/// How many multiprocessors the GPU has that this backend assumes: an H100.
 inline int multiprocessors() { return 132; }
 
 /// How much dynamic shared memory a block can have.
 inline int max_shared_bytes() { return 227 << 10; }
 
-/// How many blocks that GPU's multiprocessors hold at once, if each thread has 64 registers.
+/// How many blocks a multiprocessor of that GPU holds at once, if each thread has 64 registers.
 template <typename... Params>
 int resident_blocks(void (*)(Params...), int threads, std::size_t shared_bytes) {
   const auto fit =

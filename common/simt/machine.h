@@ -2,14 +2,14 @@
 //
 // A thread of a block is a fiber: a stack of its own that runs until it must wait, then hands the
 // core to the next thread. A block stays on one core, so its threads never run at the same instant
-// and `__shared__` can be thread-local storage; the blocks of a grid spread over the cores. What
-// CUDA calls waiting (a barrier, a shuffle) is bookkeeping here, so a wait that can never end is
-// seen, and reported as a Fault that says which threads wait where.
+// and `__shared__` can be thread-local storage; the blocks of a grid spread over the cores. Waiting
+// at a barrier or a shuffle is bookkeeping here, so the machine notices a wait that can never end
+// and reports a Fault that says which threads wait where.
 //
-// Hopper's bulk copies arrive later than they are begun (async.h). The blocks of a cluster have a
-// core each, since their `__shared__` differs, and run one at a time.
+// Hopper's bulk copies arrive later than they begin (copies.h). The blocks of a cluster have a core
+// each, since each has a `__shared__` of its own, and run one at a time.
 //
-// Kernels include cuda.h, which gives this machine CUDA's spelling.
+// Kernels include cuda.h, which spells this interface the way CUDA does.
 #pragma once
 
 #include <vector_types.h>
@@ -29,8 +29,8 @@ extern constinit thread_local dim3 gridDim;
 
 namespace simt {
 
-/// What `kernel<<<grid, block, shared_bytes>>>` says. The kernel's address serves error messages,
-/// which turn it into a name (link with -rdynamic).
+/// What `kernel<<<grid, block, shared_bytes>>>` says. Error messages turn the kernel's address into
+/// its name (link with -rdynamic).
 struct Launch {
   dim3 grid;
   dim3 block;
@@ -49,18 +49,17 @@ class Fault : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// The order in which blocks start and in which a block's threads take turns. CUDA promises none,
-/// so a kernel free of races gives the same bits under each. Random draws a new permutation every
-/// round, and the warps that take part in it: some get far ahead of others. A bulk copy arrives
-/// when no thread can go on without it, the oldest first (Forward) or last; under Random at any
-/// time.
+/// The order in which blocks start and in which a block's threads run. CUDA promises none, so a
+/// kernel without races gives the same bits under each. Random draws a new permutation every round,
+/// and the warps that run in it, so that some get far ahead of others. A bulk copy arrives when no
+/// thread can continue without it, the oldest first (Forward) or last (Reverse); under Random it
+/// may arrive at any time.
 enum class Order { Forward, Reverse, Random };
 
 struct Schedule {
   Order order = Order::Forward;
   std::uint64_t seed = 0;  ///< of Order::Random; the same seed replays the same turns of each block
-  std::chrono::duration<double> patience{
-      30};  ///< how long a block may only spin before it's a Fault
+  std::chrono::duration<double> patience{30};  ///< how long a block may spin before it is a Fault
 };
 
 /// The schedule of the launches to come. Until set_schedule, the environment decides:
@@ -72,25 +71,25 @@ void set_schedule(Schedule schedule);
 /// Runs `thread_body` once for every thread of the grid and returns when all have ended.
 /// Throws std::runtime_error for a configuration that CUDA refuses, Fault for a broken rule, and
 /// whatever the body throws; the first failure wins, and the blocks not yet started are skipped.
-/// Where the environment's SIMT_LAUNCHED names a file, the program's end writes there the linker's
-/// names of all kernels that ran.
+/// If the environment variable SIMT_LAUNCHED names a file, the linker's names of all kernels that
+/// ran are written there when the program ends.
 void run(const Launch& launch, const std::function<void()>& thread_body);
 
 /// The running block's dynamic shared memory: `shared_bytes` long to the byte, 128-byte aligned,
-/// and filled with 0xFF (NaN in every float format) when the block starts. A write to the bytes
-/// behind it is a Fault at the block's end.
+/// and filled with 0xFF (NaN in every float format) when the block starts. A write past its end is
+/// a Fault when the block ends.
 void* dynamic_shared();
 
-// What the functions of cuda.h are made of.
+// The functions below implement cuda.h.
 
-/// What an arrival at a cluster's barrier passes on.
+/// Which earlier writes an arrival at a cluster's barrier makes visible.
 enum class Publishes : std::uint8_t { All, BarrierInits };
 
-/// How far an operation is seen.
+/// Which threads see an operation.
 enum class Scope : std::uint8_t { Block, Cluster, Device };
 
-/// Everything that a thread can wait at or do wrong. BlockBarrier is the block's, those up to All
-/// are the warp's, the last two the thread's own, the rest is Hopper's.
+/// Every operation at which a thread can wait or fault: of the block (BlockBarrier), of the warp
+/// (through All), of Hopper (through Remote), and for the thread's own copies.
 enum class Op {
   BlockBarrier,
   SyncWarp,
@@ -123,15 +122,15 @@ void barrier(std::source_location where);
 std::uint64_t collective(Op op, unsigned mask, std::uint64_t value, int x, int width,
                          std::source_location where);
 
-/// Copies of a thread's own, to shared memory: `zeros` of the `bytes` are 0. They arrive when the
-/// thread waits for their group, and no sooner.
+/// A copy by this thread to shared memory, whose last `zeros` bytes are 0. It arrives when the
+/// thread waits for its group, and no sooner.
 void memcpy_async(void* to, const void* from, std::size_t bytes, std::size_t zeros,
                   std::source_location where);
 void commit_copies();
-/// Waits for all groups that the thread has committed but the last `prior`.
+/// Waits for all groups that the thread has committed except the last `prior`.
 void wait_for_copies(std::size_t prior, std::source_location where);
 
-// What common/simt/hopper.h is made of; common/kernel/hopper.h says what each does.
+// These implement common/simt/hopper.h; common/kernel/hopper.h says what each does.
 
 void barrier_init(const void* barrier, unsigned arrivals, std::source_location where);
 void fence_barrier_init();
@@ -148,17 +147,16 @@ unsigned cluster_size();
 void cluster_arrive(std::source_location where, Publishes what = Publishes::All);
 void cluster_wait(std::source_location where);
 
-/// The place in block `rank` of the cluster that `local` is in this block's shared memory.
+/// The address in the shared memory of the cluster's block `rank` that corresponds to `local` here.
 std::byte* remote(const void* local, unsigned rank, std::source_location where);
 void remote_store_async(const void* local, unsigned rank, const void* value, std::size_t bytes,
                         const void* barrier, std::source_location where);
 void remote_arrive(const void* barrier, unsigned rank, std::source_location where);
 
-/// Kernels never overlap here, so it returns at once; a launch that starts early demands it.
+/// Kernels never overlap here, so it returns at once; a launch that starts early must call it.
 void grid_dependency_wait();
 
-/// Lets the block's other threads take a turn. Spin loops need this, since no thread is
-/// interrupted.
+/// Lets the block's other threads run. Spin loops need this, since no thread is preempted.
 void yield();
 
 }  // namespace simt

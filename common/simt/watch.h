@@ -1,9 +1,9 @@
-// How the machine lets others see what a kernel does: each access to memory, each operation that
-// threads meet or wait at, each copy, in the order in which they happen.
+// How the machine reports what a kernel does: each access to memory, each operation at which
+// threads meet or wait, and each copy, in the order in which they happen.
 //
-// Nobody watches unless set_watch has been called. Accesses are seen in a build with -DWATCH=ON
-// alone: there the compiler puts a call before each load and store of a kernel (instrument.cpp).
-// common/watch/ has those who watch.
+// Nothing is reported until set_watch has been called, and accesses only in a build with
+// -DWATCH=ON: there the compiler inserts a call before each load and store of a kernel
+// (instrument.cpp). common/watch/ has the watchers.
 #pragma once
 
 #include <array>
@@ -19,32 +19,32 @@ namespace simt {
 
 // --------------------------------------------------------------------------------- device memory
 
-/// A buffer in device memory. What lies outside of all of them, and outside of shared memory, is a
-/// thread's own: its stack stands for registers.
+/// A buffer in device memory. Memory outside of all buffers and of shared memory is a thread's own:
+/// its stack represents registers.
 struct DeviceBuffer {
   const std::byte* begin;
   std::size_t bytes;
 };
 
-/// Makes a buffer known to the machine, or unknown. Not while a kernel runs.
+/// Registers a buffer, or removes it. Not while a kernel runs.
 void add_device_buffer(const void* begin, std::size_t bytes);
 void remove_device_buffer(const void* begin);
 /// In rising order of their addresses.
 const std::vector<DeviceBuffer>& device_buffers();
-/// The one that holds an address; null where none does.
+/// The one that contains an address; null if none does.
 const DeviceBuffer* device_buffer_of(const std::byte* address);
 
 // --------------------------------------------------------------------------------- what is seen
 
-/// Where in the program something happens: the return address of the call that tells of it, in the
-/// kernel's machine code. Every helper is inlined into the kernel, so that this says through which
-/// calls the thread came there, and debug information turns it into lines.
+/// Where in the program something happens: the return address of the call that reports it, in the
+/// kernel's machine code. Every helper is inlined into the kernel, so debug information turns the
+/// address into the chain of lines from which the helpers were called.
 using Place = const void*;
 
 enum class Kind : std::uint8_t { Load, Store, Atomic };
 enum class Space : std::uint8_t {
   Device,  ///< a DeviceBuffer
-  Shared,  ///< of the own block
+  Shared,  ///< of the same block
   Remote   ///< of another block of the cluster
 };
 
@@ -59,7 +59,7 @@ struct Access {
   bool past_l1 = false;         ///< a load that L1 does not serve: __ldcg
 };
 
-/// A copy that arrives later than it is begun.
+/// A copy that arrives later than it begins.
 struct Copy {
   enum class Kind {
     OfThread,    ///< __pipeline_memcpy_async, waited for by its thread
@@ -75,8 +75,8 @@ struct Copy {
   const void* barrier;
 };
 
-/// Who watches a block. The machine calls, on the block's core, while or before the thing happens;
-/// threads are numbered as in the block, warps likewise. What a watcher need not know it leaves.
+/// Watches a block. The machine calls it on the block's core, before or while something happens;
+/// threads and warps are numbered as in the block. A watcher overrides only what it needs.
 class Witness {
  public:
   virtual ~Witness() = default;
@@ -86,48 +86,48 @@ class Witness {
   /// A thread is about to touch memory.
   virtual void touches([[maybe_unused]] unsigned thread, [[maybe_unused]] const Access& access) {}
 
-  /// The lanes of a warp that `lanes` has bits of have met at a warp operation, and it ends.
+  /// The lanes of a warp in the mask `lanes` have met at a warp operation, which ends.
   virtual void meets([[maybe_unused]] unsigned warp, [[maybe_unused]] unsigned lanes,
                      [[maybe_unused]] Op op, [[maybe_unused]] Place place) {}
-  /// Which lane each lane of the shuffle reads that `meets` tells of next.
+  /// Which lane each lane reads in the shuffle that the next `meets` reports.
   virtual void shuffles([[maybe_unused]] unsigned warp,
                         [[maybe_unused]] const std::array<unsigned, 32>& from) {}
   /// All threads of the block have met at __syncthreads.
   virtual void block_meets([[maybe_unused]] Place place) {}
-  /// A thread begins to wait at an operation that it did not find over; it goes on when `goes_on`.
+  /// A thread begins to wait at an operation that is not over; `goes_on` ends the wait.
   virtual void waits([[maybe_unused]] unsigned thread, [[maybe_unused]] Op op,
                      [[maybe_unused]] Place place, [[maybe_unused]] const void* object) {}
   virtual void goes_on([[maybe_unused]] unsigned thread) {}
   virtual void exits([[maybe_unused]] unsigned thread) {}
 
   virtual void fence([[maybe_unused]] unsigned thread, [[maybe_unused]] Scope scope) {}
-  /// fence_proxy_async: what the thread has written before, the copy engine sees.
+  /// fence_proxy_async: the copy engine sees what the thread has written before.
   virtual void fence_for_copies([[maybe_unused]] unsigned thread) {}
   virtual void fence_barrier_init([[maybe_unused]] unsigned thread) {}
 
   virtual void inits([[maybe_unused]] unsigned thread, [[maybe_unused]] const void* barrier) {}
   virtual void arrives([[maybe_unused]] unsigned thread, [[maybe_unused]] const void* barrier) {}
-  /// The same at a barrier of another block of the cluster, which `other` watches.
+  /// The same at a barrier of another block of the cluster, watched by `other`.
   virtual void arrives_at([[maybe_unused]] unsigned thread, [[maybe_unused]] Witness& other,
                           [[maybe_unused]] const void* barrier) {}
-  /// All arrivals and bytes of the barrier's phase have come.
+  /// All arrivals and bytes of the barrier's phase have arrived.
   virtual void completes([[maybe_unused]] const void* barrier) {}
-  /// A thread's wait for the barrier is over; what it sees then was done at `scope` or nearer.
+  /// A thread's wait for the barrier is over; it sees what was done at `scope` or nearer.
   virtual void passes([[maybe_unused]] unsigned thread, [[maybe_unused]] const void* barrier,
                       [[maybe_unused]] Scope scope) {}
 
   virtual void cluster_arrives([[maybe_unused]] unsigned thread, [[maybe_unused]] Publishes what) {}
   virtual void cluster_passes([[maybe_unused]] unsigned thread) {}
 
-  /// A thread begins a copy, which is given a `number` of its own in the program.
+  /// A thread begins a copy, whose `number` is unique in the program.
   virtual void begins([[maybe_unused]] unsigned thread, [[maybe_unused]] std::uint64_t number,
                       [[maybe_unused]] const Copy& copy) {}
-  /// A copy arrives: for OfThread in its thread's own wait, else at any time.
+  /// A copy arrives: OfThread during its thread's wait, any other at any time.
   virtual void arrives([[maybe_unused]] std::uint64_t number) {}
-  /// A thread makes a group of the copies of this kind that it has begun since the last.
+  /// A thread makes a group of the copies of this kind that it has begun since the last group.
   virtual void commits([[maybe_unused]] unsigned thread, [[maybe_unused]] Copy::Kind kind) {}
-  /// Of its groups of this kind all but the last `prior` are over for this thread. Of a BulkStore
-  /// that says that its source was read.
+  /// All of the thread's groups of this kind except the last `prior` are over. For a BulkStore that
+  /// means that its source has been read.
   virtual void waited([[maybe_unused]] unsigned thread, [[maybe_unused]] Copy::Kind kind,
                       [[maybe_unused]] std::size_t prior) {}
 
@@ -135,7 +135,7 @@ class Witness {
   virtual void launches_dependents([[maybe_unused]] unsigned thread) {}
 };
 
-/// A block that begins, as its watcher gets to know it.
+/// What a watcher is told about a block that begins.
 struct BlockInfo {
   const Launch& launch;
   std::uint64_t number;  ///< in the grid, x first
@@ -144,32 +144,32 @@ struct BlockInfo {
   std::vector<DeviceBuffer> static_shared;  ///< where each __shared__ of the program may lie
 };
 
-/// Who watches launches. The machine calls begins_block from several cores at once.
+/// Watches launches. The machine calls begins_block from several cores at once.
 class Watch {
  public:
   virtual ~Watch() = default;
   virtual void begins([[maybe_unused]] const Launch& launch) {}
-  /// Who shall watch the block; null: nobody.
+  /// The block's watcher; null for none.
   virtual std::unique_ptr<Witness> begins_block(const BlockInfo& block) = 0;
   virtual void ends([[maybe_unused]] const Launch& launch) {}
   /// Whether blocks must run one after another, in their order.
   virtual bool one_at_a_time() const { return false; }
 };
 
-/// For a Witness that is told of a thread's operation: where the thread called it.
+/// For a Witness that is called for a thread's operation: where the thread called that.
 Place here();
 
-/// Who watches the launches to come; null: nobody. It must outlive them.
+/// Sets the watcher of later launches, which it must outlive; null for none.
 void set_watch(Watch* watch);
 
-// --------------------------------------------------------------------------------- who tells
+// --------------------------------------------------------------------------------- who reports
 
 /// For instrument.cpp: the running thread enters a basic block; touches memory.
 void enters(Place place);
 void touches(Place place, const void* address, std::uint32_t bytes, Kind kind);
 
-/// For cuda.h: the running thread is about to update `bytes` at once; to load them past L1; has a
-/// fence.
+/// For cuda.h: the running thread is about to update `bytes` atomically; to load them past L1; has
+/// executed a fence.
 void updates(const void* address, std::uint32_t bytes, Scope scope = Scope::Device);
 void loads_past_l1(const void* address, std::uint32_t bytes);
 void fence(Scope scope);

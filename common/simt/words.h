@@ -34,7 +34,7 @@ inline std::string kernel_name(const void* kernel) {
   if (status != 0) return info.dli_sname;
   std::string name = text.get();
   int depth = 0;
-  for (std::size_t i = name.size(); i-- > 0;) {  // from the back, to the parenthesis that closes it
+  for (std::size_t i = name.size(); i-- > 0;) {  // from the end to the matching '('
     if (name[i] == ')') ++depth;
     if (name[i] == '(') --depth;
     if (depth == 0) {
@@ -45,8 +45,8 @@ inline std::string kernel_name(const void* kernel) {
   return name.starts_with("void ") ? name.substr(5) : name;
 }
 
-// "common/kernel/reduce.h:7": the path inside the repository, whose root this file's own path
-// reveals.
+// "common/kernel/reduce.h:7": the path inside the repository, whose root is found from this file's
+// own path.
 inline std::string to_string(const std::source_location& where) {
   std::string_view root = std::source_location::current().file_name();
   root.remove_suffix(std::string_view("common/simt/words.h").size());

@@ -76,7 +76,7 @@ if(BACKEND STREQUAL "cpu")
 
   # Out-of-bounds accesses of a kernel are the sanitizers' to see.
   set(sanitizers -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
-  add_executable(simt_memory_test common/simt/tests/memory_test.cpp common/simt/machine.cpp)
+  add_executable(simt_memory_test common/simt/tests/memory_test.cpp ${simt_sources})
   target_link_libraries(simt_memory_test PRIVATE project_options quick_to_build)
   target_compile_options(simt_memory_test PRIVATE ${sanitizers})
   target_link_options(simt_memory_test PRIVATE ${sanitizers})

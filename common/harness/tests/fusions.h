@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "common/harness/problem.h"
+#include "common/harness/options.h"
 
 namespace lnc {
 

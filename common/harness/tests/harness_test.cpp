@@ -12,6 +12,7 @@
 
 #include "common/harness/problem_sets.h"
 #include "common/harness/records.h"
+#include "common/harness/reference.h"
 #include "common/harness/runner.h"
 #include "common/harness/statistics.h"
 #include "common/harness/tensors.h"
@@ -417,13 +418,13 @@ TEST_CASE("sixteen samples have each place in the queue four times, whatever a l
     FlushSchedule schedule;
     int place = 0;
     for (int round = 0; round < 20; ++round) {
-      std::array<int, FlushSchedule::kPlaces> count{};
+      std::array<int, FlushSchedule::kSlots> count{};
       for (const int flushes : schedule.draw(FlushSchedule::kRound, true)) {
         CHECK(flushes >= FlushSchedule::kLeast);
-        CHECK(flushes < FlushSchedule::kLeast + FlushSchedule::kPlaces);
-        place = (place + flushes) % FlushSchedule::kPlaces;
+        CHECK(flushes < FlushSchedule::kLeast + FlushSchedule::kSlots);
+        place = (place + flushes) % FlushSchedule::kSlots;
         ++count[place];
-        place = (place + commands) % FlushSchedule::kPlaces;
+        place = (place + commands) % FlushSchedule::kSlots;
       }
       CHECK(count == std::array{4, 4, 4, 4});
     }

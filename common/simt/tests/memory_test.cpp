@@ -1,5 +1,5 @@
 // What the sanitizers see through the SIMT machine. Built with -fsanitize=address,undefined
-// -fno-sanitize-recover=all, machine.cpp included.
+// -fno-sanitize-recover=all, the machine included.
 //
 // A sanitizer ends the process at the first fault, so each case runs in a child of its own:
 // `memory_test CASE` runs one, `memory_test` runs all and checks how they end.

@@ -5,7 +5,7 @@ import budget
 NINJA_LOG = """# ninja log v5
 0\t30000\t1\tCMakeFiles/bwd12_kernel.dir/chapters/bwd12_async_bulk/kernel.cu.o\tabc
 100\t4100\t1\tCMakeFiles/fwd01_kernel.dir/chapters/fwd01_thread_per_row/kernel.cu.o\tabd
-0\t90000\t1\tCMakeFiles/harness.dir/common/harness/problem.cpp.o\tabe
+0\t90000\t1\tCMakeFiles/harness.dir/common/harness/options.cpp.o\tabe
 40000\t48000\t1\tCMakeFiles/bwd12_kernel.dir/chapters/bwd12_async_bulk/kernel.cu.o\tabf
 """
 CTEST = """

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "common/harness/problem.h"
+#include "common/kernel/description.h"
 #include "common/kernel/launch.h"
 #include "common/kernel/vector.h"
 #include "common/watch/observer.h"

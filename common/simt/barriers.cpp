@@ -1,0 +1,152 @@
+#include "common/simt/barriers.h"
+
+#include <array>
+#include <bit>
+#include <cstring>
+#include <string>
+
+#include "common/simt/block.h"
+
+namespace simt {
+namespace {
+
+// The lane that a shuffle reads, as PTX defines `shfl`: past the end of its segment of `width`
+// lanes (for up: before its start) a lane reads itself. Xor may reach into an earlier segment.
+unsigned source_lane(Op op, unsigned lane, unsigned x, unsigned width) {
+  const unsigned first = lane & ~(width - 1);
+  const unsigned last = first + width - 1;
+  x %= kWarpSize;
+  switch (op) {
+    case Op::Shuffle:
+      return first + x % width;
+    case Op::ShuffleUp:
+      return lane >= first + x ? lane - x : lane;
+    case Op::ShuffleDown:
+      return lane + x <= last ? lane + x : lane;
+    case Op::ShuffleXor:
+      return (lane ^ x) <= last ? lane ^ x : lane;
+    default:
+      return lane;
+  }
+}
+
+bool same_line(const std::source_location& a, const std::source_location& b) {
+  return a.line() == b.line() &&
+         (a.file_name() == b.file_name() || std::strcmp(a.file_name(), b.file_name()) == 0);
+}
+
+bool is_shuffle(Op op) { return op >= Op::Shuffle && op <= Op::ShuffleXor; }
+
+}  // namespace
+
+Barriers::Barriers(std::vector<Thread>& threads, Scheduler& scheduler, const Faults& faults,
+                   Witness& witness, bool watched)
+    : threads_(threads),
+      scheduler_(scheduler),
+      faults_(faults),
+      witness_(witness),
+      watched_(watched),
+      warps_((threads.size() + kWarpSize - 1) / kWarpSize) {
+  const unsigned lanes_of_last = (threads.size() - 1) % kWarpSize + 1;
+  warps_.back().exited = ~(~0u >> (kWarpSize - lanes_of_last));  // lanes that never existed
+}
+
+inline void Barriers::wait_for_block(std::source_location where) {
+  Thread& self = scheduler_.running();
+  self.state = Thread::State::Waiting;
+  self.op = Op::BlockBarrier;
+  self.where = where;
+  // Every thread counts: one that has exited, or waits elsewhere, keeps the others waiting.
+  // Hardware does not wait for exited threads, but CUDA's rule is that all threads reach the
+  // barrier or none.
+  ++at_barrier_;
+  if (at_barrier_ < threads_.size()) return scheduler_.suspend_waiting();
+  for (const Thread& other : threads_) {
+    if (!same_line(other.where, where))
+      throw faults_.of_block("divergent barrier: the threads are at different __syncthreads()");
+  }
+  at_barrier_ = 0;
+  for (Thread& thread : threads_) thread.state = Thread::State::Runnable;
+  witness_.block_meets(self.place);
+}
+
+// Inlined into the function that kernels call: see Scheduler::suspend.
+[[gnu::always_inline]] inline std::uint64_t Barriers::collective(Op op, unsigned mask,
+                                                                 std::uint64_t value, int x,
+                                                                 int width,
+                                                                 std::source_location where) {
+  Thread& self = scheduler_.running();
+  const unsigned lane = self.lane();
+  self.op = op;
+  self.mask = mask;
+  self.value = value;
+  self.where = where;
+  if ((mask >> lane & 1) == 0) throw faults_.of(self, "is not in the mask that it passes");
+  if (width < 1 || width > 32 || !std::has_single_bit(static_cast<unsigned>(width)))
+    throw faults_.of(self, "passes a width that is not 1, 2, 4, 8, 16 or 32");
+  self.source = source_lane(op, lane, static_cast<unsigned>(x), static_cast<unsigned>(width));
+  self.state = Thread::State::Waiting;
+  warps_[self.warp()].waiting |= 1u << lane;
+  complete(self);
+  if (self.state == Thread::State::Waiting) scheduler_.suspend_waiting();
+  return self.result;
+}
+
+void Barriers::exit(const Thread& thread) {
+  Warp& warp = warps_[thread.warp()];
+  warp.exited |= 1u << thread.lane();
+  const Thread* const lanes = lanes_of(thread);
+  for (unsigned rest = warp.waiting; rest != 0; rest &= warp.waiting & (rest - 1))
+    complete(lanes[std::countr_zero(rest)]);  // perhaps they waited only for this one
+}
+
+// The heart of every warp operation. Once all lanes in the thread's mask are at it or have exited,
+// the last to arrive reads what each has brought and writes what each gets.
+void Barriers::complete(const Thread& last) {
+  Warp& warp = warps_[last.warp()];
+  Thread* const lanes = lanes_of(last);
+  const unsigned active = last.mask & ~warp.exited;
+  if ((warp.waiting & active) != active) return;
+  unsigned votes = 0;
+  for (unsigned rest = active; rest != 0; rest &= rest - 1) {
+    const Thread& other = lanes[std::countr_zero(rest)];
+    if (other.op != last.op || other.mask != last.mask) return;
+    if (other.value != 0) votes |= rest & -rest;
+  }
+  const bool shuffle = is_shuffle(last.op);
+  for (unsigned rest = active; rest != 0; rest &= rest - 1) {
+    Thread& reader = lanes[std::countr_zero(rest)];
+    if (shuffle && (active >> reader.source & 1) == 0) throw no_source(reader);
+    reader.result = shuffle ? lanes[reader.source].value : votes;
+    reader.state = Thread::State::Runnable;
+  }
+  warp.waiting &= ~active;
+  if (watched_ && shuffle) tell_of_shuffle(lanes, active);
+  witness_.meets(last.warp(), active, last.op, last.place);
+}
+
+// A shuffle reads a lane that takes no part in it.
+Fault Barriers::no_source(const Thread& reader) const {
+  const unsigned number = reader.warp() * kWarpSize + reader.source;
+  const char* why = number < threads_.size() ? "has exited" : "the block does not have";
+  if ((reader.mask >> reader.source & 1) == 0) why = "is not in the mask";
+  return faults_.of(reader, "reads lane " + std::to_string(reader.source) + ", which " + why);
+}
+
+void Barriers::tell_of_shuffle(const Thread* lanes, unsigned active) {
+  std::array<unsigned, kWarpSize> from{};
+  for (unsigned rest = active; rest != 0; rest &= rest - 1) {
+    const unsigned lane = std::countr_zero(rest);
+    from[lane] = lanes[lane].source;
+  }
+  witness_.shuffles(lanes->warp(), from);
+}
+
+void barrier(std::source_location where) { this_block().barriers().wait_for_block(where); }
+
+std::uint64_t collective(Op op, unsigned mask, std::uint64_t value, int x, int width,
+                         std::source_location where) {
+  return this_block().barriers().collective(op, mask, value, x, width, where);
+}
+
+}  // namespace simt

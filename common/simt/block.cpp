@@ -1,0 +1,138 @@
+#include "common/simt/block.h"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <thread>
+
+#include "common/simt/turns.h"
+
+namespace simt {
+
+constinit thread_local Block* current_block = nullptr;
+
+Block::Block(const Launch& launch, const std::function<void()>& body, std::uint64_t number,
+             Cluster& cluster, Watch* watch)
+    : launch_(launch),
+      body_(body),
+      number_(number),
+      cluster_(cluster),
+      rank_(number % cluster.size()),
+      threads_(volume(launch.block)),
+      shared_(launch.shared_bytes),
+      watched_(watch == nullptr ? nullptr
+                                : watch->begins_block({launch, number, rank_, shared_.dynamic(),
+                                                       shared_.static_parts()})),
+      witness_(watched_ ? watched_.get() : &silent_),
+      copies_(*witness_),
+      faults_(launch, number, threads_, copies_),
+      scheduler_(
+          threads_, [this] { run_thread(); }, *witness_),
+      barriers_(threads_, scheduler_, faults_, *witness_, is_watched()) {
+  for (unsigned i = 0; i < threads_.size(); ++i) {
+    threads_[i].number = i;
+    threads_[i].index = index_of(i, launch.block);
+  }
+}
+
+void Block::run(const Schedule& schedule, const std::atomic<bool>& failed) {
+  blockIdx = index_of(number_, launch_.grid);
+  blockDim = launch_.block;
+  gridDim = launch_.grid;
+  Turns turns(schedule, number_, threads_.size());
+  Scheduler::Round round;
+  cluster_.enter(rank_, this, turns.first_block(cluster_.size()));
+  auto last_progress = std::chrono::steady_clock::now();
+  while (exited_ < threads_.size() && !scheduler_.error() &&
+         !failed.load(std::memory_order_relaxed)) {
+    turns.begin_round(round.some_ran);
+    bool stuck = std::none_of(threads_.begin(), threads_.end(),
+                              [](const Thread& thread) { return thread.is_runnable(); });
+    round = scheduler_.run_round(turns);
+    const auto now = std::chrono::steady_clock::now();
+    if (round.progress)
+      last_progress = now;
+    else
+      std::this_thread::yield();  // what the threads spin for may need this very core
+    if (scheduler_.error()) break;
+    const bool idle = stuck || !round.progress;
+    std::string wrong = problem(now - last_progress > schedule.patience);
+    if (wrong.empty() && copies_.in_flight() > 0) {
+      if (const auto arriving = turns.arrival(copies_.in_flight(), idle)) {
+        wrong = copies_.complete(*arriving);
+        wake();
+        stuck = false;
+      }
+    }
+    if (cluster_.all_stuck(rank_, stuck) && wrong.empty()) wrong = faults_.what_is_missing();
+    if (!wrong.empty()) {
+      scheduler_.fail(std::make_exception_ptr(faults_.of_block(wrong)));
+    } else if (exited_ < threads_.size()) {
+      const auto steps = turns.steps_to_next_block(cluster_.size(), idle);
+      if (steps) cluster_.pass_turn(rank_, *steps);
+    }
+  }
+  scheduler_.unwind();
+  if (scheduler_.error()) std::rethrow_exception(scheduler_.error());
+}
+
+// What is wrong with the block between two rounds.
+std::string Block::problem(bool out_of_patience) const {
+  if (exited_ < threads_.size())
+    return out_of_patience ? "its threads spin, and what they wait for does not come" : "";
+  if (shared_.overrun()) return "a thread has written past the end of its dynamic shared memory";
+  return copies_.unfinished();
+}
+
+void Block::run_thread() {
+  body_();
+  Thread& self = running();
+  if (launch_.starts_early && !self.waited_for_grid) {
+    throw faults_.of_block(
+        "thread " + std::to_string(self.number) +
+        " ends without grid_dependency_wait(), in a kernel that starts before the last has ended");
+  }
+  self.state = Thread::State::Exited;
+  ++exited_;
+  witness_->exits(self.number);
+  cluster_.exit();
+  barriers_.exit(self);
+}
+
+void Block::require_shared(const void* pointer) const {
+  if (!shared_.holds(static_cast<const std::byte*>(pointer)))
+    require("names a place that is not in shared memory");
+}
+
+void Block::wake() {
+  for (Thread& thread : threads_) {
+    if (thread.state == Thread::State::Waiting && is_over(thread))
+      thread.state = Thread::State::Runnable;
+  }
+}
+
+// Whether what a thread waits for in wait() has come about. No wait for a barrier of the block or
+// of a warp is over: Barriers ends those.
+bool Block::is_over(const Thread& waiting) const {
+  switch (waiting.op) {
+    case Op::BarrierWait:
+      return copies_.passed(waiting.object, waiting.mask);
+    case Op::BulkWait:
+      return waiting.groups <= waiting.mask ||
+             !copies_.has_store(waiting.number, waiting.groups - waiting.mask);
+    case Op::ClusterWait:
+      return cluster_.phase() >= waiting.cluster_phase;
+    default:
+      return false;
+  }
+}
+
+void* dynamic_shared() { return this_block().shared().dynamic(); }
+
+void grid_dependency_wait() {
+  Block& block = this_block();
+  block.running().waited_for_grid = true;
+  block.witness().waits_for_grid(block.running().number);
+}
+
+}  // namespace simt

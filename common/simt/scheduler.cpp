@@ -1,0 +1,134 @@
+#include "common/simt/scheduler.h"
+
+#include <memory>
+#include <utility>
+
+#include "common/simt/block.h"
+#include "common/simt/stacks.h"
+
+namespace simt {
+namespace {
+
+using boost::context::fiber;
+
+struct Unwind {};  // thrown through the threads of an abandoned block
+
+}  // namespace
+
+Scheduler::Round Scheduler::run_round(Turns& turns) {
+  Round round{.some_ran = false, .progress = false};
+  for (const unsigned warp : turns.warps()) {
+    if (turns.sleeps(warp)) continue;
+    bool goes_on = true;
+    while (goes_on && !error_) {
+      warp_ = warp;
+      lanes_ = turns.lanes();
+      progress_ = false;
+      if (Thread* const first = next_in_turn()) {
+        round.some_ran = true;
+        go_on_with(first, self_);
+      }
+      goes_on = progress_;
+      round.progress = round.progress || progress_;
+      if (turns.interrupts()) break;
+    }
+  }
+  return round;
+}
+
+void Scheduler::unwind() {
+  unwinding_ = true;
+  for (Thread& thread : threads_) {
+    if (thread.context.stopped) go_on_with(&thread, self_);
+  }
+}
+
+// Inlined, as is what it calls: hundreds of threads stop here, and each frame that they leave on
+// their stacks takes room in the L1 cache. A kernel with many barriers runs 15 % faster with one
+// frame.
+[[gnu::always_inline]] inline void Scheduler::suspend() {
+  go_on_with(next_in_turn(), running_->context);
+  if (unwinding_) throw Unwind{};
+}
+
+void Scheduler::suspend_waiting() {
+  const Thread& self = *running_;
+  witness_.waits(self.number, self.op, self.place, self.object);
+  progress_ = true;
+  suspend();
+  witness_.goes_on(self.number);
+}
+
+// The next lane of the warp that can run; null if none is left, and the scheduler goes on.
+inline Thread* Scheduler::next_in_turn() {
+  while (!lanes_.empty() && !error_ && !unwinding_) {
+    const std::size_t number = warp_ * kWarpSize + lanes_.front();
+    lanes_ = lanes_.subspan(1);
+    if (number < threads_.size() && threads_[number].is_runnable()) return &threads_[number];
+  }
+  return nullptr;
+}
+
+// The caller stops, and `from` keeps where; returns when it is resumed.
+[[gnu::always_inline]] inline void Scheduler::go_on_with(Thread* thread, Context& from) {
+  Context& to = context_of(thread);
+  if (!to.stopped) start(*thread);
+  left_ = &from;
+  before_switch(&from.asan_keep, to.bottom, to.size);
+  // What stops gets no handle to its own context; what goes on is given it, and stores it.
+  fiber stopped = std::move(to.stopped).resume();
+  left_->stopped = std::move(stopped);
+  after_switch(from.asan_keep);
+}
+
+// Of the thread, or the scheduler, that goes on next.
+inline Context& Scheduler::context_of(Thread* thread) {
+  if (thread == nullptr) return self_;
+  running_ = thread;
+  threadIdx = thread->index;
+  return thread->context;
+}
+
+// A thread gets a stack when it starts, and leaves it, with the core, to the next that starts in
+// its turn: threads that never wait share one stack, warm in the cache.
+void Scheduler::start(Thread& first) {
+  const stack_context stack = stack_pool->take();
+  // Stack addresses differ by multiples of a page. With equal offsets their tops would fall into
+  // the same few sets of the L1 cache and evict each other: 1.6 times the run time.
+  const std::size_t offset = first.number % 32 * 128;
+  const boost::context::preallocated memory(static_cast<char*>(stack.sp) - offset,
+                                            stack.size - offset, stack);
+  first.context.bottom = static_cast<char*>(stack.sp) - stack.size;
+  first.context.size = stack.size;
+  const auto threads = [this](fiber&& left) {
+    after_switch(nullptr, &left_->bottom, &left_->size);
+    left_->stopped = std::move(left);
+    while (true) {
+      run_to_its_end();
+      Thread* const next = next_in_turn();  // none after an error
+      left_ = &running_->context;
+      Context& to = context_of(next);
+      if (next == nullptr || to.stopped) {
+        before_switch(nullptr, to.bottom, to.size);
+        return std::move(to.stopped);
+      }
+      to.bottom = left_->bottom;
+      to.size = left_->size;
+    }
+  };
+  first.context.stopped = fiber(std::allocator_arg, memory, ReturnToPool{}, threads);
+}
+
+void Scheduler::run_to_its_end() {
+  try {
+    body_();
+    progress_ = true;
+  } catch (const Unwind&) {
+  } catch (...) {
+    error_ = std::current_exception();
+  }
+}
+
+void yield() { this_block().scheduler().suspend(); }
+
+}  // namespace simt

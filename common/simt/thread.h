@@ -1,0 +1,61 @@
+// A thread of a block, as the machine keeps it between its turns.
+#pragma once
+
+#include <vector_types.h>
+
+#include <boost/context/fiber.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <source_location>
+
+#include "common/simt/copies.h"
+#include "common/simt/machine.h"
+#include "common/simt/watch.h"
+
+namespace simt {
+
+inline constexpr unsigned kWarpSize = 32;
+
+/// The index of thread `i` in a block, or of block `i` in a grid.
+inline uint3 index_of(std::uint64_t i, dim3 extent) {
+  return {static_cast<unsigned>(i % extent.x), static_cast<unsigned>(i / extent.x % extent.y),
+          static_cast<unsigned>(i / extent.x / extent.y)};
+}
+
+/// Where a thread, or the scheduler, has stopped, and on which stack.
+struct Context {
+  /// Empty while it runs, before a thread's first turn and after its last.
+  boost::context::fiber stopped;
+  const void* bottom = nullptr;  ///< of its stack
+  std::size_t size = 0;
+  void* asan_keep = nullptr;
+};
+
+struct Thread {
+  enum class State { Runnable, Waiting, Exited };
+
+  unsigned number = 0;
+  uint3 index = {};
+  State state = State::Runnable;
+  Context context;
+  // The operation that it waits at, what it contributes, and what it gets in return.
+  Op op = Op::BlockBarrier;
+  unsigned mask = 0;
+  std::uint64_t value = 0;
+  unsigned source = 0;
+  std::source_location where;
+  std::uint64_t result = 0;
+  const void* object = nullptr;  // the Barrier that it waits for
+  ThreadCopies copies;
+  unsigned groups = 0;              // of bulk stores that it has committed
+  Place place = nullptr;            // of its last operation, in the kernel's machine code
+  std::uint64_t cluster_phase = 0;  // the last that it has arrived for
+  bool waited_for_grid = false;     // grid_dependency_wait
+
+  bool is_runnable() const { return state == State::Runnable; }
+  bool waits_at(Op at) const { return state == State::Waiting && op == at; }
+  unsigned warp() const { return number / kWarpSize; }
+  unsigned lane() const { return number % kWarpSize; }
+};
+
+}  // namespace simt

@@ -1,0 +1,90 @@
+#include "common/simt/watch.h"
+
+#include <algorithm>
+#include <atomic>
+#include <optional>
+
+#include "common/simt/block.h"
+
+namespace simt {
+namespace {
+
+std::vector<DeviceBuffer>& known_buffers() {
+  static std::vector<DeviceBuffer> buffers;
+  return buffers;
+}
+
+// Which memory an address is in; none where it is the thread's own.
+std::optional<Space> space_of(const Block& block, const std::byte* p) {
+  if (block.shared().holds(p)) {
+    if (in_special_register(p)) return std::nullopt;
+    return Space::Shared;
+  }
+  if (device_buffer_of(p) != nullptr) return Space::Device;
+  const Cluster& cluster = block.cluster();
+  for (unsigned rank = 0; rank < cluster.size(); ++rank) {
+    const Block* const other = cluster.block(rank);
+    if (other != nullptr && other != &block && other->shared().holds(p)) return Space::Remote;
+  }
+  return std::nullopt;
+}
+
+void tell(Block& block, Place place, const void* address, std::uint32_t bytes, Kind kind,
+          Scope scope = Scope::Device, bool past_l1 = false) {
+  if (!block.is_watched()) return;
+  const auto* const p = static_cast<const std::byte*>(address);
+  if (const auto space = space_of(block, p))
+    block.witness().touches(block.running().number,
+                            {place, p, bytes, kind, *space, scope, past_l1});
+}
+
+}  // namespace
+
+void add_device_buffer(const void* begin, std::size_t bytes) {
+  auto& buffers = known_buffers();
+  const DeviceBuffer buffer{static_cast<const std::byte*>(begin), bytes};
+  const auto rising = [](const DeviceBuffer& a, const DeviceBuffer& b) {
+    return a.begin < b.begin;
+  };
+  buffers.insert(std::upper_bound(buffers.begin(), buffers.end(), buffer, rising), buffer);
+}
+void remove_device_buffer(const void* begin) {
+  std::erase_if(known_buffers(), [=](const DeviceBuffer& each) { return each.begin == begin; });
+}
+const std::vector<DeviceBuffer>& device_buffers() { return known_buffers(); }
+const DeviceBuffer* device_buffer_of(const std::byte* address) {
+  const auto& buffers = known_buffers();
+  const auto after = std::upper_bound(
+      buffers.begin(), buffers.end(), address,
+      [](const std::byte* at, const DeviceBuffer& buffer) { return at < buffer.begin; });
+  if (after == buffers.begin()) return nullptr;
+  const DeviceBuffer& buffer = *(after - 1);
+  return address < buffer.begin + buffer.bytes ? &buffer : nullptr;
+}
+
+Place here() { return current_block->running().place; }
+
+void enters(Place place) {
+  if (current_block != nullptr)
+    current_block->witness().enters(current_block->running().number, place);
+}
+void touches(Place place, const void* address, std::uint32_t bytes, Kind kind) {
+  if (current_block != nullptr) tell(*current_block, place, address, bytes, kind);
+}
+void updates(const void* address, std::uint32_t bytes, Scope scope) {
+  tell(this_block(), __builtin_return_address(0), address, bytes, Kind::Atomic, scope);
+}
+void loads_past_l1(const void* address, std::uint32_t bytes) {
+  tell(this_block(), __builtin_return_address(0), address, bytes, Kind::Load, Scope::Device, true);
+}
+void fence(Scope scope) {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  Block& block = this_block();
+  block.witness().fence(block.running().number, scope);
+}
+void launches_dependents() {
+  Block& block = this_block();
+  block.witness().launches_dependents(block.running().number);
+}
+
+}  // namespace simt
