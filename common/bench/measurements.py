@@ -291,8 +291,9 @@ def read_records(path, parse, what="record"):
         else:
             broken.append(line)
     if foreign:
-        counts = " and ".join(f"{len(lines)} {'record' if len(lines) == 1 else 'records'} of {schema} ({line_numbers(lines)})"
-                              for schema, lines in foreign.items())
+        counts = " and ".join(
+            f"{len(lines)} {'record' if len(lines) == 1 else 'records'} of {schema} ({line_numbers(lines)})"
+            for schema, lines in foreign.items())
         print(f"{path}: skipped {counts}: this reads schema {SCHEMA}", file=sys.stderr)
     if broken:
         print(f"{path}: skipped {len(broken)} {'line' if len(broken) == 1 else 'lines'} that could not be "
