@@ -14,9 +14,7 @@ namespace lnc {
 /// value that all lanes load alike to a uniform register, and wait for it in every step.
 template <bool kLayer, typename T, typename W>
 __device__ float2 load_in_lane_0(const BackwardArgs<T, W>& a, std::int64_t row, bool there) {
-  if (!there || threadIdx.x % kWarpSize > 0) return float2{};
-  const float mean = kLayer ? a.mean[row] : 0.0f;
-  return make_float2(mean, a.rstd[row]);
+  return statistics_of<kLayer>(a, row, there && threadIdx.x % kWarpSize == 0);
 }
 template <bool kLayer>
 __device__ float2 from_lane_0(float2 statistics) {
@@ -24,24 +22,24 @@ __device__ float2 from_lane_0(float2 statistics) {
   return make_float2(mean, __shfl_sync(kFullMask, statistics.y, 0));
 }
 
-/// The part of a thread in a backward pass by clusters. All threads of the cluster call it. It
+/// One thread's work in a backward pass over clusters. All threads of the cluster call it. It
 /// leaves dweight and dbias of the thread's columns in `gradients`.
 ///
 /// `slices` has the block's slices of the cluster's rows, in a ring of shared memory:
 ///
-///   Count rows               of this cluster, counted in this type
+///   rows                     of this cluster, of type Count
 ///   row_of(nth)              the number of its nth row
 ///   ring                     whose slots hold a slice of x and one of dy
-///   request(nth, stage)      one thread: the nth row's slices come to a stage
+///   request(nth, stage)      one thread: requests the nth row's slices into a stage
 ///   keep_weights()           each thread puts its columns' weights where terms() reads them
-///   slot(nth, stage)         where the slices lie that have come
-///   complete(nth, slot)      all threads: what the copies left out
+///   slot(nth, stage)         where the nth row's slices are in shared memory
+///   complete(nth, slot)      all threads: load what the copies left out
 ///   own                      the thread's vectors of the slice
 ///   terms(slot, i, …)        GradientTerms of its vector i
-///   store(nth, i, dx)
+///   store(nth, i, dx)        stores dx of vector i
 ///
 /// @param lag how many rows dx is behind the sums: 1, or 0 where the ring has one stage only
-/// @param requester the thread that requests rows
+/// @param requester the thread that makes all requests after the first
 template <bool kLayer, int kElements, int kVectors, typename Slices, typename T, typename W>
 __device__ void walk_cluster(const BackwardArgs<T, W>& a, Slices& slices, Exchange& exchange,
                              int lag, unsigned requester,

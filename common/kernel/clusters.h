@@ -1,6 +1,6 @@
-// Rows over clusters of blocks, for lib_fwd_cluster, lib_fwd_cluster_unaligned and
-// lib_fwd_cluster_ring: the exchange of moments, once for all rows of a cluster that then retires,
-// and the launch of the largest clusters that the GPU holds. fwd09 explains both.
+// For the forward kernels over clusters: one exchange of moments for all rows of a cluster, which
+// then retires (lib_fwd_cluster and lib_fwd_cluster_unaligned; fwd09 explains it), and the launch
+// with the largest cluster that the GPU holds (lib_fwd_cluster_ring, too).
 #pragma once
 
 #include <cstdint>
@@ -36,14 +36,14 @@ __device__ void exchange_moments(const Moments (&of_piece)[kRows],
   met.wait_at_cluster_scope(0);  // the mbarrier is used once: parity 0
 }
 
-/// One cluster of so many blocks of so many warps; launch_clusters() says how many there are.
+/// The configuration of one cluster; launch_clusters() sets how many there are.
 inline LaunchConfig cluster_of(int blocks, int warps, std::size_t shared_bytes,
                                cudaStream_t stream) {
   const auto grid = static_cast<unsigned>(blocks);
   return {grid, static_cast<unsigned>(warps * kWarpSize), shared_bytes, stream, grid};
 }
 
-/// Launches so many clusters. Returns false where the GPU holds no cluster of this size.
+/// Launches this many clusters. Returns false where the GPU holds no cluster of this size.
 template <typename... Params, typename... Args>
 bool launch_clusters(void (*kernel)(Params...), LaunchConfig config, std::int64_t clusters,
                      const Args&... args) {

@@ -1,5 +1,5 @@
-// What a thread of a backward kernel does with each row of its columns, whoever brought the row:
-// bwd09 explains sums that stay in registers, bwd12 the two multiply-adds of dx.
+// What a thread of a backward kernel computes from its columns of each row, however they were
+// loaded: bwd09 explains sums that stay in registers, bwd12 the two multiply-adds of dx.
 #pragma once
 
 #include "common/kernel/contract.h"
@@ -9,8 +9,8 @@
 
 namespace lnc {
 
-/// mean and rstd of a row; zeros where there is none, whose gradients are then 0. RMS norm has no
-/// mean.
+/// mean and rstd of a row, or zeros where there is no such row, so that it adds nothing. RMS norm
+/// has no mean.
 template <bool kLayer, typename T, typename W>
 __device__ float2 statistics_of(const BackwardArgs<T, W>& a, std::int64_t row, bool there) {
   if (!there) return make_float2(0.0f, 0.0f);
@@ -18,7 +18,7 @@ __device__ float2 statistics_of(const BackwardArgs<T, W>& a, std::int64_t row, b
   return make_float2(mean, a.rstd[row]);
 }
 
-/// c1 and c2 times rstd, of the row's sums. RMS norm has no c2.
+/// c1 · rstd and c2 · rstd, from the row's sums. RMS norm has no c2.
 template <bool kLayer>
 __device__ float2 scaled_means(float2 sums, float inverse_cols, float rstd) {
   return make_float2(sums.x * inverse_cols * rstd, kLayer ? sums.y * inverse_cols * rstd : 0.0f);
@@ -48,8 +48,8 @@ struct ColumnGradients {
       if (kBias) dbias[i].at[k] += terms.dy[k];
     }
   }
-  /// Stores the sums as a part that begins at float `at`. `bias` is false where the kind is known
-  /// at run time only, and is RMS norm.
+  /// Stores the sums as a part that begins at float `at`. Pass `bias` where the kind is known only
+  /// at run time: false for RMS norm.
   template <typename Columns>
   __device__ void store(const Columns& own, const PartialSums& sums, std::int64_t at,
                         bool bias = kBias) const {

@@ -81,7 +81,7 @@ __device__ inline Normaliser normaliser(float near, float squares, float inverse
   return {near, 0.0f, near, rstd};
 }
 
-/// Stores the mean, which RMS norm has not, and rstd. One thread of a row calls this.
+/// Stores rstd and, except for RMS norm, the mean. One thread of a row calls this.
 template <Kind kKind, typename T, typename W>
 __device__ void store_statistics(const ForwardArgs<T, W>& a, std::int64_t row,
                                  const Normaliser& of_row) {
@@ -89,7 +89,7 @@ __device__ void store_statistics(const ForwardArgs<T, W>& a, std::int64_t row,
   a.rstd[row] = of_row.rstd;
 }
 
-/// Makes y of elements of x, in their place. RMS norm may leave out the bias, which it has not.
+/// Turns elements of x into y, in place. With Kind::Rms the bias is ignored.
 template <Kind kKind = Kind::Layer, typename W, int kElements>
 __device__ inline void normalise(float (&values)[kElements], const Normaliser& of_row,
                                  const Packed<W, kElements>& weight,

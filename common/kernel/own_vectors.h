@@ -33,8 +33,8 @@ __device__ float sum_of(const Vec (&x)[kVectors]) {
   return sum;
 }
 
-/// Likewise, past a branch for each vector: without it nvcc converts all vectors to floats at once,
-/// and lib_fwd_ring takes 80 registers, not 64.
+/// The same, with a branch around each vector: without it nvcc converts all vectors to floats at
+/// once, and lib_fwd_ring takes 80 registers, not 64.
 template <typename Vec, int kVectors, typename Own>
 __device__ float sum_of(const Vec (&x)[kVectors], const Own& own) {
   float sum = 0.0f;

@@ -1,5 +1,5 @@
-// Blocks that stay for a whole launch, and how they share rows and columns of any width, for
-// lib_bwd_any and lib_bwd_from_y: explained by bwd09.
+// Persistent blocks: how they share rows and columns of any width, and their loop over the rows;
+// for lib_bwd_any and lib_bwd_from_y. bwd09 explains them.
 #pragma once
 
 #include <algorithm>
@@ -100,7 +100,7 @@ struct OwnShare {
            static_cast<int>(min(shares.slice_cols, cols - slice))};
     first_col = slice + own.first;
   }
-  /// Of the row, where vector i begins. With `slice + own.of(i)` nvcc takes up to 21 more
+  /// The column of the row where vector i begins. With `slice + own.of(i)` nvcc takes up to 21 more
   /// registers.
   __device__ std::int64_t column(int i) const { return first_col + i * own.apart; }
   /// Vector i of a parameter, or `otherwise` where it is null.
@@ -114,7 +114,8 @@ struct OwnShare {
 /// A thread's part of a backward pass: it walks over its team's rows, and loads the next while it
 /// works on one. `source` says what a row is made of:
 ///
-///   Source::Row, Source::Terms     what a thread has of a row; GradientTerms, or others like them
+///   Source::Row                    what a thread has of a row, with its rstd
+///   Source::Terms                  GradientTerms, or a type with the same members
 ///   load(row, there)               a Row; zeros where there is none, which add nothing to any sum
 ///   terms(row, i)                  the Terms of its vector i
 ///   stored(at, i, terms)           dx of vector i has been stored from element `at` on

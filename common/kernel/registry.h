@@ -13,8 +13,8 @@ namespace lnc {
 /// on adds how that part of a request is spelt there.
 struct Refusal {
   std::string sentence = {};  ///< empty: it takes it
-  /// The option of the problem that it is about (problem.h), if one; "fusion" for any of a
-  /// fusion's.
+  /// The option of the problem that it is about (common/harness/options.h), if one;
+  /// "fusion" for any of a fusion's.
   std::string_view option = {};
 
   bool empty() const { return sentence.empty(); }

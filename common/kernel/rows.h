@@ -103,8 +103,8 @@ bool rows_of_vectors(const RowStrides& rows) {
   return !rows.apart || (rows.row_stride % kElements == 0 && rows.group_stride % kElements == 0);
 }
 
-/// Whether all rows and parameters, and the tensors of `others`, are whole vectors from 16-byte
-/// boundaries on.
+/// Whether every row and parameter, and every tensor of `others`, consists of whole vectors that
+/// start at 16-byte boundaries.
 template <typename T, typename W, typename... Others>
 bool in_whole_vectors(const ForwardArgs<T, W>& a, const Others*... others) {
   return a.cols % kVectorElements<T> == 0 && rows_of_vectors<T>(a.x_rows) &&

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <stdexcept>
 
 namespace lnc {
 
@@ -15,11 +16,19 @@ struct BlockShape {
   }
 };
 
-/// Calls `run` with the first of the shapes that holds a row: of so many vectors, or columns, or
-/// whatever Shape::holds asks for. Returns whether there is one.
+/// Calls `run` with the first shape that holds the row. `row` is what Shape::holds takes: vectors,
+/// columns or a share. Returns whether any shape did.
 template <typename... Shapes, typename Row, typename Run>
-bool run_first_that_holds(const Row& row, const Run& run) {
+[[nodiscard]] bool try_shapes(const Row& row, const Run& run) {
   return ((Shapes::holds(row) && (run(Shapes{}), true)) || ...);
+}
+
+/// The same for a kernel whose shapes hold every row that it does not refuse.
+/// @throws std::logic_error where none holds this one
+template <typename... Shapes, typename Row, typename Run>
+void run_shapes(const Row& row, const Run& run) {
+  if (!try_shapes<Shapes...>(row, run))
+    throw std::logic_error("no shape of this kernel holds a row that it did not refuse");
 }
 
 }  // namespace lnc

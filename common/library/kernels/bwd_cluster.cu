@@ -47,7 +47,7 @@ struct Plan {
   int cluster_blocks, threads, stages;
 };
 
-/// A block's slices of its cluster's rows: row `cluster`, then those `clusters` rows further on.
+/// A block's slices of its cluster's rows cluster, cluster + clusters, …
 template <typename T, typename W>
 struct AlignedSlices {
   static constexpr int kElements = kVectorElements<T>;

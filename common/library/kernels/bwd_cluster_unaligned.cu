@@ -100,9 +100,9 @@ template <typename T>
 class Mask {
  public:
   static constexpr int kElements = kVectorElements<T>;
-  Mask() = default;
   using Bits = std::conditional_t<sizeof(T) == 2, std::uint16_t, std::uint32_t>;
 
+  Mask() = default;
   /// For the vector at element `at` of a slice.
   __device__ Mask(const Span& of_row, int at) {
     Vector<Bits, kElements> bits;
@@ -147,8 +147,8 @@ __device__ inline void set_rest(const PartialSums& sums, int64_t part, int cols)
   if (sums.dbias != nullptr) sums.dbias[part + rest] = 0.0f;
 }
 
-/// A block's slices of its cluster's rows, which all start alike: row `cluster`, then those
-/// `clusters` rows further on. A slice's elements are counted from the boundary before it.
+/// A block's slices of its cluster's rows cluster, cluster + clusters, …, which all start alike. A
+/// slice's elements are counted from the boundary before it.
 template <typename T, typename W>
 struct UnalignedSlices {
   static constexpr int kElements = kVectorElements<T>;
@@ -163,7 +163,7 @@ struct UnalignedSlices {
   Span of_row;                     ///< the elements that are the row's
   SliceVectors own;
   Mask<T> mask;
-  bool whole;  ///< the thread's first vector is all the row's
+  bool whole;  ///< whether the row has all elements of the thread's first vector
   Ring<T> ring;
 
   __device__ UnalignedSlices(const BackwardArgs<T, W>& a_, const Plan& plan, bool alike_,

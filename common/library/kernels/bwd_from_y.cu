@@ -73,8 +73,8 @@ struct TermsFromY {
   }
 };
 
-/// The reciprocals of a block's weights. Registers have no room. Each thread writes and reads its
-/// own words: no barrier, no bank conflicts.
+/// The reciprocals of a block's weights, in shared memory because registers have no room. Each
+/// thread writes and reads its own words: no barrier, no bank conflicts.
 template <typename Team>
 using InverseWeights = float[Team::kVectors][Team::kElements][Team::kThreads];
 
@@ -96,7 +96,7 @@ struct RowsOfY {
   __device__ RowsOfY(const BackwardArgs<T, W>& a_, const OwnShare<Team>& share_,
                      InverseWeights<Team>& inverse_weight_)
       : a(a_), share(share_), inverse_weight(inverse_weight_) {
-    const W* const weights = a.weight;  // for nvcc, what is stored below might be `a`
+    const W* const weights = a.weight;  // copies: for nvcc the stores below may change `a`
     const float eps = a.eps;
 #pragma unroll
     for (int i = 0; i < Team::kVectors; ++i) {

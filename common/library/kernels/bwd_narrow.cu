@@ -102,7 +102,7 @@ __device__ void copy_through_registers(bool there, const T* x_row, const T* dy_r
   }
 }
 
-/// Brings a lane's columns of a row to its places, which no other lane reads: no barrier.
+/// Requests a lane's columns of a row. No other lane reads their places, so no barrier is needed.
 template <typename T, typename Team>
 __device__ void request_row(bool there, const T* x_row, const T* dy_row, const ThreadColumns& own,
                             Stage<T, Team>& stage) {

@@ -42,9 +42,9 @@ constexpr int kMostRows = 128;   // of a shot
 constexpr int kVectorBytes = 16;
 constexpr int kWarpBytes = kVectors * kWarpSize * kVectorBytes;  // of a row, for each warp
 
-/// A block's slices of its cluster's rows, and who has them. A cluster has the rows from
-/// `rows` · cluster / clusters on, and takes `shot_rows` of them at once; a small tensor is one
-/// shot. A team has the rows `team`, `team` + kTeams, … of a shot.
+/// A block's slices of its cluster's rows, and the threads that work on them. A cluster has the
+/// rows from a.rows · cluster / clusters on, and takes `shot_rows` of them at once; a small tensor
+/// is one shot. A team has the rows `team`, `team` + kTeams, … of a shot.
 template <typename T, typename W, int kTeam>
 struct Shot {
   static constexpr int kElements = kVectorElements<T>;

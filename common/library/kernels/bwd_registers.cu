@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 1)
   const int64_t first_row = int64_t{blockIdx.x} * rows;
   int64_t row = first_row + team;
   int turns = plan.turns_from(first_row, a.rows);                       // left to the block
-  const int fewer = kAlone ? 0 : turns - plan.turns_from(row, a.rows);  // that the team has: 0 or 1
+  const int fewer = kAlone ? 0 : turns - plan.turns_from(row, a.rows);  // than the block: 0 or 1
   const bool layer = a.kind == Kind::Layer;
 
   Own ring;

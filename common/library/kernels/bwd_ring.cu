@@ -121,7 +121,7 @@ struct ResidualStreams {
     const R* x;
     const T* dy;
     const R* of_past;
-    bool has_past;
+    bool has_past;  ///< not a null of_past, for which nvcc spilled four bytes
     using Past = Packed<R, kElements>;
     __device__ Past past(bool given, int col) const {
       return load_if<kElements>(given && has_past, of_past, col);
@@ -156,7 +156,8 @@ struct OwnRow {
   GradientTerms<kElements> terms[kVectors];
   typename Streams::Row::Past past[kVectors];
 
-  /// The thread's share of the row's two sums; adds to dweight and dbias, too.
+  /// Reads the thread's vectors, adds them to `gradients`, and returns the thread's share of the
+  /// row's two sums.
   template <typename W, typename Gradients>
   __device__ float2 read(const typename Streams::Row& in, const ThreadColumns& own, bool there,
                          Packed<W, kElements> (&weight)[kVectors], float2 statistics,
@@ -255,7 +256,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   const int64_t part = int64_t{blockIdx.x} * cols;
   if constexpr (kRows == 1) {
     gradients.store(own, sums, part);
-  } else {  // where the ring was, whose bytes are all used up
+  } else {  // in the ring's memory: all of its copies have been read
     gradients.store_of_teams(own, team, kRows, sums, part);
   }
 }

@@ -133,9 +133,9 @@ __device__ void put_dx(T* x, const T* dy, const float* weights, int cols, float2
   });
 }
 
-/// Asks for a tile of x and one of dy, for which `full` waits. In the last tile, or where a tensor
-/// starts elsewhere, threads bring elements; not before thread 0 has seen that the tile is free.
-/// All threads of the block call it.
+/// Requests a tile of x and one of dy; `full` completes when they arrive. In the last tile, or
+/// where a tensor starts elsewhere, the threads load the rest themselves, after thread 0 has seen
+/// that the tile is free. All threads of the block call it.
 template <typename T>
 __device__ void request_tiles(const Tile<T>& x_tile, const T* x, const Tile<T>& dy_tile,
                               const T* dy, Barrier& full) {
@@ -160,7 +160,7 @@ __device__ void store_sums_of_groups(const OwnWords<T>& words, int cols,
                                      const float (&dbias)[kThreadWords][kElements],
                                      const PartialSums& sums) {
   __syncthreads();
-  auto* const of_groups = dynamic_shared<float2>();  // where the tiles were
+  auto* const of_groups = dynamic_shared<float2>();
 #pragma unroll
   for (int i = 0; i < kThreadWords; ++i) {
     if (!words.has(i, cols)) break;
@@ -223,11 +223,11 @@ __global__ void __launch_bounds__(kThreads, kSmBlocks)
     const int64_t start = first_row * cols;
     const Tile<T> x_tile(x, rows * cols, at_boundary);
     const Tile<T> dy_tile(dy, rows * cols, at_boundary);
-    request_tiles(x_tile, a.x + start, dy_tile, a.dy + start, full);
     const bool has_row = own.row < rows;
     float2 statistics = make_float2(0.0f, 0.0f);
     if (kLayer && has_row) statistics.x = a.mean[first_row + own.row];
     if (has_row) statistics.y = a.rstd[first_row + own.row];
+    request_tiles(x_tile, a.x + start, dy_tile, a.dy + start, full);
     full.wait(parity);
     parity ^= 1;
 

@@ -234,7 +234,8 @@ struct StepsOfRows {
   }
 };
 
-/// The thread's vector i of x and dy, and what they add to c1 and c2, and to dweight and dbias.
+/// Reads the thread's vectors of a row into `terms`, adds them to `gradients`, and returns the
+/// thread's share of the row's two sums.
 template <typename Taking, typename T, typename W, int kElements, int kVectors, typename Gradients>
 __device__ float2 read_row(const T* x_row, const T* dy_row, const OwnColumns& own, bool there,
                            Packed<W, kElements> (&weight)[kVectors], float2 statistics,

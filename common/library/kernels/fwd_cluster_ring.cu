@@ -204,7 +204,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize)
     for (Barrier& barrier : met) barrier.init(1);
   }
   if (lane == 0) {
-    ring.fill([&](int stage) {  // whose fence makes `met` known too, initialised by thread 0
+    ring.fill([&](int stage) {  // its fence also publishes `met`, which thread 0 initialised
       request(first_row + stage * stride, ring.slot(stage), full[warp][stage]);
     });
   }

@@ -250,8 +250,8 @@ void run_width(const ForwardArgs<T, W>& a) {
   const unsigned rows = blocks_for(a.rows, 1);
   const int64_t vectors = vectors_of_row<T, kAligned>(a.cols);
   const bool launched =
-      run_first_that_holds<Shape<T, 32, 8>, Shape<T, 128, 8>, Shape<T, 128, 16>, Shape<T, 256, 16>,
-                           Shape<T, 512, 16>, Shape<T, kWideThreads, kMostFloats>>(
+      try_shapes<Shape<T, 32, 8>, Shape<T, 128, 8>, Shape<T, 128, 16>, Shape<T, 256, 16>,
+                 Shape<T, 512, 16>, Shape<T, kWideThreads, kMostFloats>>(
           vectors, [&]<typename Fit>(Fit) {
             launch(fused_forward<T, W, Fit::kThreads, Fit::kVectors, kAligned>,
                    {rows, Fit::kThreads, 0, a.stream}, a);

@@ -72,7 +72,7 @@ __device__ Value row_sum(Value value) {
   }
 }
 
-/// Adds the deviations of a vector's elements from `near`, a float near the mean, to `sums`.
+/// add_deviations of a vector that may extend outside the row: only the row's elements count.
 template <typename Sums, typename T, int kElements, bool kAligned>
 __device__ void add_deviations(Sums& sums, float near, const Packed<T, kElements>& vector,
                                const Columns<T, kAligned>& columns) {
@@ -253,18 +253,15 @@ void run_width(const ForwardArgs<T, W>& a, const Rows& x_rows) {
     launch(layer_norm_forward<T, W, kKind, V, kAligned, Rows>,
            {blocks_for(a.rows, V::kBlockRows), threads, 0, a.stream}, a, x_rows);
   };
-  bool launched =
-      run_first_that_holds<Variant<1, 1>, Variant<2, 1>, Variant<4, 1>, Variant<4, kMostWarps>,
-                           Variant<4, 2 * kMostWarps>>(share, run);
+  bool launched = try_shapes<Variant<1, 1>, Variant<2, 1>, Variant<4, 1>, Variant<4, kMostWarps>,
+                             Variant<4, 2 * kMostWarps>>(share, run);
   if constexpr (kExact && kMany) {
     launched = launched ||
-               run_first_that_holds<Variant<3, 1>, Variant<3, kMostWarps>, Variant<5, 1>,
-                                    Variant<5, kMostWarps>, Variant<7, 1>, Variant<7, kFewWarps>>(
-                   share, run);
+               try_shapes<Variant<3, 1>, Variant<3, kMostWarps>, Variant<5, 1>,
+                          Variant<5, kMostWarps>, Variant<7, 1>, Variant<7, kFewWarps>>(share, run);
   } else if constexpr (kExact) {
-    launched = launched ||
-               run_first_that_holds<Variant<3, 1>, Variant<3, kMostWarps>, Variant<5, kMostWarps>,
-                                    Variant<7, kMostWarps>>(share, run);
+    launched = launched || try_shapes<Variant<3, 1>, Variant<3, kMostWarps>, Variant<5, kMostWarps>,
+                                      Variant<7, kMostWarps>>(share, run);
   }
   if (launched) return;
   const int64_t kept = std::min<int64_t>(vectors, kSharedBytes / 16);

@@ -33,7 +33,7 @@ constexpr int kMostStages = 4;     // rows that a ring holds
 constexpr int kMostColumns = 32;   // of a thread: x, weight and bias in registers
 constexpr int kMostThreads = 512;  // of a block
 
-/// The vectors of a row that a thread has, each kThreads vectors behind the one before.
+/// The vectors of a row that a thread has, each kThreads vectors after the one before.
 template <int kThreads, int kElements>
 struct OwnVectors {
   int row_vectors;
@@ -138,12 +138,9 @@ void run(const ForwardArgs<T, W>& a) {
   constexpr int kElements = kVectorElements<T>;
   constexpr int kMostVectors = kMostColumns / kElements;  // of a thread: 8 of float, else 4
   with_kind(a.kind, [&](auto kind) {
-    const bool fits =
-        run_first_that_holds<BlockShape<64, 1>, BlockShape<64, 2>, BlockShape<64, 4>,
-                             BlockShape<128, 4>, BlockShape<256, 4>, BlockShape<512, 4>,
-                             BlockShape<kMostThreads, kMostVectors>>(
-            a.cols / kElements, [&](auto shape) { run_shape<kind(), decltype(shape)>(a); });
-    if (!fits) throw std::logic_error("lib_fwd_ring is given a row that it refuses");
+    run_shapes<BlockShape<64, 1>, BlockShape<64, 2>, BlockShape<64, 4>, BlockShape<128, 4>,
+               BlockShape<256, 4>, BlockShape<512, 4>, BlockShape<kMostThreads, kMostVectors>>(
+        a.cols / kElements, [&](auto shape) { run_shape<kind(), decltype(shape)>(a); });
   });
 }
 

@@ -94,7 +94,7 @@ void run(const ForwardArgs<T, W>& a) {
       launch(layer_norm_forward<T, W, kind(), Fit>, config, a, vectors, inverse_cols);
     });
   };
-  run_first_that_holds<Variant<1, 1>, Variant<2, 1>, Variant<4, 1>, ManyWarps>(vectors, run_fit);
+  run_shapes<Variant<1, 1>, Variant<2, 1>, Variant<4, 1>, ManyWarps>(vectors, run_fit);
 }
 
 const Registration registration{{
