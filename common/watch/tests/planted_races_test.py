@@ -13,6 +13,7 @@ import race
 REDUCE = "common/kernel/reduce.h"
 HOPPER = "common/kernel/hopper.h"
 CLUSTER_SUMS = "common/kernel/cluster_sums.h"
+CLUSTER_BACKWARD = "common/kernel/cluster_backward.h"
 TAKEN = "reinterpret_cast<const Packed<T, kElements>*>(tensor + at)"
 
 
@@ -30,7 +31,7 @@ class Fault(NamedTuple):
 LET_GO = "// [5] and what they stored is seen before the lock is seen free"
 BUFFERED = ("__ldcg(", "from_floats<T>(values)")  # a sum of bwd08's buffers is read, and is stored
 EARLY_REQUEST = "    if (threadIdx.x == 0) request_row(a, row + kStages * stride, slot, full[stage]);\n"
-FENCE_OF_FWD08 = "    fence_proxy_async();  // [6] before another proxy overwrites what this thread has read\n"
+FENCE_OF_FWD08 = "    fence_proxy_async();  // [6] before the copy engine, another proxy, overwrites what was read\n"
 FENCE_OF_FWD18 = "    fence_proxy_async();  // [7] each lane's, after its last read\n"
 FAULTS = [
     Fault("block_sum has no first barrier", "fwd03",
@@ -70,8 +71,8 @@ FAULTS = [
           "      __syncthreads();      // [6]", "      // [6]",
           "before the copy is asked for", ("bulk_load(", "ring[slot].x[at(i)]")),
     *(Fault(f"{kernel} does not release the slot that it has read", kernel,
-            fence, "", "behind its load", ("bulk_load(", taken))
-      for kernel, fence, taken in (
+            fence, "", "behind its load", ("bulk_load(", taken), *file)
+      for kernel, fence, taken, *file in (
           ("fwd08", FENCE_OF_FWD08, "slot[at]"),
           ("fwd18", FENCE_OF_FWD18, "load_vector<kElements>(x, col)"),
           ("bwd12", "    fence_proxy_async();  // [7] before the copy engine overwrites what was read\n", TAKEN),
@@ -81,7 +82,7 @@ FAULTS = [
           ("lib_bwd_unaligned", "    ring.release();\n", "row + own.of(i)"),
           ("lib_bwd_ring", "    ring.release();\n", TAKEN),
           ("lib_bwd_one_shot", "    fence_proxy_async();\n", TAKEN),
-          ("lib_bwd_cluster_unaligned", "    ring.release();\n", TAKEN))),
+          ("lib_bwd_cluster_unaligned", "    ring.release();\n", TAKEN, CLUSTER_BACKWARD))),
     Fault("one lane of fwd18 says empty for a warp that still reads", "fwd18",
           "    __syncwarp();\n", "", "before the copy is asked for", ("bulk_load(", "load_vector<kElements>(x, col)")),
     Fault("bwd13 has a slot too few", "bwd13", "kSlots = 4;", "kSlots = 3;",
@@ -100,7 +101,7 @@ FAULTS = [
           "a wait at cluster scope", ("remote_store_async(my_pair", "of_block[place][lane]"), file=CLUSTER_SUMS),
     Fault("lib_bwd_cluster asks for a slot too early", "lib_bwd_cluster",
           "    __syncthreads();  // everyone has read the row that is done, and of_warp", "",
-          "before the copy is asked for", ("bulk_load(", TAKEN)),
+          "before the copy is asked for", ("bulk_load(", TAKEN), file=CLUSTER_BACKWARD),
     Fault("lib_fwd_cluster_ring has a set too few", "lib_fwd_cluster_ring", "kSets = 4;", "kSets = 3;",
           "a remote_arrive() behind the read", ("remote_store_async(place", "moments[number]")),
     Fault("lib_bwd_cluster has a place too few", "lib_bwd_cluster", "kExchanges = 4;", "kExchanges = 3;",
