@@ -39,7 +39,7 @@ __device__ float2 from_lane_0(float2 statistics) {
 ///   store(nth, i, dx)        stores dx of vector i
 ///
 /// @param lag how many rows dx is behind the sums: 1, or 0 where the ring has one stage only
-/// @param requester the thread that makes all requests after the first
+/// @param requester the thread that makes all requests after those that fill the ring
 template <bool kLayer, int kElements, int kVectors, typename Slices, typename T, typename W>
 __device__ void walk_cluster(const BackwardArgs<T, W>& a, Slices& slices, Exchange& exchange,
                              int lag, unsigned requester,
@@ -61,15 +61,14 @@ __device__ void walk_cluster(const BackwardArgs<T, W>& a, Slices& slices, Exchan
   const auto ask_for_statistics = [&](Count nth) {
     return load_in_lane_0<kLayer>(a, slices.row_of(nth), nth < slices.rows);
   };
-  float2 of_done = {};                     // mean and rstd of the row whose dx is next
-  float2 of_row = {};                      // of the row that is added up
+  float2 of_row = {};                      // mean and rstd of the row that is added up
   float2 of_next = ask_for_statistics(0);  // of the row after that one, in lane 0
   int done_stage = 0;
   for (Count nth = 0; nth < slices.rows + lag; ++nth) {
     const Count done = nth - lag;
     const float2 of_last = of_row;
     of_row = from_lane_0<kLayer>(of_next);
-    of_done = lag == 0 ? of_row : of_last;
+    const float2 of_done = lag == 0 ? of_row : of_last;  // of the row whose dx is next
     of_next = ask_for_statistics(nth + 1);
     if (nth < slices.rows) {
       ring.wait();

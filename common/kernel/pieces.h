@@ -35,12 +35,8 @@ __device__ inline Moments moments_of(int columns, float near, float squares) {
 template <typename T, int kElements>
 __device__ inline float mean_of_first(const Packed<T, kElements>& vector, float beside,
                                       int columns) {
-  float x[kElements];
-  to_floats(vector, x);
   float sum = beside;
-  for (int k = 0; k < kElements; ++k) {
-    sum += x[k];
-  }
+  add_elements(sum, vector);
   return warp_sum(sum) / static_cast<float>(columns > 0 ? columns : 1);
 }
 

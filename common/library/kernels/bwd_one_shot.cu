@@ -52,7 +52,7 @@ struct Shot {
   const BackwardArgs<T, W>& a;
   int slice, shot_rows;
   Barrier* full;     ///< of each row of the shot; used once a shot, so all have the shot's parity
-  Barrier* arrived;  ///< likewise, of its sums from all blocks
+  Barrier* arrived;  ///< of each row: its sums have come from all blocks
   int blocks, rank;
   int64_t cluster, first_row, end_row, start;
   int warp, lane, team, member;  ///< `member` of the team
