@@ -105,7 +105,7 @@ class Choose(unittest.TestCase):
         self.write(book.DATA, text[:-40])
         chosen, err = self.choose()
         self.assertIn("skipped 1 line", err)
-        self.assertIn("skipped 1 record of schema 3", err)
+        self.assertIn("skipped 1 line of schema 3", err)
         self.assertIn("Skipped in it: 2 lines that could not be read.", chosen.about())
         self.assertEqual((chosen.missing("fwd"), chosen.missing("bwd")), (["fwd02"], ["bwd01"]))
 

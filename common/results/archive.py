@@ -1,0 +1,68 @@
+"""Committed measurements: what the programs write with --json, stored as tables that diff well (store.py).
+
+    python3 common/bench/archive.py add notebooks/data/h100.csv local.jsonl   # the newer records win
+    python3 common/bench/archive.py show notebooks/data/h100.csv              # as JSON lines again
+
+`show` gives back what `add` was given.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from common.results import store
+from common.results.records import DataError, identity, parse, read_objects
+
+
+def key_of(number, record):
+    """What a newer record must share with this one to replace it; a unique number where it is none of this schema."""
+    flat = parse(record) if "schema" in record else None
+    return identity(flat) if flat else number
+
+
+def add(path, files):
+    """Adds the records of --json files to NAME.csv, each in place of the one that it is a newer measurement of.
+
+    Says how many. Raises DataError where a file cannot be read.
+    """
+    records = store.read(path) if path.exists() else []
+    places = {key_of(number, record): number for number, record in enumerate(records)}
+    before, replaced, skipped = len(records), 0, 0
+    for file in files:
+        for line, record in read_objects(file):
+            if record is None:
+                print(f"{file}, line {line}: not a record, skipped", file=sys.stderr)
+                skipped += 1
+                continue
+            place = places.setdefault(key_of(len(records), record), len(records))
+            replaced += place < len(records)
+            records[place:place + 1] = [record]
+    if not records:
+        raise DataError(f"no record in {', '.join(map(str, files))}; `make bench JSON=mine.jsonl` measures some")
+    store.write(path, records)
+    skips = f", {skipped} skipped" if skipped else ""
+    print(f"{path}: {len(records) - before} records added, {replaced} replaced{skips}")
+
+
+def main(argv):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    actions = parser.add_subparsers(dest="action", required=True)
+    adds = actions.add_parser("add", help="records of --json files, into a table")
+    adds.add_argument("table", type=Path, metavar="NAME.csv")
+    adds.add_argument("files", type=Path, nargs="+", metavar="FILE.jsonl")
+    actions.add_parser("show", help="a table as JSON lines").add_argument("table", type=Path, metavar="NAME.csv")
+    options = parser.parse_args(argv)
+    if options.table.suffix != ".csv" or options.table.name == store.RUNS:
+        parser.error(f"{options.table}: a table's name ends in .csv, and is not {store.RUNS}")
+    try:
+        if options.action == "add":
+            add(options.table, options.files)
+        else:
+            print("\n".join(json.dumps(record, ensure_ascii=False) for record in store.read(options.table)))
+    except (OSError, ValueError) as error:
+        sys.exit(f"archive: {error}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
