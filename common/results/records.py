@@ -1,8 +1,8 @@
 """One record of a measurement, and the one reader of files of them.
 
-A file holds one JSON object a line, each complete in itself (schema 2), so that lines of many runs may follow each other
-in any order; what is committed is stored as a table (store.py). A record is a flat dict, its problem's fields among the
-others, so `pandas.DataFrame(results.records)` is a table of everything:
+A file holds one JSON object a line, each complete in itself (schema 2), so lines of many runs may follow in any order;
+what is committed is stored as a table (store.py). A record is a flat dict that has its problem's fields too, so
+`pandas.DataFrame(results.records)` is a table of everything:
 
     results = load("notebooks/data/h100.csv")
     record = results.find("bwd02", PROGRESSION)
