@@ -1,7 +1,7 @@
 """What compare_peers.py asks for and writes: problems, statistics, records, tables. Plain functions
 that need neither PyTorch nor a GPU.
 
-A record is measurements.py's, with the provider in place of the chapter:
+A record is that of common/results/records.py, with the provider in place of the chapter:
 
     provider    "torch", "liger", …; "dispatch", "dispatch-invariant" and "dispatch-from-y" for this project's own
                 choice, a chapter's id for that chapter
@@ -26,7 +26,7 @@ KINDS = ("layer", "rms")
 TYPES = {entry["name"]: entry for entry in load_catalogue()["types"]}
 DTYPES = {name: entry["long_name"] for name, entry in TYPES.items()}
 LIMITS = {name: entry["relative_error_limit"] for name, entry in TYPES.items()}  # of the error in norm
-CLOCK = 2  # as measurements.py says: the number of flushes is drawn by lot, and inputs take turns
+CLOCK = 2  # as records.py says: the number of flushes is drawn by lot, and inputs take turns
 SHAPES = SETS["peers"]
 
 FLUSH_BYTES = 256 << 20  # five times an H100's L2, twice a B200's

@@ -7,7 +7,7 @@
     python3 common/bench/profile_chapter.py --csv FILE        # what `ncu --csv --page raw` printed before
 
 Prints a table for each chapter and appends JSON records, one for each launch of a kernel: its problem
-and what made it, as measurements.py says, Nsight Compute's metrics under its own names, and the `run`
+and what made it, as records.py says, Nsight Compute's metrics under its own names, and the `run`
 in which they were counted. Nsight Compute empties the caches before each kernel, as the chapters' own
 timing does. Exit status 2: the request or the profiler was wrong.
 

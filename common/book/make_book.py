@@ -31,7 +31,7 @@ WATCHING = ROOT / "build/cpu-watch"
 KERNELS = ("chapters/*/kernel.cu", "common/library/kernels/*", "common/kernel/*", "common/simt/*", "common/cuda/*",
            "common/harness/*", "common/program/*", "reference_cpu/*", "CMakeLists.txt")
 WATCH = ("common/watch/*.cpp", "common/watch/*.h", "common/watch/*.py")
-FIGURES = ("notebooks/lab/*", "notebooks/data/*", "common/bench/*.py")
+FIGURES = ("notebooks/lab/*", "notebooks/data/*", "common/bench/*.py", "common/results/*.py")
 RUN_KERNELS = ("1_derivation", "4_numerics", "6_simt_machine")  # the others draw what was measured
 
 PICTURE = re.compile(r"^## The picture$|^!\[|[│●├]", re.MULTILINE)  # or one that is drawn in letters

@@ -9,7 +9,7 @@
 
 namespace lnc {
 
-inline constexpr int kSchema = 2;  ///< of a record; common/bench/measurements.py reads it
+inline constexpr int kSchema = 2;  ///< of a record; common/results/records.py reads it
 
 /// What made a record: backend, device, driver, cuda, date, commit.
 nlohmann::ordered_json made_by();

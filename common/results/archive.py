@@ -15,10 +15,10 @@ from common.results import store
 from common.results.records import DataError, identity, parse, read_objects
 
 
-def key_of(number, record):
-    """What a newer record must share with this one to replace it; a unique number where it is none of this schema."""
+def key_of(record):
+    """What a newer record must share with this one to replace it; unique where it is none of this schema."""
     flat = parse(record) if "schema" in record else None
-    return identity(flat) if flat else number
+    return identity(flat) if flat else object()
 
 
 def add(path, files):
@@ -26,23 +26,21 @@ def add(path, files):
 
     Says how many. Raises DataError where a file cannot be read.
     """
-    records = store.read(path) if path.exists() else []
-    places = {key_of(number, record): number for number, record in enumerate(records)}
-    before, replaced, skipped = len(records), 0, 0
+    newest = {key_of(record): record for record in (store.read(path) if path.exists() else ())}
+    before, read, skipped = len(newest), 0, 0
     for file in files:
         for line, record in read_objects(file):
             if record is None:
                 print(f"{file}, line {line}: not a record, skipped", file=sys.stderr)
                 skipped += 1
-                continue
-            place = places.setdefault(key_of(len(records), record), len(records))
-            replaced += place < len(records)
-            records[place:place + 1] = [record]
-    if not records:
+            else:
+                newest[key_of(record)] = record
+                read += 1
+    if not newest:
         raise DataError(f"no record in {', '.join(map(str, files))}; `make bench JSON=mine.jsonl` measures some")
-    store.write(path, records)
-    skips = f", {skipped} skipped" if skipped else ""
-    print(f"{path}: {len(records) - before} records added, {replaced} replaced{skips}")
+    store.write(path, newest.values())
+    added = len(newest) - before
+    print(f"{path}: {added} records added, {read - added} replaced" + (f", {skipped} skipped" if skipped else ""))
 
 
 def main(argv):

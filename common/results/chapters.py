@@ -72,30 +72,25 @@ def dispatched(catalogue):
 def find_chapters(root):
     """{id: Chapter}, in reading order. A chapter that chapters.json lacks comes last, with its id as its title; that is
     said on stderr."""
-    files = {kernel.parent.name.split("_")[0]: kernel.relative_to(root)
-             for kernel in sorted(root.glob("chapters/*/kernel.cu")) if not kernel.parent.name.startswith(OWN)}
-    chapters = listed_in(root, "chapters", files)
-    new = {identifier: Chapter(identifier, file, identifier, "")
-           for identifier, file in files.items() if identifier not in chapters}
+    files = [kernel.relative_to(root) for kernel in sorted(root.glob("chapters/*/kernel.cu"))]
+    ids = {file.parent.name.split("_")[0]: file for file in files if not file.parent.name.startswith(OWN)}
+    listed = listed_in(root, "chapters")
+    new = {name: Chapter(name, file, name, "") for name, file in ids.items() if name not in listed}
     if new:
         print(f"{CATALOGUE} lacks {', '.join(new)}; {REMEDY}", file=sys.stderr)
-    return chapters | new
+    return listed | new
 
 
 def find_library(root):
     """{id: Chapter} of the library's kernels."""
-    return listed_in(root, "library", {f"lib_{kernel.stem}": kernel.relative_to(root)
-                                       for kernel in root.glob("common/library/kernels/*.cu")})
+    return listed_in(root, "library")
 
 
-def listed_in(root, part, files):
+def listed_in(root, part):
     """{id: Chapter} of those that a list of chapters.json has and that have a file."""
-    try:
-        entries = load_catalogue(root)[part]
-    except MissingData:
-        return {}
-    return {entry["id"]: Chapter(entry["id"], files[entry["id"]], *(entry[key] for key in Chapter._fields[2:]))
-            for entry in entries if entry["id"] in files}
+    entries = load_catalogue(root)[part] if (root / CATALOGUE).exists() else ()
+    return {entry["id"]: Chapter(entry["id"], Path(entry["file"]), *(entry[key] for key in Chapter._fields[2:]))
+            for entry in entries if (root / entry["file"]).exists()}
 
 
 class ChapterMap:

@@ -57,6 +57,7 @@ TOOLS = {"torch": "PyTorch", "triton": "Triton", "liger-kernel": "Liger", "quack
 TIMES = ("median_us", "p10_us", "p90_us")
 NORMS = {"chapters": "ours", "chapters-memory-efficient": "ours, memory-efficient"}  # in training
 REORDERED = "torch, reordered"
+MODEL_WORDS = "{steps} steps of {batch} × {context} symbols, {layers} layers of width {width}"
 
 
 @dataclass
@@ -156,7 +157,7 @@ class DeviceResults:
         A ratio is of times of one run wherever the peer's run has ours; our row is that beside the fastest peer.
         """
         found = []
-        for own in self.pairs(direction, kind).values():
+        for _, own in self.compared(direction, kind).values():
             ours, best = nearest(own)
             found.append({**self.own_row(ours), "peer": best["provider"], "peer_us": best["median_us"],
                           "ratio": ours["median_us"] / best["median_us"],
@@ -186,25 +187,19 @@ class DeviceResults:
                     found.setdefault(record["device"], Measurements(path)).records.append(record)
         return [replace(self, measured=Measurements(peers.path), profiles={}, peers=peers) for peers in found.values()]
 
-    def pairs(self, direction, kind):
-        """{problem: peers.pairs() of the records that may be compared}."""
-        right = self.right_records(direction, kind)
-        return {problem: pairs(together, right[problem])
-                for problem, together in self.shared_runs(direction, kind).items()}
-
-    def shared_runs(self, direction, kind):
-        """{problem: the right records of our kernels and of peers that may be compared (peers.side_by_side)}: those of
-        one run, or of calls whose roofs agree. A problem without such is left out."""
-        shared = {problem: side_by_side(records) for problem, records in self.right_records(direction, kind).items()}
-        return {problem: records for problem, records in shared.items() if records}
-
-    def right_records(self, direction, kind):
-        """{problem: the right records of our kernels and of peers}."""
+    def compared(self, direction, kind="layer"):
+        """{problem: (the right records of our kernels and of peers that may be compared, [(ours, a peer's)])}: of one
+        run, or of calls whose roofs agree (peers.side_by_side, peers.pairs). A problem without such is left out."""
         found = {}
         for record in self.peers.records:
             if record["direction"] == DIRECTIONS[direction] and record["kind"] == kind and is_right(record):
                 found.setdefault(problem_of(record), []).append(record)
-        return found
+        return {problem: (together, pairs(together, records)) for problem, records in found.items()
+                if (together := side_by_side(records))}
+
+    def shared_runs(self, direction, kind):
+        """{problem: the records of compared()}"""
+        return {problem: together for problem, (together, _) in self.compared(direction, kind).items()}
 
     def own_row(self, record):
         """The row of a chapter, or of the dispatch's choice, that was measured with the peers."""
@@ -219,8 +214,9 @@ class DeviceResults:
         """A model's training with each norm: of each type the newest whole run (seeds.is_whole), if it has the device
         and the model of the newest of all."""
         runs = [run for run in whole_runs(self.training.records) if run[0]["kind"] == kind]
-        alike = {run[0]["dtype"]: run for run in runs if setting_of(run) == setting_of(runs[-1])}
-        return [row for run in alike.values() for row in training_rows(run)]
+        settings = [[run[0].get(key) for key in ("device", *MODEL)] for run in runs]
+        alike = {run[0]["dtype"]: run for run, setting in zip(runs, settings) if setting == settings[-1]}
+        return [row for run in alike.values() for row in rows_of_training(run)]
 
     # --- In sentences ---
 
@@ -255,8 +251,7 @@ class DeviceResults:
             return "A peer's time is a GPU's; none is shown beside emulated times."
         if not self.peers.records:
             return f"No peer was measured on this device ({self.device})."
-        shared = [(records, self.pairs(direction, kind)[problem]) for direction in DIRECTIONS
-                  for problem, records in self.shared_runs(direction, kind).items()
+        shared = [own for direction in DIRECTIONS for problem, own in self.compared(direction, kind).items()
                   if problems is None or problem in problems]
         shown = [record for records, _ in shared for record in records]
         if not shown:
@@ -312,34 +307,23 @@ def whole_runs(records):
     return [run for run in runs.values() if seeds.is_whole(run)]
 
 
-def setting_of(records):
-    """What trainings shown together share: device, model, steps."""
-    return (records[0].get("device"), *(records[0][key] for key in MODEL))
-
-
-def training_rows(run):
+def rows_of_training(run):
     """A row for each norm of a whole run."""
-    lasts = seeds.last_losses(run)
+    lasts, rows = seeds.last_losses(run), []
     rounding = seeds.difference(lasts, seeds.REORDERED)
-    return [training_row([record for record in run if (record["training"], record["order"]) == name],
-                         lasts, seeds.difference(lasts, name), rounding) for name in lasts]
-
-
-def training_row(records, lasts, away, rounding):
-    """`records`: of one norm, the first seed's first; `away`: its Difference."""
-    first = records[0]
-    name = first["training"], first["order"]
-    own = list(lasts[name].values())
-    entropies = [record["entropy"] for record in records if record.get("entropy") is not None]
-    phrase = "{steps} steps of {batch} × {context} symbols, {layers} layers of width {width}"
-    return {**{key: value for key, value in first.items() if key not in ("losses", "seed")},
-            "norm": REORDERED if name == seeds.REORDERED else NORMS.get(name[0], name[0]),
-            "seeds": len(own), "last": None if None in own else sum(own) / len(own),
-            "entropy": sum(entropies) / len(entropies) if entropies else None,
-            "differences": away.seeds, "difference": away.mean, "margin": away.margin, "most": away.most,
-            "rounding": rounding.most, "agrees": seeds.agrees(away, rounding) if name[0] != "torch" else None,
-            **{key: first.get(key) for key in ("step_us", "graph_us", "peak_bytes")},
-            "model": phrase.format(**first), "device": first.get("device", ""), "emulated": False}
+    for name, own in lasts.items():
+        records = [record for record in run if (record["training"], record["order"]) == name]
+        first, away, losses = records[0], seeds.difference(lasts, name), list(own.values())
+        entropies = [record["entropy"] for record in records if record.get("entropy") is not None]
+        times = {key: first.get(key) for key in ("step_us", "graph_us", "peak_bytes")}
+        rows.append({**{key: value for key, value in first.items() if key not in ("losses", "seed")}, **times,
+                     "norm": REORDERED if name == seeds.REORDERED else NORMS.get(name[0], name[0]),
+                     "seeds": len(losses), "last": None if None in losses else sum(losses) / len(losses),
+                     "entropy": sum(entropies) / len(entropies) if entropies else None,
+                     "differences": away.seeds, "difference": away.mean, "margin": away.margin, "most": away.most,
+                     "rounding": rounding.most, "agrees": seeds.agrees(away, rounding) if name[0] != "torch" else None,
+                     "model": MODEL_WORDS.format(**first), "device": first.get("device", ""), "emulated": False})
+    return rows
 
 
 def profile_row(chapter, launches):
@@ -389,10 +373,9 @@ def open_results(root=ROOT):
     except MissingData as error:
         print(f"{error}. Until then the tables show '{MISSING}'.", file=sys.stderr)
         measured = Measurements(root / DATA)
-    results = make_results(root, measured, local=False)
-    if results.emulated:
-        raise DataError(f"{root / DATA} holds emulated times (backend cpu); the tables are of a GPU's")
-    return results
+    if any(record.get("backend") == "cpu" for record in measured.records):
+        raise DataError(f"{measured.path} holds emulated times (backend cpu); the tables are of a GPU's")
+    return make_results(root, measured, local=False)
 
 
 def make_results(root, measured, local=True):
@@ -405,15 +388,14 @@ def make_results(root, measured, local=True):
     results = DeviceResults(root, find_chapters(root), find_library(root), measured, {}, Measurements(root / SOURCE),
                             Measurements(measured.path), Measurements(root / TRAINING),
                             len(everything.records) - len(measured.records))
-    if not results.emulated:
-        path = measured.path.with_name(f"{measured.path.stem}_profile.jsonl")
-        profiles = load_profiles(path) if path.exists() else {}
-        results.profiles = {key: launches for key, launches in profiles.items()
-                            if launches[0].get("device") in (results.device, None) or not measured.records}
-        if (root / SOURCE).exists():
-            results.source = load(root / SOURCE)
-        results.peers = find_peers(root, measured, results.device, local)
-        results.training = find_training(root, local)
+    if results.emulated:
+        return results
+    profile = measured.path.with_name(f"{measured.path.stem}_profile.jsonl")
+    results.profiles = {key: launches for key, launches in (load_profiles(profile) if profile.exists() else {}).items()
+                        if launches[0].get("device") in (results.device, None) or not measured.records}
+    results.source = load(root / SOURCE) if (root / SOURCE).exists() else results.source
+    results.peers = find_peers(root, measured, results.device, local)
+    results.training = find_training(root, local)
     return results
 
 

@@ -96,30 +96,21 @@ def mib(problem):
 
 
 def load_sets(path=PROBLEM_SETS):
-    """{name: Problems} of the programs' --set, and of what `make peers` measures.
-
-    A list stands for each of its values: a product in which the last field varies fastest. Raises DataError where the
-    file cannot be read or has an unknown field.
-    """
+    """{name: Problems} of the programs' --set, and of what `make peers` measures. Raises DataError."""
     try:
         sets = json.loads(path.read_text(encoding="utf-8"))
-        return {name: tuple(problem for entry in own["problems"] for problem in expand(entry, name, path))
+        return {name: tuple(problem for entry in own["problems"] for problem in expand(entry, name))
                 for name, own in sets.items()}
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from error
-    except DataError:
-        raise
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise DataError(f"{path} holds no problem sets: {error!r}") from error
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise DataError(f"{path} holds no problem sets: {error}") from error
 
 
-def expand(entry, name, path):
-    """The Problems that one entry of a set stands for."""
+def expand(entry, name):
+    """The Problems of one entry. A list stands for each of its values: a product, the last field varies fastest."""
     fields = ("kind", *SHAPE[:3], *OPTIONS)
-    unknown = [key for key in entry if key not in fields]
-    if unknown:
-        raise DataError(f"{path}: the set '{name}' has an unknown field '{unknown[0]}'; the fields are "
-                        f"{', '.join(fields)}")
+    for key in entry:
+        if key not in fields:
+            raise DataError(f"the set '{name}' has an unknown field '{key}'; the fields are {', '.join(fields)}")
     for values in itertools.product(*(value if isinstance(value, list) else [value] for value in entry.values())):
         one = dict(zip(entry, values))
         yield Problem.of(**{key: one.pop(key) for key in SHAPE if key in one}, options=one)

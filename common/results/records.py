@@ -55,17 +55,22 @@ FORMER_IDS = ROOT / "common/library/former_ids.json"
 NARROW_SPACE = "\u202f"  # between groups of three digits; no line breaks there
 MISSING = "–"
 
-# The types of the fields that are read as numbers, where a record has them.
-NUMBER, NULL = (int, float), type(None)
-TYPES = {**dict.fromkeys(("median_us", "p10_us", "p90_us", "samples", "cycles", "operator_bytes", "predicted_bytes",
-                          "roof_us", "roof_bytes", "parts_us", "parts_bytes"), NUMBER),
-         **dict.fromkeys(("max_abs_err", "rel_err"), (*NUMBER, NULL)), "direction": (str,), "problem": (dict,)}
-PROBLEM_TYPES = {"kind": (str,), "dtype": (str,), "rows": (int,), "cols": (int,)}
+NUMBER, OR_NULL = (int, float), (int, float, type(None))
+
+
+def fields(types, names):
+    return dict.fromkeys(names.split(), types)
+
+
+# The types of fields: those that a record must have, and those of the others that are read as numbers.
+RECORD = fields((str,), "direction") | fields((dict,), "problem")
+TIMED = (fields(NUMBER, "median_us p10_us p90_us samples cycles operator_bytes predicted_bytes")
+         | fields(NUMBER, "roof_us roof_bytes parts_us parts_bytes") | fields(OR_NULL, "max_abs_err rel_err"))
+PROBLEM = fields((str,), "kind dtype") | fields((int,), "rows cols")
 MODEL = ("steps", "width", "layers", "batch", "context")  # of a model in training
-NAMES = dict.fromkeys(("training", "order", "kind", "dtype"), (str,))
-SIZES = dict.fromkeys(("seed", *MODEL), (int,))
-LAST = {"last": (*NUMBER, NULL)}
-TRAINING_TYPES = {**dict.fromkeys(("entropy", "step_us", "graph_us", "peak_bytes"), (*NUMBER, NULL)), "losses": (list,)}
+TRAINING = (fields((str,), "training order kind dtype") | dict.fromkeys(("seed", *MODEL), (int,))
+            | fields(OR_NULL, "last"))
+TRAINED = fields(OR_NULL, "entropy step_us graph_us peak_bytes") | fields((list,), "losses")
 
 
 class MissingData(DataError):
@@ -154,16 +159,16 @@ def newest_of_each(path, parse, identity, backend, command):
     return Measurements(path, records, skipped)
 
 
-def read_records(path, parse, what="record"):
+def read_records(path, parse, what="record", schema=SCHEMA):
     """(the records of a file, how many lines were skipped); says on stderr which, and why.
 
-    `parse` makes a record of an object of this schema, or None.
+    `parse` makes a record of an object of this schema, or None. A schema of None: the file's objects have none.
     """
     records, skipped = [], {}
     for line, entry in read_objects(path):
-        if entry is not None and entry.get("schema") != SCHEMA:
-            schema = f"schema {json.dumps(entry['schema'])}" if "schema" in entry else "no schema"
-            skipped.setdefault(f"of {schema}; this reads schema {SCHEMA}", []).append(line)
+        if entry is not None and entry.get("schema") != schema:
+            other = f"schema {json.dumps(entry['schema'])}" if "schema" in entry else "no schema"
+            skipped.setdefault(f"of {other}; this reads schema {schema}", []).append(line)
         elif record := entry and parse(entry):
             records.append(record)
         else:
@@ -179,7 +184,8 @@ def read_objects(path):
     """(line, the object that it holds, or None) of a file; or (row, record) of a committed table."""
     lines = read_lines(path)
     if path.suffix != ".csv" or not lines or lines[0][1].startswith("{"):
-        return [(number, parse_object(line)) for number, line in lines]
+        found = [(number, store.unpack(line)) for number, line in lines]
+        return [(number, entry if isinstance(entry, dict) else None) for number, entry in found]
     try:
         return list(enumerate(store.read(path), 2))
     except (OSError, ValueError) as error:
@@ -197,18 +203,10 @@ def read_lines(path):
     return [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
 
 
-def parse_object(line):
-    try:
-        entry = json.loads(line)
-    except ValueError:
-        return None
-    return entry if isinstance(entry, dict) else None
-
-
-def has_types(entry, types, required=()):
-    """Whether an object has these fields, and those of `types` that it has are of these types."""
+def has_types(entry, required, types=()):
+    """Whether an object has the required fields, and these and those of `types` that it has are of these types."""
     return all(key in entry for key in required) and all(
-        type(entry[key]) in own for key, own in types.items() if key in entry)
+        type(entry[key]) in own for key, own in (required | dict(types)).items() if key in entry)
 
 
 def parse(entry):
@@ -217,8 +215,8 @@ def parse(entry):
     whole = all(there not in entry or needed in entry  # a time needs what it is compared with
                 for there, needed in (("median_us", "operator_bytes"), ("roof_us", "roof_bytes")))
     if not (isinstance(entry.get("chapter") or entry.get("provider"), str) and whole
-            and has_types(entry, TYPES, ("direction", "problem")) and has_types(problem, PROBLEM_TYPES, PROBLEM_TYPES)
-            and isinstance(problem.get("options", {}), dict) and entry.get("l2", "") in ("cold", "warm", None)
+            and has_types(entry, RECORD, TIMED) and has_types(problem, PROBLEM, {"options": (dict,)})
+            and entry.get("l2", "") in ("cold", "warm", None)
             and all(isinstance(value, (bool, int, float, str)) for value in problem.get("options", {}).values())):
         return None
     return {**with_current_ids({key: value for key, value in entry.items() if key != "problem"}), **problem}
@@ -226,9 +224,7 @@ def parse(entry):
 
 def parse_training(entry):
     """The same for a file of gpt_training.py."""
-    required = NAMES | SIZES | LAST
-    right = has_types(entry, required | TRAINING_TYPES, required) and all(
-        type(value) in (*NUMBER, NULL) for value in entry.get("losses", []))
+    right = has_types(entry, TRAINING, TRAINED) and all(type(loss) in OR_NULL for loss in entry.get("losses", []))
     return entry if right else None
 
 

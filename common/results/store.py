@@ -63,17 +63,14 @@ def read(path):
 def write(path, records):
     """Writes NAME.csv, and adds to the runs.csv beside it the runs that it does not have yet."""
     known = path.with_name(RUNS)
-    runs = read_table(known) if known.exists() else []
-    numbers = {json.dumps(run, sort_keys=True): number for number, run in enumerate(runs)}
-    rows = []
+    runs, rows = read_table(known) if known.exists() else [], []
     for record in records:
         run = {name: record[name] for name in SHARED if name in record}
-        number = numbers.setdefault(json.dumps(run, sort_keys=True), len(runs))
-        if number == len(runs):
+        if run not in runs:
             runs.append(run)
         problem = {PROBLEM + name: value for name, value in record.get("problem", {}).items()
                    if (name, value) != ("options", {})}
         own = {name: value for name, value in record.items() if name not in SHARED and name != "problem"}
-        rows.append({"of_run": number, **problem, **own})
+        rows.append({"of_run": runs.index(run), **problem, **own})
     write_table(known, runs)
     write_table(path, rows)

@@ -88,3 +88,26 @@ def catalogue(roads=(), **chapters):
 
 def jsonl(*entries):
     return "".join(json.dumps(entry) + "\n" for entry in entries)
+
+
+class Repository:
+    """A small repository of made-up chapters and records, in a directory of a test's own."""
+
+    def __init__(self, root):
+        self.root = root
+
+    def write(self, name, *entries):
+        """A file of these records, or of a text."""
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(entries[0] if entries and isinstance(entries[0], str) else jsonl(*entries), encoding="utf-8")
+        return path
+
+    def text(self, name="README.md"):
+        return (self.root / name).read_text(encoding="utf-8").replace("\u202f", " ")
+
+    def list_chapters(self, roads=(), **chapters):
+        """chapters.json with these, as of catalogue(), and their files."""
+        for directory, *_ in chapters.values():
+            self.write(f"chapters/{directory}/kernel.cu", "")
+        self.write("notebooks/data/chapters.json", catalogue(roads, **chapters))

@@ -2,10 +2,11 @@
 
 import json
 
-import archive
 import pytest
 from made_up import jsonl, record
-from measurements import DataError, load
+
+from common.results import archive, store
+from common.results.records import DataError, load
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def test_a_table_gives_back_every_field(add, tmp_path, capsys):
            "note": 'a "word", and\na line', "none": None, "flag": False, "list": [1, {"a": "b"}], "tiny": 1e-05, "empty": ""}
     whole = record("fwd01", 12.5)
     add(whole, odd, {"trial": "no schema", "device": "A GPU"})
-    assert archive.read(tmp_path / "gpu.csv") == [whole, odd, {"trial": "no schema", "device": "A GPU"}]
+    assert store.read(tmp_path / "gpu.csv") == [whole, odd, {"trial": "no schema", "device": "A GPU"}]
     archive.main(["show", str(tmp_path / "gpu.csv")])
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()][:2] == [whole, odd]
 
@@ -35,14 +36,14 @@ def test_a_newer_record_takes_the_place_of_the_older(add, tmp_path):
     assert said.out.endswith("1 records added, 1 replaced\n")
     times = {each["chapter"]: each["median_us"] for each in load(tmp_path / "gpu.csv").records}
     assert times == {"fwd01": 7.0, "fwd02": 8.0, "fwd03": 6.0}
-    assert len(archive.read_table(tmp_path / "runs.csv")) == 2
+    assert len(store.read_table(tmp_path / "runs.csv")) == 2
 
 
 def test_runs_are_shared_by_the_tables_of_a_directory(add, tmp_path):
     add(record("fwd01", 9.0))
-    archive.write(tmp_path / "other.csv", [record("fwd02", 1.0)])
-    assert len(archive.read_table(tmp_path / "runs.csv")) == 1
-    assert archive.read(tmp_path / "gpu.csv") == [record("fwd01", 9.0)]
+    store.write(tmp_path / "other.csv", [record("fwd02", 1.0)])
+    assert len(store.read_table(tmp_path / "runs.csv")) == 1
+    assert store.read(tmp_path / "gpu.csv") == [record("fwd01", 9.0)]
 
 
 def test_what_cannot_be_read_is_named(add, tmp_path, capsys):

@@ -1,0 +1,129 @@
+"""The tables of the machine, of training, of the host's time, of the dispatch and of the source: what each shows."""
+
+import json
+import re
+from pathlib import Path
+
+import plots
+
+from common.results.chapters import DIRECTIONS, KINDS
+from common.results.peer_tables import WIDTHS_COMMAND, bf16_width_rows, shown_pairs
+from common.results.records import MissingData, number, read_records
+from common.results.rendering import table
+
+DISPATCH = Path("common/library/dispatch.json")
+MACHINE = Path("notebooks/data/machine_h100.jsonl")
+MEMORIES = (
+    ("registers", "a multiprocessor", "256 KB", None, None),
+    ("shared memory", "a multiprocessor", "up to 227 KB of the 256 beside it", "latency: shared memory", None),
+    ("L1", "a multiprocessor", "256 KB, less shared memory", "latency: L1", "bandwidth: L1, read"),
+    ("L2", "the GPU", "50 MB", "latency: L2", "bandwidth: L2, read"),
+    ("device memory", "the GPU", "80 GB", "latency: device memory", "bandwidth: copy of 1024 MiB"))
+
+
+class MarkerError(Exception):
+    """A marker that means nothing; the message is a sentence."""
+
+
+def read_lines_with(path, *fields, schema):
+    """The records of a file that have these fields; none where there is no such file."""
+    try:
+        return read_records(path, lambda one: one if all(field in one for field in fields) else None, schema=schema)[0]
+    except MissingData:
+        return []
+
+
+@table("machine", "build/cuda/bin/machine")
+def machine(results):
+    """how large, how slow and how fast each memory of the GPU is"""
+    records = read_lines_with(results.root / MACHINE, "figure", "value", schema=None)
+    value = {record["figure"]: record["value"] for record in records}
+    clock = value.get("SM clock")  # GHz, so cycles a nanosecond
+    rows = [(name, where, size, value.get(latency), value.get(latency) and value[latency] / clock, value.get(bandwidth))
+            for name, where, size, latency, bandwidth in MEMORIES]
+    return {"rows": rows, "clock": clock, "records": records} if clock else None
+
+
+@table("training", "make library && python3 common/bench/gpt_training.py")
+def training(results):
+    """a GPT's training with each norm, and its figure"""
+    rows = [row for kind in KINDS for row in results.training_rows(kind)]
+    drawn = [row for row in rows if row["kind"] == "layer"]
+    return {"rows": rows, "image": drawn and plots.training_words(drawn)} if rows else None
+
+
+def host_records(results, what):
+    """The calls, or the blocks, of the file that has the most contenders; of equals the first, by name: the H100's."""
+    runs = [[one for one in read_lines_with(path, "host", "contender", schema=2) if one["host"] == what]
+            for path in sorted((results.root / "notebooks/data").glob("host_*.jsonl"))]
+    return max(runs, key=lambda records: len({record["contender"] for record in records}), default=[])
+
+
+@table("host calls", "make library && python3 common/bench/host_time.py")
+def host_calls(results):
+    """the host's time of a call of a norm, by each way to call it"""
+    records = host_records(results, "call")
+    found = {}
+    for one in records:
+        found.setdefault((one["kind"], one["pass"]), {})[one["contender"]] = one["host_us"]
+    names = list(dict.fromkeys(one["contender"] for one in records))
+    rows = []
+    for (kind, what), own in found.items():
+        times = [own[name] for name in names]
+        rows.append([KINDS[kind], what, *map(number, times), *(f"{time / times[0]:.2f}" for time in times[1:])])
+    heads = ["norm", "pass", *(f"{name}, µs" for name in names), *(f"{name} / torch" for name in names[1:])]
+    return {"heads": heads, "rows": rows, "one": records[0], "records": records} if records else None
+
+
+@table("host blocks", "make library && python3 common/bench/host_time.py")
+def host_blocks(results):
+    """a transformer block's step, by each way to call its norms"""
+    records = host_records(results, "block")
+    torchs = {(one["model"], one["batch"]): one for one in records if one["contender"] == "torch"}
+    return {"pairs": [(one, torchs[one["model"], one["batch"]]) for one in records], "records": records,
+            "names": {"gpt": "GPT, layer norm", "llama": "Llama with QK-norm, RMS norm"}} if records else None
+
+
+@table("dispatch")
+def dispatch(results):
+    """the rules by which the library chooses a kernel"""
+    rules = json.loads((results.root / DISPATCH).read_text(encoding="utf-8"))["rules"]
+    return {"rules": rules, "kernels": results.kernels}
+
+
+@table("source <file> <name>")
+def source(results, words):
+    """a function or a type of a source file, from the comment above it to its end, as code"""
+    path, _, name = words.partition(" ")
+    try:
+        lines = (results.root / path).read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise MarkerError(f"cannot read {path}: {error.strerror}") from error
+    starts = "template |__device__ |struct |class |inline |constexpr "
+    declares = re.compile(rf"( *)(?:{starts}).*\b{re.escape(name)}\s*[({{]")
+    begins = [at for at, line in enumerate(lines) if declares.match(line)]
+    if not begins:
+        raise MarkerError(f"{path} does not declare {name}")
+    begin = end = begins[0]  # of overloads the first
+    indent = declares.match(lines[begin])[1]
+    while begin and re.match(rf"{indent}(///|template\b)", lines[begin - 1]):
+        begin -= 1
+    while not re.match(rf"{indent}}}", lines[end]) and not (end == begins[0] and lines[end].endswith("}")):
+        end += 1
+    return {"path": path, "lines": [line.removeprefix(indent) for line in lines[begin : end + 1]]}
+
+
+# --- Pictures ---
+
+
+def peers_rows(results):
+    """What the picture of the peers is drawn from."""
+    return [row for direction in DIRECTIONS for row in shown_pairs(results, direction)]
+
+
+@table("picture peers", "make peers", name="peers.svg", rows_of=peers_rows, words=plots.peers_words)
+@table("picture widths", WIDTHS_COMMAND, name="widths.svg", rows_of=bf16_width_rows, words=plots.widths_words)
+def picture(results, name, rows_of, words):
+    """our time over each peer's on the problems of `make peers`; or over the widths, with our share of the roof"""
+    rows = rows_of(results)
+    return {"name": name, "words": words(rows)} if rows else None

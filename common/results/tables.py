@@ -1,0 +1,152 @@
+"""Writes the tables in the READMEs and the chapters' texts from the committed measurements.
+
+    python3 common/bench/tables.py            # rewrites the tables in place, and draws the figures
+    python3 common/bench/tables.py --check    # writes nothing; exit status 1 where something disagrees
+
+A table stands between two markers, each alone on its line; only what is between them is rewritten:
+
+    <!-- table: measured bwd02 -->
+    <!-- end table -->
+
+--help lists the tables. Their numbers are those of notebooks/data/: h100.csv (`make bench`, archive.py),
+h100_profile.jsonl (`make profile`), peers_h100.csv (`make peers`, archive.py), training_h100.jsonl (gpt_training.py),
+host_*.jsonl (host_time.py), source_a100.jsonl. The widths are the H100's where its peers' file has them, else those of
+the first other peers_*.csv that has. What is not measured yet is shown as '–', or names the command that measures it.
+Exit status 2, with a sentence: an unknown table, a marker that is not closed, data that cannot be used.
+"""
+
+import argparse
+import difflib
+import re
+import sys
+
+import plots
+
+from common.results import chapter_tables  # noqa: F401  each registers its tables
+from common.results.chapters import DIRECTIONS
+from common.results.device import open_results
+from common.results.other_tables import MarkerError, peers_rows
+from common.results.peer_tables import bf16_width_rows
+from common.results.problems import PROGRESSION, ROOT, SWEEP, DataError
+from common.results.rendering import FIGURES, TABLES, render
+
+TEXTS = ("README.md", "chapters/README.md", "chapters/*/notes.md", "chapters/*/lab.md", "common/*/*.md",
+         "common/*/*/README.md", "reference_cpu/README.md", "notebooks/README.md")
+BEGIN = re.compile(r"<!--\s*table:\s*(.*?)\s*-->")
+END = re.compile(r"<!--\s*end table\s*-->")
+
+
+def find_tables(text):
+    """[(line, request, begin, end)] of a text: what is asked for and which lines it may replace."""
+    tables, opened, fenced = [], None, False
+    for at, line in enumerate(text.split("\n"), 1):
+        line = line.strip()
+        fenced ^= line.startswith("```")
+        begin, end = BEGIN.fullmatch(line), END.fullmatch(line)
+        if fenced or not (begin or end):
+            continue
+        if end and not opened:
+            raise MarkerError(f"{at}: <!-- end table --> ends no table")
+        if begin and opened:
+            break  # the table before it is not closed
+        if end:
+            tables.append((*opened, opened[0], at - 1))
+        opened = begin and (at, begin[1])
+    if opened:
+        raise MarkerError(f"{opened[0]}: the table '{opened[1]}' is not closed; put <!-- end table --> below it")
+    return tables
+
+
+def make_table(results, file, request):
+    """The lines of the table that a marker asks for."""
+    if request in TABLES:
+        return render(results, file, TABLES[request])
+    name, _, argument = request.partition(" ")
+    if name == "source":
+        return render(results, file, TABLES["source <file> <name>"], argument)
+    if f"{name} <chapter>" not in TABLES:
+        raise MarkerError(f"there is no table '{request}'; choose from {', '.join(TABLES)}")
+    if argument not in results.kernels:
+        raise MarkerError(f"the table '{request}' names no kernel; the kernels are "
+                          f"{' '.join(results.kernels) or 'none yet'}")
+    return render(results, file, TABLES[f"{name} <chapter>"], results.kernels[argument])
+
+
+def rewrite(results, file):
+    """A file's text with its tables made anew, and [(line, request, old, new)] where they differ."""
+    text, name = file.read_text(encoding="utf-8"), file.relative_to(results.root).as_posix()
+    lines, changes = text.split("\n"), []
+    try:
+        for line, request, begin, end in reversed(find_tables(text)):
+            # Empty lines around it: without them GitHub takes a table for part of the comment.
+            new = ["", *make_table(results, file, request), ""]
+            chapter = results.kernels.get(request.partition(" ")[2])
+            waits = chapter and not results.has_data_for(chapter) and not request.startswith("head ")
+            if waits and not any(line.strip() for line in lines[begin:end]):
+                continue  # a new chapter's tables wait for its first measurement
+            if lines[begin:end] != new:
+                changes.insert(0, (line, request, lines[begin:end], new))
+                lines[begin:end] = new
+    except MarkerError as error:
+        where = "" if re.match(r"\d+: ", str(error)) else f"{line}: "
+        raise MarkerError(f"{name}:{where}{error}") from error
+    return "\n".join(lines), changes
+
+
+def show_change(name, line, request, old, new, most=8):
+    print(f"{name}:{line}: the table '{request}' disagrees with the data; `make tables` rewrites it")
+    difference = [text for text in list(difflib.unified_diff(old, new, lineterm="", n=0))[2:] if text[:2] != "@@"]
+    print(*(f"    {text}" for text in difference[:most]), sep="\n")
+    if len(difference) > most:
+        print(f"    … and {len(difference) - most} lines more")
+
+
+def figures(results):
+    """[(path, what it shows, how it is drawn)]: plain rows, so that a check need not draw them."""
+    both = [[row for direction in DIRECTIONS for row in results.rows(direction, problems)]
+            for problems in ([PROGRESSION], SWEEP)]
+    return [(FIGURES / "progression.svg", both[0], plots.progression), (FIGURES / "sweep.svg", both[1], plots.sweep),
+            (FIGURES / "peers.svg", peers_rows(results), plots.peers_map),
+            (FIGURES / "widths.svg", bf16_width_rows(results), plots.widths),
+            (FIGURES / "training.svg", results.training_rows(), plots.training)]
+
+
+def refresh(path, rows, draw, root, check):
+    """Draws a figure whose data changed. True unless it should only be checked and disagrees."""
+    if not rows or plots.drawn_from(root / path) == plots.digest(rows):
+        return True
+    if check:
+        print(f"{path} was not drawn from these data; `make tables` draws it")
+    elif plots.write_figure(draw, rows, root / path):
+        print(f"{path}: drawn")
+    else:
+        print(f"matplotlib is not installed, so {path} stays as it is; "
+              "python3 -m pip install -r common/setup/requirements-tables.txt")
+    return not check
+
+
+def main(argv, root=ROOT):
+    tables = "\n".join(f"  {request:24}{one.values_for.__doc__}" for request, one in TABLES.items())
+    parser = argparse.ArgumentParser(description=__doc__, epilog=f"The tables:\n{tables}",
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; say what disagrees")
+    check, agrees = parser.parse_args(argv).check, True
+    try:
+        results = open_results(root)
+        files = sorted({file for pattern in TEXTS for file in root.glob(pattern)})
+        rewritten = [(file, *rewrite(results, file)) for file in files]
+    except (MarkerError, DataError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    for file, text, changes in rewritten:
+        name = file.relative_to(root).as_posix()
+        agrees &= not changes
+        if check:
+            for change in changes:
+                show_change(name, *change)
+        elif changes:
+            file.write_text(text, encoding="utf-8")
+            print(f"{name}: wrote {', '.join(request for _, request, _, _ in changes)}")
+    for figure in figures(results):
+        agrees &= refresh(*figure, root, check)
+    return int(check and not agrees)
