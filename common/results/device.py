@@ -9,12 +9,11 @@ A row is one chapter (or peer) on one problem:
     chapter, title, direction   "fwd02", "One warp per row", "fwd"
     group                       what the option group counts in this chapter: "rows a block"
     road                        "main line", or the chapter's side road
-    kind, dtype, rows, cols, options            the problem, as in a record
     variant                     the kind and the options in words; empty for a plain layer norm
-    median_us, p10_us, p90_us   as records.py says, of a cold L2: there are no other times here
-    cycles, gbps, roof_gbps, of_roof, roof_us   None where not measured, and where the time is emulated
-    operator_bytes, predicted_bytes             what must move; what the chapter predicts
-    device, emulated            emulated: the SIMT machine's time, which is not comparable to a GPU's
+    gbps, roof_gbps, of_roof    as cycles and roof_us, None where not measured, and where the time is emulated
+    emulated                    the SIMT machine's time, which is not comparable to a GPU's
+
+and a record's problem, times (of a cold L2: there are no others here), bytes and device, as records.py says.
 
 Of training, a row is one model with one norm and all seeds of a run: norm ("torch", "torch, reordered", "ours"),
 order, kind, dtype, model (a phrase), seeds (how many), last and entropy (means over them), step_us, graph_us,
@@ -106,7 +105,7 @@ class DeviceResults:
 
     def rows(self, direction, problems):
         """The rows of a direction's chapters on some problems, in reading order."""
-        return [make_row(chapter, record) for chapter in self.of_direction(direction)
+        return [self.row(record) for chapter in self.of_direction(direction)
                 for problem in problems if (record := self.find(chapter, problem))]
 
     def problems(self):
@@ -121,9 +120,8 @@ class DeviceResults:
 
     def variant_rows(self, direction):
         """The rows of problems that a chapter was measured on with an option of its own."""
-        return [make_row(self.chapters[record["chapter"]], record) for record in self.measured.records
-                if record.get("chapter") in self.chapters and record["chapter"].startswith(direction)
-                and record["options"] and is_right(record)]
+        return [self.row(record) for record in self.measured.records if record.get("chapter") in self.chapters
+                and record["chapter"].startswith(direction) and record["options"] and is_right(record)]
 
     def profile_rows(self, direction):
         """What Nsight Compute counted on the progression's problem, in bytes, one row a chapter.
@@ -146,9 +144,8 @@ class DeviceResults:
         A peer's row has its provider's name in place of a chapter; ours are the dispatch's and the chapters'.
         """
         records = [record for together in self.shared_runs(direction, kind).values() for record in together]
-        return ([self.own_row(record) for record in records if is_ours(record["provider"])],
-                [{**make_row(None, record), "provider": record["provider"]} for record in records
-                 if not is_ours(record["provider"])])
+        return ([self.row(record) for record in records if is_ours(record["provider"])],
+                [self.row(record) for record in records if not is_ours(record["provider"])])
 
     def against_peers(self, direction, kind="layer"):
         """One row for each problem of contenders(): our row, and `peer`, `peer_us` of the fastest peer, our time over
@@ -159,7 +156,7 @@ class DeviceResults:
         found = []
         for _, own in self.compared(direction, kind).values():
             ours, best = nearest(own)
-            found.append({**self.own_row(ours), "peer": best["provider"], "peer_us": best["median_us"],
+            found.append({**self.row(ours), "peer": best["provider"], "peer_us": best["median_us"],
                           "ratio": ours["median_us"] / best["median_us"],
                           "ratios": {theirs["provider"]: [beside["median_us"] / theirs.get(key, theirs["median_us"])
                                                           for key in TIMES] for beside, theirs in own}})
@@ -201,12 +198,23 @@ class DeviceResults:
         """{problem: the records of compared()}"""
         return {problem: together for problem, (together, _) in self.compared(direction, kind).items()}
 
-    def own_row(self, record):
-        """The row of a chapter, or of the dispatch's choice, that was measured with the peers."""
-        identifier = record.get("chosen") or record["provider"]
-        taken = {key: record[key] for key in ("driver", "cuda", "date", "commit", "run") if key in record}
-        return {**taken, **make_row(self.kernels.get(identifier), record), "chapter": identifier,
-                "provider": record["provider"]}
+    def row(self, record):
+        """Of a chapter, of the dispatch's choice, or of a peer, which has no chapter."""
+        provider, problem, emulated = record.get("provider"), problem_of(record), record.get("backend") == "cpu"
+        own = provider is None or is_ours(provider)
+        name = record.get("chapter") or record.get("chosen") or provider
+        chapter, median = self.kernels.get(name) if own else None, record["median_us"]
+        speed, roof = (None, None) if emulated else (gbps(record), roof_gbps(record))
+        of_run = ("provider", "driver", "cuda", "date", "commit", "run") if provider else ()
+        return {**{key: record[key] for key in of_run if key in record}, "chapter": name if own else None,
+                **{key: chapter and getattr(chapter, key) for key in ("title", "group", "road")},
+                "direction": SHORT[record["direction"]], **problem._asdict(), "options": dict(problem.options),
+                "variant": ", ".join(filter(None, ["rms" * (problem.kind == "rms"), problem.words])),
+                "median_us": median, "p10_us": record.get("p10_us", median), "p90_us": record.get("p90_us", median),
+                "cycles": None if emulated else record.get("cycles"), "roof_us": record["roof_us"] if roof else None,
+                "gbps": speed, "roof_gbps": roof, "of_roof": 100 * speed / roof if roof else None,
+                **{key: record.get(key) for key in ("operator_bytes", "predicted_bytes", "parts_us", "parts_bytes")},
+                "device": record.get("device", ""), "emulated": emulated}
 
     # --- In training ---
 
@@ -266,23 +274,6 @@ class DeviceResults:
 
 
 # --- Rows ---
-
-
-def make_row(chapter, record):
-    emulated, problem = record.get("backend") == "cpu", problem_of(record)
-    median = record["median_us"]
-    speed, roof = (None, None) if emulated else (gbps(record), roof_gbps(record))
-    return {**{key: chapter and getattr(chapter, key) for key in ("title", "group", "road")},
-            "chapter": chapter and chapter.id, "direction": SHORT[record["direction"]],
-            "kind": problem.kind, "dtype": problem.dtype, "rows": problem.rows, "cols": problem.cols,
-            "options": dict(problem.options),
-            "variant": ", ".join(filter(None, [problem.kind if problem.kind != "layer" else "", problem.words])),
-            "median_us": median, "p10_us": record.get("p10_us", median), "p90_us": record.get("p90_us", median),
-            "cycles": None if emulated else record.get("cycles"), "operator_bytes": record["operator_bytes"],
-            "gbps": speed, "roof_gbps": roof, "of_roof": 100 * speed / roof if roof else None,
-            "roof_us": record["roof_us"] if roof else None,
-            **{key: record.get(key) for key in ("predicted_bytes", "parts_us", "parts_bytes")},
-            "device": record.get("device", ""), "emulated": emulated}
 
 
 def tools_of(records):
