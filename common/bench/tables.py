@@ -5,7 +5,12 @@ import sys
 
 import measurements  # noqa: F401  puts the repository's root on the path
 
-from common.results.tables import main
+try:
+    from common.results.tables import main
+except ModuleNotFoundError as error:
+    print(f"{error.name} is not installed; `make tables` runs with what common/setup/requirements-tables.txt lists",
+          file=sys.stderr)
+    sys.exit(2)
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -1,5 +1,7 @@
 """The tables of ours beside others' kernels: what each shows. How it is written is in templates/."""
 
+from collections import Counter
+
 import pandas
 import peers
 import targets
@@ -89,7 +91,7 @@ def bf16_width_rows(results):
 
 def measured_beside(rows):
     """'The peers are torch, liger (at 28 of 30).': a peer that is not everywhere has its number of problems."""
-    found = pandas.Series([name for row in rows for name in row["ratios"]]).value_counts(sort=False)
+    found = Counter(name for row in rows for name in row["ratios"])
     names = [name + (f" (at {times} of {len(rows)})" if times < len(rows) else "") for name, times in found.items()]
     return f"The peers are {', '.join(names)}."
 

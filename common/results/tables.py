@@ -36,7 +36,7 @@ BEGIN = re.compile(r"<!--\s*table:\s*(.*?)\s*-->")
 END = re.compile(r"<!--\s*end table\s*-->")
 
 
-def find_tables(text):
+def find_tables(text, name):
     """[(line, request, begin, end)] of a text: what is asked for and which lines it may replace."""
     tables, opened, fenced = [], None, False
     for at, line in enumerate(text.split("\n"), 1):
@@ -46,14 +46,15 @@ def find_tables(text):
         if fenced or not (begin or end):
             continue
         if end and not opened:
-            raise MarkerError(f"{at}: <!-- end table --> ends no table")
+            raise MarkerError(f"{name}:{at}: <!-- end table --> ends no table")
         if begin and opened:
             break  # the table before it is not closed
         if end:
             tables.append((*opened, opened[0], at - 1))
         opened = begin and (at, begin[1])
     if opened:
-        raise MarkerError(f"{opened[0]}: the table '{opened[1]}' is not closed; put <!-- end table --> below it")
+        raise MarkerError(f"{name}:{opened[0]}: the table '{opened[1]}' is not closed; "
+                          "put <!-- end table --> below it")
     return tables
 
 
@@ -76,20 +77,18 @@ def rewrite(results, file):
     """A file's text with its tables made anew, and [(line, request, old, new)] where they differ."""
     text, name = file.read_text(encoding="utf-8"), file.relative_to(results.root).as_posix()
     lines, changes = text.split("\n"), []
-    try:
-        for line, request, begin, end in reversed(find_tables(text)):
-            # Empty lines around it: without them GitHub takes a table for part of the comment.
-            new = ["", *make_table(results, file, request), ""]
-            chapter = results.kernels.get(request.partition(" ")[2])
-            waits = chapter and not results.has_data_for(chapter) and not request.startswith("head ")
-            if waits and not any(line.strip() for line in lines[begin:end]):
-                continue  # a new chapter's tables wait for its first measurement
-            if lines[begin:end] != new:
-                changes.insert(0, (line, request, lines[begin:end], new))
-                lines[begin:end] = new
-    except MarkerError as error:
-        where = "" if re.match(r"\d+: ", str(error)) else f"{line}: "
-        raise MarkerError(f"{name}:{where}{error}") from error
+    for line, request, begin, end in reversed(find_tables(text, name)):
+        try:
+            new = ["", *make_table(results, file, request), ""]  # without empty lines GitHub takes it for the comment's
+        except MarkerError as error:
+            raise MarkerError(f"{name}:{line}: {error}") from error
+        chapter = results.kernels.get(request.partition(" ")[2])
+        waits = chapter and not results.has_data_for(chapter) and not request.startswith("head ")
+        if waits and not any(line.strip() for line in lines[begin:end]):
+            continue  # a new chapter's tables wait for its first measurement
+        if lines[begin:end] != new:
+            changes.insert(0, (line, request, lines[begin:end], new))
+            lines[begin:end] = new
     return "\n".join(lines), changes
 
 

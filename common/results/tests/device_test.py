@@ -143,79 +143,68 @@ def test_peers_may_stand_in_the_file_itself_and_the_reader_s_own_count_in_notebo
     assert device.open_results(repo.root).contenders("fwd")[1] == []
 
 
-def test_kernels_measured_beside_the_peers_are_compared_with_them(repo):
-    chosen, ours, peers = repo.contend(*OWN, TORCH)
-    assert (ours, peers) == ([("fwd02", 8.0), ("fwd01", 21.0)], [("torch", 9.0)])
-    for words in ("in one run", "2026-01-02", "PyTorch 2.11", "QuACK 0.6"):
-        assert words in chosen.about_peers() and words in chosen.about_peers(problems=[PROGRESSION])
+def of(run, provider, median, roof=2000.0, **more):
+    """A peer's record of the run of a day in January."""
+    return peer(provider, "forward", median, run=f"2026-01-0{run}T00:00:00Z", date=f"2026-01-0{run}", roof=roof, **more)
+
+
+def ours(run, median, chosen="fwd02", **more):
+    return of(run, "dispatch", median, chosen=chosen, **more)
+
+
+OTHER = {"problem": {"rows": 8, "cols": 8}}
+JOINED = "in one run or in calls whose roofs agree within 1 %"
+
+
+@pytest.mark.parametrize("entries, own, peers, about", [
+    ([*OWN, TORCH], [("fwd02", 8.0), ("fwd01", 21.0)], [("torch", 9.0)], "in one run, 2026-01-02, PyTorch 2.11, QuACK 0.6"),
+    ([TORCH], [], [], "No run has peers and our kernels with layer norm; `make peers` measures one"),
+    ([ours(1, 8.0), of(1, "torch", 9.0), of(1, "torch", 30.0, host="counted"), of(1, "liger", 2.0, l2="warm"),
+      of(1, "quack", 1.0, passed=False)], [("fwd02", 8.0)], [("torch", 9.0)], "in one run, 2026-01-01"),
+    # One run has both; a later one has a peer alone, or ours alone on another problem.
+    ([of(1, "torch", 7.0, **OTHER), ours(4, 6.0, roof=1900.0, **OTHER), ours(1, 8.0), of(1, "torch", 9.0),
+      of(4, "torch", 5.0, roof=1900.0)], [("fwd02", 8.0)], [("torch", 9.0)], "in one run, 2026-01-01"),
+    # The newest that has both.
+    ([ours(1, 8.0), of(1, "torch", 9.0), ours(4, 7.5, "fwd01", roof=1900.0), of(4, "torch", 8.5, roof=1900.0)],
+     [("fwd01", 7.5)], [("torch", 8.5)], "in one run, 2026-01-04"),
+    # Calls of one commit whose roofs agree are joined; a run's own times count more, and of others the newest.
+    ([ours(3, 8.0), of(3, "torch", 9.0), of(4, "torch", 7.0, 1990.0), of(1, "liger", 9.4, 1985.0),
+      of(2, "liger", 9.5, 2015.0), of(4, "quack", 5.0, 2030.0), of(4, "apex", 4.0, commit="another")],
+     [("fwd02", 8.0)], [("liger", 9.5), ("torch", 9.0)], JOINED),
+    ([ours(1, 8.0), of(2, "torch", 9.0, 1990.0)], [("fwd02", 8.0)], [("torch", 9.0)], JOINED),
+    ([ours(1, 8.0), of(2, "torch", 9.0, 1970.0)], [], [], "No run has peers"),
+    # Of two runs of a commit that do not agree the one with more peers; of two commits the newer.
+    ([ours(1, 8.0), of(1, "torch", 9.0), of(1, "liger", 9.0), ours(2, 8.4, roof=2100.0), of(2, "quack", 7.0, 2100.0)],
+     [("fwd02", 8.0)], [("torch", 9.0), ("liger", 9.0)], "in one run, 2026-01-01"),
+    ([ours(1, 8.0), of(1, "torch", 9.0), of(1, "liger", 9.0), ours(2, 8.4, roof=2100.0, commit="newer"),
+      of(2, "quack", 7.0, 2100.0, commit="newer")], [("fwd02", 8.4)], [("quack", 7.0)], "in one run, 2026-01-02")])
+def test_what_may_be_compared_is_of_one_run_or_of_calls_whose_roofs_agree(repo, entries, own, peers, about):
+    chosen, *contenders = repo.contend(*entries)
+    assert contenders == [own, peers]
+    assert about in chosen.about_peers() and (not peers or about in chosen.about_peers(problems=[PROGRESSION]))
     assert "No run has peers" in chosen.about_peers(problems=[PROGRESSION._replace(rows=1)])
-    pair, = chosen.against_peers("fwd")
-    assert (pair["title"], pair["peer"], pair["ratio"]) == ("Two", "torch", 8 / 9)
 
 
 def test_ours_is_what_the_dispatch_chooses_or_the_fastest_chapter_without_it(repo):
     faster = peer("fwd01", "forward", 7.0)
-    for own, chapter in (([OWN[0], faster], "fwd02"), ([faster, peer("fwd02", "forward", 8.0)], "fwd01")):
-        assert repo.contend(*own, TORCH)[0].against_peers("fwd")[0]["chapter"] == chapter
-
-
-def test_what_is_wrong_warm_or_with_the_host_s_time_is_left_out_and_without_ours_all(repo):
-    others = (peer("torch", "forward", 30.0, host="counted"), peer("liger", "forward", 2.0, l2="warm"),
-              peer("quack", "forward", 1.0, passed=False))
-    assert repo.contend(*OWN, TORCH, *others)[2] == [("torch", 9.0)]
-    chosen, *contenders = repo.contend(TORCH)
-    assert (contenders, chosen.against_peers("fwd")) == ([[], []], [])
-    assert "No run has peers and our kernels" in chosen.about_peers()
-
-
-def test_a_problem_is_shown_only_where_one_run_has_both(repo):
-    later, other = {"run": "2026-01-04T00:00:00Z", "date": "2026-01-04", "roof": 1900.0}, {"rows": 8, "cols": 8}
-    chosen, ours, peers = repo.contend(
-        peer("torch", "forward", 7.0, problem=other), peer("dispatch", "forward", 6.0, problem=other, **later),
-        peer("liger", "forward", 9.5), *OWN, TORCH, peer("torch", "forward", 5.0, **later))
-    assert (ours, peers) == ([("fwd02", 8.0), ("fwd01", 21.0)], [("liger", 9.5), ("torch", 9.0)])
-    assert "2026-01-04" not in chosen.about_peers()
-    assert repo.contend(*OWN, TORCH, peer("dispatch", "forward", 7.5, chosen="fwd01", **later),
-                        peer("torch", "forward", 8.5, **later))[1:] == ([("fwd01", 7.5)], [("torch", 8.5)])
-
-
-def of(run, roof, provider, median, **more):
-    return peer(provider, "forward", median, run=f"2026-01-0{run}T00:00:00Z", roof=roof, **more)
-
-
-def test_calls_whose_roofs_agree_are_joined_and_a_run_s_own_times_count_more(repo):
-    chosen, ours, peers = repo.contend(
-        of(3, 2000.0, "dispatch", 8.0, chosen="fwd02"), of(3, 2000.0, "torch", 9.0), of(4, 1990.0, "torch", 7.0),
-        of(1, 1985.0, "liger", 9.4), of(2, 2015.0, "liger", 9.5), of(4, 2030.0, "quack", 5.0),
-        of(4, 2000.0, "apex", 4.0, commit="another"))
-    assert (ours, peers) == ([("fwd02", 8.0)], [("liger", 9.5), ("torch", 9.0)])
-    assert "in one run or in calls whose roofs agree within 1 %" in chosen.about_peers()
-    ours = of(1, 2000.0, "dispatch", 8.0, chosen="fwd02")
-    assert repo.contend(ours, of(2, 1990.0, "torch", 9.0))[2] == [("torch", 9.0)]
-    assert repo.contend(ours, of(2, 1970.0, "torch", 9.0))[1:] == ([], [])
+    for own, chapter, title in (([OWN[0], faster], "fwd02", "Two"), ([faster, peer("fwd02", "forward", 8.0)], "fwd01", "One")):
+        pair, = repo.contend(*own, TORCH)[0].against_peers("fwd")
+        assert (pair["chapter"], pair["title"], pair["peer"], pair["ratio"]) == (chapter, title, "torch", pair["median_us"] / 9)
 
 
 def test_a_ratio_is_of_one_run_where_a_peer_of_another_run_has_ours_beside_it(repo):
-    first = [of(1, 2000.0, "dispatch", 8.0, chosen="fwd02"), of(1, 2000.0, "torch", 10.0), of(1, 2000.0, "liger", 9.0)]
-    second = [of(2, 1990.0, "dispatch", 8.4, chosen="fwd01"), of(2, 1990.0, "quack", 9.3)]
+    first = [ours(1, 8.0), of(1, "torch", 10.0), of(1, "liger", 9.0)]
+    second = [ours(2, 8.4, "fwd01", roof=1990.0), of(2, "quack", 9.3, 1990.0)]
     chosen = repo.contend(*first, *second)[0]
     pair, = chosen.against_peers("fwd")
     assert {name: ratios[0] for name, ratios in pair["ratios"].items()} == {
         "torch": 8 / 10, "liger": 8 / 9, "quack": 8.4 / 9.3}
-    assert [pair[key] for key in ("peer", "ratio", "median_us", "chapter", "run")] == [
-        "quack", 8.4 / 9.3, 8.4, "fwd01", "2026-01-02T00:00:00Z"]
+    assert [pair[key] for key in ("peer", "ratio", "median_us", "chapter", "date")] == [
+        "quack", 8.4 / 9.3, 8.4, "fwd01", "2026-01-02"]
     assert "agree within 1 % (each ratio is of times of one run)" in chosen.about_peers()
     alone = repo.contend(*first, second[1])[0]  # without ours beside it: ours of the other run
     assert alone.against_peers("fwd")[0]["ratios"]["quack"][0] == 8 / 9.3
     assert "each ratio" not in alone.about_peers()
-
-
-def test_of_two_runs_of_a_commit_that_do_not_agree_the_one_with_more_peers_counts(repo):
-    first = [of(1, 2050.0, "dispatch", 8.0, chosen="fwd02"), of(1, 2050.0, "torch", 10.0), of(1, 2050.0, "liger", 9.0)]
-    second = [of(2, 2100.0, "dispatch", 8.4, chosen="fwd02"), of(2, 2100.0, "quack", 7.0)]
-    assert [name for name, _ in repo.contend(*first, *second)[2]] == ["torch", "liger"]
-    newer = [{**one, "commit": "newer"} for one in second]
-    assert [name for name, _ in repo.contend(*first, *newer)[2]] == ["quack"]
 
 
 def test_the_widths_are_the_first_gpu_s_that_has_them_after_this_one(repo):

@@ -81,6 +81,9 @@ def test_a_table_leaves_the_text_around_it(repo):
     assert repo.run() == 0
     assert repo.text().startswith("# Title\n\n<!-- table: progression -->\n\n|")
     assert repo.text().endswith("\n\n<!-- end table -->\n\nEnd.\n")
+    waiting = "<!-- table: measured fwd99 -->\n\n<!-- end table -->\n"  # a new chapter's, for its first measurement
+    repo.write("README.md", waiting)
+    assert (repo.run(), repo.text()) == (0, waiting)
 
 
 def test_check_finds_a_changed_digit_and_a_figure_of_other_data_and_writes_nothing(repo):
@@ -181,36 +184,6 @@ def test_a_head_names_the_road_and_what_comes_before_and_after(repo):
         "[check yourself](questions.md).*")
 
 
-def test_a_side_road_may_continue_and_several_may_leave_at_a_chapter(repo):
-    repo.place(bwd01=("fwd01", "sums"), bwd02=("bwd01", "sums"))
-    assert "Further on this road: [bwd02 · One warp per row](" in repo.make("head bwd01")
-    assert ("Side roads from here: numerics, [fwd99 · Not measured](chapters/fwd99_future/notes.md); sums, [bwd01 ·"
-            in repo.make("head fwd01"))
-    repo.write("chapters/fwd50_new/kernel.cu", "")
-    assert "\n*Not on the map yet.*\n" in repo.make("head fwd50")
-
-
-def test_the_map_is_a_drawing_the_main_line_and_the_side_roads(repo):
-    repo.place(bwd02=("bwd01", "sums"))
-    repo.write(device.DATA, record("fwd01", 80.0), record("bwd01", 100.0), record("bwd02", 125.0))
-    text = repo.make("map", file="chapters/README.md")
-    assert "```text\nfwd01 ── fwd99  numerics\nbwd01 ── bwd02  sums\n```\n" in text
-    for row in ("[fwd01](fwd01_thread_per_row/notes.md) | what fwd01 teaches", "[bwd01](bwd01_thread_per_row/notes.md)",
-                "sums | [bwd02](bwd02_warp_per_row/notes.md) | what bwd02 teaches"):
-        assert f"\n| {row} |" in text
-    shown, folded = text.split("<details>")
-    assert "| fwd01 | 80.00 | – | – |\n" in folded and "| bwd02 | 125.0 | × 0.80 | bwd01 |\n" in folded
-    assert "80.00" not in shown
-
-
-def test_a_drawing_says_where_a_line_begins_anew(repo):
-    places = {"copy00": ("", MAIN), "fwd01": ("copy00", MAIN), "fwd02": ("fwd01", MAIN), "bwd01": ("fwd01", MAIN),
-              "fwd03": ("fwd02", "sums"), "fwd04": ("fwd03", "sums"), "fwd05": ("fwd02", "fusion")}
-    repo.list_chapters(places, **{name: (f"{name}_x", "") for name in places})
-    assert chapter_tables.drawing(device.open_results(repo.root).map) == [
-        "copy00", "fwd01", "fwd02 ── fwd03 ── fwd04  sums", "      └─ fwd05  fusion", "", "bwd01  after fwd01"]
-
-
 # --- A chapter's times ---
 
 
@@ -224,64 +197,12 @@ def test_the_progression_has_each_measured_chapter(repo):
     assert "580.159.04" in text and "Speed-up is over the parent" in text
 
 
-def test_a_speed_up_is_over_the_parent_and_not_over_the_neighbour(repo):
-    repo.list_chapters({"bwd02": ("bwd01", MAIN), "bwd03": ("bwd01", "sums")}, bwd03=("bwd03_new", "Threes"), **{
-        name: CHAPTERS[name] for name in ("bwd01", "bwd02")})
-    repo.write(device.DATA, record("bwd01", 100.0), record("bwd02", 50.0), record("bwd03", 40.0))
-    repo.make("progression")
-    assert repo.shows({"parent": "bwd01", "speed-up": "× 2.50"}, "Threes")
-
-
-def test_steps_are_the_parent_the_chapter_in_bold_and_the_roof(repo):
-    repo.write(device.DATA, record("bwd01", 100.0), record("bwd02", 25.0), record("bwd02", 4000.0, problem=LARGE),
-               record("fwd01", 16.777216))
-    text = repo.make("steps bwd02", file=NOTES)
-    small, wide = "f32, 1024 × 2048: µs", "bf16, 131072 × 4096: µs"
-    for cells, row in (({small: "100.0", wide: "–", "% of the roof": "–"}, "[bwd01](../bwd01_thread_per_row/notes.md)"),
-                       ({small: "25.00", wide: "4 000", "% of the roof": "40.3"}, "**bwd02**"),
-                       ({small: "× 4.00", wide: "–"}, "speed-up over bwd01"),
-                       ({small: "12.58", wide: "1 611", "% of the roof": "100.0"}, "a triad")):
-        assert repo.shows(cells, row, file=NOTES)
-    assert "Median of launches with a cold L2. NVIDIA H100" in text and rows_in(text) == 4
-    repo.make("steps fwd01", file=NOTES)
-    assert repo.shows({small: "16.78"}, "**fwd01**", file=NOTES)
-    assert repo.shows({small: "8.389", wide: "–"}, "a copy", file=NOTES)
-
-
 def test_steps_of_a_first_chapter_have_no_parent_and_those_of_a_wrong_one_no_times(repo):
     repo.write(device.DATA, record("fwd01", 100.0), record("bwd02", 50.0), record("bwd01", 50.0, passed=False))
     text = repo.make("steps bwd01", file=NOTES)
     for row in ("**bwd01**", "a triad"):
         assert repo.shows({"f32, 1024 × 2048: µs": "–", "% of the roof": "–"}, row, file=NOTES)
     assert "Not measured yet; run `make bench CH=bwd01`." in text and rows_in(text) == 2
-
-
-@pytest.mark.parametrize("road, shape, other, listed", [
-    (chapter_tables.NARROW_ROAD, (1048576, 64), "524288 × 128", len(problems.NARROW)),
-    (chapter_tables.UNALIGNED_ROAD, (16384, 4097), "16384 × 4104", None)])
-def test_chapters_of_narrow_or_unaligned_rows_are_shown_on_these(repo, road, shape, other, listed):
-    repo.place(bwd02=("bwd01", road))
-    shape = dict(zip(("rows", "cols"), shape), dtype="bf16")
-    repo.write(device.DATA, record("bwd01", 400.0, problem=shape), record("bwd02", 200.0, problem=shape))
-    repo.make("steps bwd02", file=NOTES)
-    name = f"bf16, {shape['rows']} × {shape['cols']}"
-    assert repo.shows({f"{name}: µs": "200.0", f"bf16, {other}: µs": "–"}, "**bwd02**", file=NOTES)
-    text = repo.make("measured bwd02", file=NOTES)
-    assert repo.shows({"median µs": "200.0"}, name, file=NOTES)
-    assert rows_in(text) == listed if listed else repo.shows({"median µs": "–"}, "f32, 1024 × 2048", file=NOTES)
-
-
-def test_the_chapters_of_fusion_are_shown_side_by_side_with_its_steps_one_by_one(repo):
-    repo.place(bwd01=("fwd01", chapter_tables.FUSION_ROAD), bwd02=("bwd01", chapter_tables.FUSION_ROAD))
-    asked = {"problem": LARGE, "options": {"residual": "same", "prenorm": True}}
-    row = "131072 × 4096", "residual, prenorm"
-    repo.write(device.DATA, record("bwd01", 400.0, **asked), record("bwd02", 200.0, **asked, parts_us=300.0, parts_bytes=9))
-    text = repo.make("steps bwd02", file=NOTES)
-    assert repo.shows({"one by one: µs": "300.0", "bwd01: µs": "400.0", "bwd02: µs": "**200.0**"}, *row, file=NOTES)
-    assert rows_in(text) == len(chapter_tables.FUSION_STEPS)
-    repo.write(device.DATA, record("bwd01", 400.0, **asked))
-    assert "one by one" not in repo.make("steps bwd01", file=NOTES)
-    assert repo.shows({"bwd01: µs": "**400.0**", "bwd02: µs": "–"}, *row, file=NOTES)
 
 
 def test_measured_shows_what_is_missing_wrong_or_cut_short(repo):
@@ -295,16 +216,6 @@ def test_measured_shows_what_is_missing_wrong_or_cut_short(repo):
                        ({"median µs": "–", "predicted MB": "–"}, "bf16, 131072 × 8192")):
         assert repo.shows(cells, row, file=NOTES)
     assert "\n\n† cut short" in text and "\n\nWithout times, because the check failed: bwd02 on f16, 4096 × 4096.\n" in text
-
-
-def test_a_variant_is_shown_with_its_parts(repo):
-    options = {"dropout": 0.1, "residual": "same"}
-    repo.write(device.DATA, record("bwd02", 20.0, options=options, parts_us=35.0, parts_bytes=50364416),
-               record("bwd02", 10.0, options={"prenorm": True}))
-    repo.make("variants bwd02", file=NOTES)
-    assert repo.shows({"median µs": "20.00", "% of roof": "62.9", "parts µs": "35.00", "parts / fused": "× 1.75",
-                       "predicted": "× 2.00"}, "dropout 0.1, residual", file=NOTES)
-    assert repo.shows({"median µs": "10.00", "parts µs": "–", "predicted": "–"}, "prenorm", file=NOTES)
 
 
 def test_groups_are_rows_and_their_problems_columns(repo):
@@ -323,29 +234,7 @@ def test_groups_are_rows_and_their_problems_columns(repo):
     assert rows_in(text) == 2 and "check failed: bwd02 on f32, 1024 × 2048, group 128." in text
 
 
-def test_a_profile_is_shown_with_the_prediction(repo):
-    json = repo.root / "notebooks/data/h100_profile.jsonl"
-    profile_chapter.main(["--csv", str(TESTS / "ncu.csv"), "--json", str(json)])
-    repo.make("profile bwd02", file=NOTES)
-    for what, value in (("device memory read", "16.82 MB"), ("device memory, predicted", "25.19 MB"),
-                        ("L2 sectors reduced", "786 432")):
-        assert value in repo.row(what, file=NOTES).values()
-
-
 # --- Ours and the peers ---
-
-
-def test_peers_are_beside_ours_and_the_fastest_is_bold(repo):
-    repo.write(PEERS, peer("torch", "forward", 30.0), peer("liger", "forward", 20.0), peer("fwd01", "forward", 15.0),
-               peer("dispatch", "forward", 16.0, chosen="fwd01", roof=1000.0),
-               peer("dispatch", "backward", 16.0, chosen="bwd01"))
-    text = repo.make("peers", "against layer")
-    assert repo.shows({"roof": "16.78", "ours": "**16.00**", "by": "fwd01", "torch": "30.00", "liger": "20.00",
-                       "ours / best peer": "0.80"}, "f32, 1024 × 2048")
-    assert "fastest at 1 of 1 problems. Our time over the best peer's is 0.80 to 0.80, 0.80 in" in text
-    assert "the roof's own would be 0.84.\n" in text and "ackward, " not in text  # no peer was measured there
-    assert "![Our time over that of torch, " in (shown := repo.make("picture peers"))
-    assert "forward 0.80 to 0.80.](notebooks/figures/peers.svg)" in shown
 
 
 def test_a_peer_of_another_run_or_problem_than_ours_is_not_shown(repo):
@@ -354,18 +243,6 @@ def test_a_peer_of_another_run_or_problem_than_ours_is_not_shown(repo):
         repo.write(PEERS, own, other)
         text = repo.make("peers", "against layer")
         assert text.count("Not measured yet; run `make peers`.") == 2 and "30.00" not in text
-
-
-def test_results_are_the_dispatch_s_beside_the_fastest_peer_on_a_few_problems(repo):
-    other = {"dtype": "f16", "rows": 4096, "cols": 8192}
-    repo.write(PEERS, peer("torch", "forward", 30.0), peer("liger", "forward", 20.0), peer("fwd01", "forward", 15.0),
-               peer("dispatch", "forward", 16.0, chosen="fwd01"), peer("torch", "forward", 9.0, problem=other),
-               peer("dispatch", "forward", 9.0, chosen="fwd01", problem=other),
-               peer("dispatch", "backward", 33.0, chosen="bwd01"), peer("torch", "backward", 30.0))
-    assert rows_in(repo.make("results")) == 2
-    assert repo.shows({"M × N": "f32, 1024 × 2048", "ours, µs": "16.00", "fastest peer, µs": "20.00", "which": "liger",
-                       "ours / peer": "0.80"}, "forward")
-    assert repo.shows({"ours, µs": "33.00", "which": "torch", "ours / peer": "1.10"}, "backward")
 
 
 def test_the_problems_of_the_small_tables_are_measured_and_the_results_have_eight_rows_at_most():
@@ -381,26 +258,6 @@ def of_widths(times, cols, directions=("forward",), chosen=problems.WIDTHS, **fi
     """Records of providers on some of the sets' widths; times: {provider: µs, or a function of the problem}."""
     return [peer(name, direction, us(one) if callable(us) else us, problem=one._asdict() | {"options": {}}, **fields)
             for one in chosen if one.cols in cols for direction in directions for name, us in times.items()]
-
-
-def test_every_width_is_in_a_sentence_a_table_and_a_picture(repo):
-    made = of_widths({"dispatch": 150.0, "torch": 200.0, "liger": lambda one: 170.0 + one.cols / 100}, (768, 1024),
-                     ("forward", "backward"), (*problems.WIDTHS, *SETS["smaller"]))
-    made += [peer(name, "forward", 9.0, problem={"dtype": "bf16", "rows": 1032444, "cols": 65})
-             for name in ("dispatch", "torch")]  # a width that no model has
-    repo.write(PEERS, *made)
-    text = repo.make("widths", "widths sum", "picture widths")
-    assert ("- Forward, RMS norm: our time is 0.84 of the fastest peer's in the geometric mean of 2 widths. Ahead at 2, "
-            "behind at 0; at worst 0.84 of liger's, at 768 columns.") in text
-    for size in ("128", "64", "8"):
-        assert repo.shows({"widths": "2", "ours / fastest peer: mean": "0.84", "most": "0.84", "there": "768, liger",
-                           "ahead": "2", "behind": "0"}, "forward, RMS norm, f32", size)
-    assert text.count("| 768 | 89.5 | 0.84 | liger | 89.5 | 0.84 | liger |") == 2 and "| 65 |" not in text
-    assert repo.shows({"ours / fastest peer: mean": "1.00", "there": "65, torch"}, "forward, layer norm, bf16",
-                      "1 that no model has")
-    assert "](notebooks/figures/widths.svg)" in text
-    rows = peer_tables.bf16_width_rows(device.open_results(repo.root))
-    assert repo.text("notebooks/figures/widths.svg") == f"data {plots.digest(rows)}"
 
 
 def test_widths_of_another_gpu_are_shown_by_its_name(repo):
@@ -466,36 +323,3 @@ def test_an_emulated_training_and_one_with_one_seed_make_no_table_and_no_figure(
     assert not (repo.root / "notebooks/figures/training.svg").exists()
 
 
-def test_the_host_s_tables(repo):
-    block = {"schema": 2, "host": "block", "model": "gpt", "dtype": "bfloat16", "batch": 1, "length": 512, "width": 768}
-    call = {"schema": 2, "host": "call", "kind": "rms", "pass": "forward", "dtype": "bfloat16", "rows": 4, "cols": 8}
-    repo.write("notebooks/data/host_h100.jsonl",
-               block | {"contender": "torch", "step_us": 2000.0, "graph_us": 200.0},
-               block | {"contender": "liger", "step_us": 1000.0, "graph_us": 150.0, "peak_bytes": 123_400_000},
-               block | {"contender": "quack", "step_us": 1500.0, "peak_bytes": 5_000_000},
-               *(call | {"contender": name, "host_us": us} for name, us in (("torch", 40.0), ("ours", 10.0))))
-    rows = [[cell.strip() for cell in line.split("|")[3:-1]] for line in repo.make("host blocks").split("\n") if "GPT" in line]
-    assert rows == [["torch", "2 000", "1.00", "200.0", "1.00", "–"], ["liger", "1 000", "0.50", "150.0", "0.75", "123.4"],
-                    ["quack", "1 500", "0.75", "–", "–", "5.000"]]
-    repo.make("host calls")
-    assert repo.shows({"torch, µs": "40.00", "ours, µs": "10.00", "ours / torch": "0.25"}, "RMS norm", "forward")
-
-
-def test_a_rule_of_the_dispatch_says_what_it_takes(repo):
-    rules = [{"kernel": "lib_fwd_ring", "direction": "forward", "kind": "rms", "types": "16-bit", "starts": "aligned",
-              "cols_from": 8, "cols_to": 16, "rows_from": 4, "mib_to": 2, "gpu": "H200", "batch_invariant": False, "because": "x"},
-             {"kernel": "fwd01", "direction": "forward", "cols_from": 8, "cols_to": 8, "architecture_from": 90, "because": "y"}]
-    repo.write(other_tables.DISPATCH, jsonl({"rules": rules}))
-    text = repo.make("dispatch")
-    assert "\n| forward rms 16-bit | aligned | 8 to 16 | from 4 rows, to 2 MiB | H200 | no | lib_fwd_ring | x |\n" in text
-    assert "\n| forward | any | 8 |  | from 90 | yes | [fwd01](chapters/fwd01_thread_per_row/notes.md) | y |\n" in text
-
-
-def test_a_function_is_shown_from_its_comment_to_its_end_and_a_member_without_its_indent(repo):
-    repo.write("common/x.h", "struct S {\n  /// Waits.\n  __device__ void wait() {\n    a();\n  }\n};\n\n"
-               "// Not of it.\n\n/// Adds.\ntemplate <int k>\n__device__ inline int add(int i) {\n  return i + k;\n}\n")
-    text = repo.make("source common/x.h wait", "source common/x.h add")
-    assert "\n```cpp\n/// Waits.\n__device__ void wait() {\n  a();\n}\n```\n\nFrom common/x.h.\n" in text
-    assert "\n```cpp\n/// Adds.\ntemplate <int k>\n__device__ inline int add(int i) {\n  return i + k;\n}\n```\n" in text
-    repo.write("README.md", "<!-- table: source common/x.h sub -->\n<!-- end table -->\n")
-    assert repo.run() == 2 and "README.md:1: common/x.h does not declare sub" in repo.err
