@@ -6,8 +6,8 @@ from pathlib import Path
 
 import plots
 
-from common.results.chapters import DIRECTIONS, KINDS
-from common.results.peer_tables import WIDTHS_COMMAND, bf16_width_rows, shown_pairs
+from common.results.chapters import KINDS
+from common.results.peer_tables import WIDTHS_COMMAND, bf16_width_rows, pairs_of_layer_norm
 from common.results.records import MissingData, number, read_records
 from common.results.rendering import table
 
@@ -116,12 +116,7 @@ def source(results, words):
 # --- Pictures ---
 
 
-def peers_rows(results):
-    """What the picture of the peers is drawn from."""
-    return [row for direction in DIRECTIONS for row in shown_pairs(results, direction)]
-
-
-@table("picture peers", "make peers", name="peers.svg", rows_of=peers_rows, words=plots.peers_words)
+@table("picture peers", "make peers", name="peers.svg", rows_of=pairs_of_layer_norm, words=plots.peers_words)
 @table("picture widths", WIDTHS_COMMAND, name="widths.svg", rows_of=bf16_width_rows, words=plots.widths_words)
 def picture(results, name, rows_of, words):
     """our time over each peer's on the problems of `make peers`; or over the widths, with our share of the roof"""

@@ -28,6 +28,11 @@ def shown_pairs(results, direction, kind="layer"):
     return [of_problem[problem] for problem in shapes_of(kind) if problem in of_problem]
 
 
+def pairs_of_layer_norm(results):
+    """The same in both directions: what the picture of the peers is drawn from."""
+    return [row for direction in DIRECTIONS for row in shown_pairs(results, direction)]
+
+
 @table("peers", "make peers", kind="layer")
 @table("peers rms", "make peers", kind="rms")
 def peer_times(results, kind):
@@ -49,7 +54,7 @@ def peer_times(results, kind):
 @table("results", "make peers")
 def few_peers(results):
     """layer norm on a few of these: ours and the fastest peer, in eight rows"""
-    pairs = [pair for direction in DIRECTIONS for pair in shown_pairs(results, direction) if problem_of(pair) in RESULTS]
+    pairs = [pair for pair in pairs_of_layer_norm(results) if problem_of(pair) in RESULTS]
     return {"pairs": pairs} if pairs else None
 
 

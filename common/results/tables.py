@@ -25,8 +25,8 @@ import plots
 from common.results import chapter_tables  # noqa: F401  each registers its tables
 from common.results.chapters import DIRECTIONS
 from common.results.device import open_results
-from common.results.other_tables import MarkerError, peers_rows
-from common.results.peer_tables import bf16_width_rows
+from common.results.other_tables import MarkerError
+from common.results.peer_tables import bf16_width_rows, pairs_of_layer_norm
 from common.results.problems import PROGRESSION, ROOT, SWEEP, DataError
 from common.results.rendering import FIGURES, TABLES, render
 
@@ -105,7 +105,7 @@ def figures(results):
     both = [[row for direction in DIRECTIONS for row in results.rows(direction, problems)]
             for problems in ([PROGRESSION], SWEEP)]
     return [(FIGURES / "progression.svg", both[0], plots.progression), (FIGURES / "sweep.svg", both[1], plots.sweep),
-            (FIGURES / "peers.svg", peers_rows(results), plots.peers_map),
+            (FIGURES / "peers.svg", pairs_of_layer_norm(results), plots.peers_map),
             (FIGURES / "widths.svg", bf16_width_rows(results), plots.widths),
             (FIGURES / "training.svg", results.training_rows(), plots.training)]
 

@@ -186,7 +186,7 @@ def test_each_chapter_of_this_repository_has_its_file_and_the_dispatch_names_no_
 
 def test_a_kernel_s_former_id_is_today_s():
     commits, kernels = records.former_ids()
-    commit, (old, new) = min(commits), next((pair for pair in kernels.items() if pair[1]))
+    commit, (old, new) = min(commits), next(pair for pair in kernels.items() if pair[1])
     assert records.parse(json.loads(jsonl(record(old, 1.0, commit=commit))))["chapter"] == new
     assert records.parse(record(old, 1.0))["chapter"] == old
 

@@ -1,7 +1,6 @@
 """The tables in the texts, made from made-up records. They need no GPU, and no matplotlib."""
 
 import plots
-import profile_chapter
 import pytest
 from made_up import DEVICE, Repository, jsonl, peer, record, training
 
