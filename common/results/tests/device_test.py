@@ -56,14 +56,6 @@ def test_the_committed_data_and_what_is_missing_in_them(repo):
     assert [row["device"] for row in chosen.source_rows("bwd")] == ["A100"]
 
 
-def test_a_row(repo):
-    row, = repo.choose().rows("fwd", [PROGRESSION])
-    moved = 2 * 4 * 1024 * 2048
-    assert [row[key] for key in ("operator_bytes", "title", "variant", "direction")] == [moved, "One", "", "fwd"]
-    assert [row[key] for key in ("gbps", "of_roof", "roof_us")] == pytest.approx(
-        [moved / 20e3, 100 * moved / 20e3 / 2000, moved / 2e6])
-
-
 def test_a_chapter_that_the_list_lacks_is_named_and_one_of_the_reader_s_own_is_left_out(repo):
     repo.write("chapters/fwd10_new/kernel.cu", "")
     repo.write("chapters/my01_from_fwd01/kernel.cu", "")
@@ -233,19 +225,6 @@ def test_the_widths_are_the_first_gpu_s_that_has_them_after_this_one(repo):
 def rows_of(repo, *entries, name=device.TRAINING):
     repo.write(name, *entries)
     return repo.choose().training_rows()
-
-
-def test_training_rows(repo):
-    rows = rows_of(repo, *training("bf16"), *training("f32", seeds=4))
-    assert [row["norm"] for row in rows[:6]] == [
-        "torch", "torch, reordered", "torch.compile", "enable()", "ours", "ours, memory-efficient"]
-    assert ([row["seeds"] for row in rows], repo.err) == ([3] * 6 + [4] * 6, "")
-    lasts = [run["last"] for run in training("bf16") if run["training"] == "torch"]
-    away = [reordered - torch for torch, reordered in zip(lasts[::2], lasts[1::2])]
-    assert (rows[0]["last"], rows[0]["entropy"]) == pytest.approx((sum(lasts[::2]) / 3, 1.82))
-    assert (rows[0]["agrees"], rows[0]["differences"], rows[4]["agrees"]) == (None, [0, 0, 0], True)
-    assert (rows[1]["differences"], {row["rounding"] for row in rows[:6]}) == (away, {max(map(abs, away))})
-    assert "losses" not in rows[0] and repo.choose().training_rows("rms") == []
 
 
 @pytest.mark.parametrize("lines, step, seeds", [(0, 2.0, 3), (11, 2.0, 3), (12, 3.0, 2), (14, 3.0, 2)])
