@@ -33,7 +33,7 @@ def read_lines_with(path, *fields, schema):
         return []
 
 
-@table("machine", "build/cuda/bin/machine")
+@table("machine", "bash common/setup/build.sh cuda machine && build/cuda/bin/machine")
 def machine(results):
     """how large, how slow and how fast each memory of the GPU is"""
     records = read_lines_with(results.root / MACHINE, "figure", "value", schema=None)

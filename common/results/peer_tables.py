@@ -66,27 +66,26 @@ def against(results, kind):
     for direction in DIRECTIONS:
         if pairs := shown_pairs(results, direction, kind):
             roofs = [pair["roof_us"] / pair["peer_us"] for pair in pairs if pair["roof_us"]]
-            found[direction] = standing(pairs) | {"roof": geometric_mean(roofs) if roofs else None}
+            found[direction] = comparison(pandas.DataFrame(pairs)) | {"roof": geometric_mean(roofs) if roofs else None}
     return {"found": found, "kind": kind} if found else None
 
 
 # --- Every width ---
 
 
-def standing(rows):
+def comparison(frame):
     """How rows of against_peers() compare with the fastest peer: the ratios in sum, and where they are at worst."""
-    frame = pandas.DataFrame(rows)
-    ratio = frame["ratio"]
+    ratio, share = frame["ratio"], pandas.to_numeric(frame["of_roof"])
     ahead, behind = ((sign * (ratio - 1) > LEVEL).sum() for sign in (-1, 1))
     return {"widths": len(frame), "mean": geometric_mean(ratio), "least": ratio.min(), "most": ratio.max(),
             "fastest": (ratio < 1).sum(), "ahead": ahead, "behind": behind, "level": len(frame) - ahead - behind,
-            "worst": frame.loc[ratio.idxmax()], "shares": (frame["of_roof"].min(), frame["of_roof"].max())}
+            "worst": frame.loc[ratio.idxmax()], "shares": (share.min(), share.max())}
 
 
-def standings(rows, *keys):
-    """[standing() of the rows that share these fields, with the fields]"""
+def comparisons(rows, *keys):
+    """[comparison() of the rows that share these fields, with the fields]"""
     groups = pandas.DataFrame(rows).groupby(list(keys), sort=False)
-    return [dict(zip(keys, key)) | standing(own.to_dict("records")) for key, own in groups]
+    return [dict(zip(keys, key)) | comparison(own) for key, own in groups]
 
 
 def bf16_width_rows(results):
@@ -107,7 +106,7 @@ def widths_sum(results):
     rows = bf16_width_rows(results)
     if not rows:
         return None
-    return {"groups": standings(rows, "direction", "kind"), "peers": measured_beside(rows), "rows": rows}
+    return {"groups": comparisons(rows, "direction", "kind"), "peers": measured_beside(rows), "rows": rows}
 
 
 @table("widths", WIDTHS_COMMAND)
@@ -122,7 +121,7 @@ def widths(results):
                   for row in listed + results.width_rows(unusual) + results.width_rows(SETS["smaller"])]
     about = [results.about_peers(kind, {problem_of(row) for row in everything})
              for kind in dict.fromkeys(row["kind"] for row in everything)]
-    return {"groups": standings(everything, "direction", "kind", "dtype", "size", "unusual"), "rows": everything,
+    return {"groups": comparisons(everything, "direction", "kind", "dtype", "size", "unusual"), "rows": everything,
             "folded": [width_by_width(dtype, listed) for dtype in dict.fromkeys(row["dtype"] for row in listed)],
             "peers": measured_beside(everything), "about": list(dict.fromkeys(about))}
 

@@ -113,7 +113,8 @@ def test_without_data_each_time_is_missing_and_a_command_named(repo):
     (repo.root / device.DATA).unlink()
     asked = {"steps bwd02": "make bench CH=bwd02", "measured bwd02": "make bench", "variants bwd02": "make bench CH=bwd02",
              "groups bwd02": "make bench CH=bwd02", "profile bwd02": "make profile CH=bwd02", "results": "make peers",
-             "counted bwd02": "make count CH=bwd02", "machine": "build/cuda/bin/machine", "peers": "make peers",
+             "counted bwd02": "make count CH=bwd02", "peers": "make peers",
+             "machine": "bash common/setup/build.sh cuda machine && build/cuda/bin/machine",
              "against rms": "make peers", "widths": 'make peers ARGS="--set widths"', "picture peers": "make peers",
              "training": "make library && python3 common/bench/gpt_training.py",
              "host calls": "make library && python3 common/bench/host_time.py"}
@@ -187,6 +188,12 @@ def test_groups_are_of_one_option_alone_and_name_those_that_failed(repo):
     text = repo.make("groups bwd02")
     assert "--: |\n| 2 | 40.00 | 31.5 | – | – |\n| 16 | 20.00 | 62.9 | – | – |\n\nTimes" in text
     assert "check failed: bwd02 on f32, 1024 × 2048, group 128." in text
+
+
+def test_without_roofs_ours_are_compared_with_the_peers_alone(repo):
+    repo.write(PEERS, *(peer(name, "forward", us, roof_us=None, roof_bytes=None) for name, us in (("fwd01", 8.0), ("torch", 9.0))))
+    text = repo.make("peers", "against layer")
+    assert "| f32, 1024 × 2048 | – | **8.000** | fwd01 | 9.000 | 0.89 |\n" in text and "in the geometric mean.\n" in text
 
 
 def test_a_peer_of_another_run_or_problem_than_ours_is_not_shown(repo):
