@@ -1,6 +1,7 @@
 """The tables in the texts, made from made-up records. They need no GPU, and no matplotlib."""
 
 import plots
+import profile_chapter
 import pytest
 from made_up import DEVICE, Repository, jsonl, peer, record, training
 
@@ -171,13 +172,26 @@ def test_steps_of_a_first_chapter_have_no_parent_and_those_of_a_wrong_one_no_tim
 def test_measured_shows_what_is_missing_wrong_or_cut_short(repo):
     cut, failed = ({"dtype": "f16", "rows": 4096, "cols": cols} for cols in (8192, 4096))
     repo.write(device.DATA, (TESTS / "measured.jsonl").read_text() + jsonl(
-        record("bwd02", 200.0, problem=cut, cut_short=True), record("bwd02", 20.0, problem=failed, passed=False)))
+        record("bwd02", 200.0, problem=cut, cut_short=True), record("bwd02", 20.0, problem=failed, passed=False),
+        record("bwd02", 50.0, problem={"dtype": "f16", "rows": 4096, "cols": 1024}, passed=None)))
     text = repo.make("measured bwd02")
     for row in ("f32, 1024 × 2048 | 45.28 | 43.84–46.59 | 556 | 30.2 | 25.19 | 31",
                 "f16, 4096 × 8192 | 200.0 | 194.0–208.0 | 1 007 | 50.3 | 201.4 | 31 †",
                 "f16, 4096 × 4096 | – | – | – | – | 100.7 | –", "bf16, 131072 × 8192 | – | – | – | – | – | –"):
         assert f"\n| {row} |\n" in text
     assert "\n\n† cut short" in text and "\n\nWithout times, because the check failed: bwd02 on f16, 4096 × 4096.\n" in text
+
+
+def test_a_variant_without_its_parts_and_a_profile_that_lacks_the_prediction(repo):
+    repo.write(device.DATA, record("bwd02", 45.28), record("bwd02", 10.0, options={"prenorm": True}), record(
+        "bwd02", 20.0, options={"dropout": 0.1, "residual": "same"}, parts_us=35.0, parts_bytes=50364416))
+    text = repo.make("variants bwd02")
+    assert "| dropout 0.1, residual | 20.00 | 19.40–20.80 | 1 258 | 62.9 | 25.18 | 35.00 | × 1.75 | × 2.00 |\n" in text
+    assert "| prenorm | 10.00 | 9.700–10.40 | 2 517 | 125.8 | 25.18 | – | – | – |\n" in text
+    profile_chapter.main(["--csv", str(TESTS / "ncu.csv"), "--json", str(repo.root / "notebooks/data/h100_profile.jsonl")])
+    text = repo.make("profile bwd02")
+    for row in ("device memory read | 16.82 MB", "device memory, predicted | 25.18 MB", "L2 sectors reduced | 786 432"):
+        assert f"\n| {row} |" in text
 
 
 def test_groups_are_of_one_option_alone_and_name_those_that_failed(repo):
