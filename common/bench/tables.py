@@ -501,14 +501,17 @@ def failures(book, chapters, problems):
 
 
 def profile(book, chapter):
-    launches = book.profiles.get((chapter.id, PROGRESSION))
-    if not launches:
+    """Of the progression's problem; of a chapter that does not take it, of another that was profiled."""
+    problems = [problem for of, problem in book.profiles if of == chapter.id]
+    if not problems:
         return ["Not profiled yet."]
+    problem = PROGRESSION if PROGRESSION in problems else problems[0]
+    launches = book.profiles[chapter.id, problem]
     predicted = launches[0].get("predicted_bytes") or (
-        book.measured.find(chapter.id, PROGRESSION) or {}).get("predicted_bytes")
+        book.measured.find(chapter.id, problem) or {}).get("predicted_bytes")
     headers = ["", *(f"`{launch['kernel']}`" for launch in launches), ""]
     lines = markdown(headers, profile_rows(launches, predicted), left=(0, len(headers) - 1))
-    return [*lines, "", f"{PROGRESSION}. Nsight Compute, with the caches emptied before each kernel. "
+    return [*lines, "", f"{problem}. Nsight Compute, with the caches emptied before each kernel. "
             f"{provenance(launches)}."]
 
 
@@ -521,7 +524,8 @@ def counted(book, chapter):
         return ["Not counted yet."]
     bytes_of = agreement.bytes_of(chapter.id, agreement.words(PROGRESSION._asdict()), book.root)
     if not bytes_of:
-        return ["Not counted yet."]
+        return [f"Only {PROGRESSION} is counted for all, which this chapter does not take. `make count CH={chapter.id}` "
+                "counts its own problem, or another one."]
 
     def mb(value):
         return MISSING if value is None else f"{value / 1e6:.1f}"
