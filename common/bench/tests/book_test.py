@@ -181,13 +181,25 @@ class Choose(unittest.TestCase):
 
         ours, peers, chosen = self.contend(
             of(3, 2000.0, "dispatch", 8.0, chosen="fwd02"), of(3, 2000.0, "torch", 9.0), of(4, 1990.0, "torch", 7.0),
-            of(1, 1985.0, "liger", 9.4), of(2, 2015.0, "liger", 9.5), of(4, 2030.0, "quack", 5.0),
-            of(4, 2000.0, "apex", 4.0, commit="another"))
+            of(1, 1985.0, "liger", 9.4), of(2, 2015.0, "liger", 9.5), of(5, 2030.0, "quack", 5.0))
         self.assertEqual((ours, peers), ([("fwd02", 8.0)], [("liger", 9.5), ("torch", 9.0)]))
         self.assertIn("in one run or in calls whose roofs agree within 1 %", chosen.about_peers())
         split = of(1, 2000.0, "dispatch", 8.0, chosen="fwd02"), of(2, 1990.0, "torch", 9.0)
         self.assertEqual(self.contend(*split)[1], [("torch", 9.0)])
         self.assertEqual(self.contend(split[0], of(2, 1970.0, "torch", 9.0))[:2], ([], []))
+
+    def test_peers_of_another_commit_are_joined_and_our_times_of_it_are_not(self):
+        def of(run, roof, provider, median, commit):
+            more = {"chosen": "fwd02"} if provider == "dispatch" else {}
+            return peer(provider, "forward", median, run=f"2026-01-0{run}T00:00:00Z", roof=roof, commit=commit, **more)
+
+        ours, peers, chosen = self.contend(
+            of(1, 2000.0, "dispatch", 9.0, "old"), of(1, 2000.0, "torch", 9.0, "old"),
+            of(1, 2000.0, "liger", 12.0, "old"), of(2, 2010.0, "dispatch", 6.0, "new"),
+            of(2, 2010.0, "liger", 12.0, "new"), of(3, 2040.0, "quack", 5.0, "old"))
+        self.assertEqual((ours, sorted(peers)), ([("fwd02", 6.0)], [("liger", 12.0), ("torch", 9.0)]))
+        row, = chosen.against_peers("fwd")
+        self.assertEqual((row["peer"], row["ratio"]), ("torch", 6.0 / 9.0))
 
     def test_a_ratio_is_of_one_run_where_a_peer_of_another_run_has_ours_beside_it(self):
         def of(run, roof, provider, median, **more):
