@@ -18,8 +18,10 @@ if(chapter_ids MATCHES "(^|;)my")
 endif()
 list(TRANSFORM library_ids APPEND _kernel OUTPUT_VARIABLE library_kernel_objects)
 set(kernels ${chapter_kernels} ${library_kernel_objects})
-add_library(chapter_test OBJECT common/harness/tests/quick_test.cpp
-                                common/harness/tests/complete_test.cpp)
+add_library(chapter_test OBJECT common/harness/tests/complete_test.cpp
+                                common/harness/tests/quick_fused_test.cpp
+                                common/harness/tests/quick_test.cpp
+                                common/harness/tests/quick_values_test.cpp)
 target_link_libraries(chapter_test PUBLIC harness PRIVATE quick_to_build)
 add_custom_target(chapter_tests)
 add_custom_target(library_kernel_tests)

@@ -151,4 +151,44 @@ inline std::vector<Fusion> fusions() {
   return all;
 }
 
+// --- Of the quick tests ---
+
+inline constexpr int kQuickRuns =
+    kSanitize ? 1 : 2;  ///< of a problem; a second accesses no other memory
+
+struct Types {
+  DType dtype;
+  bool mixed;
+};
+inline constexpr Types kTypes[] = {{DType::F32, false},
+                                   {DType::F16, false},
+                                   {DType::BF16, false},
+                                   {DType::F16, true},
+                                   {DType::BF16, true}};
+
+/// Calls `body(problem)` with a problem of each pair of types and each kind, for it to give it a
+/// shape.
+template <typename Body>
+void for_each_types_and_kind(const Body& body) {
+  for (const auto [dtype, mixed] : kTypes)
+    for (const Kind kind : {Kind::Layer, Kind::Rms}) {
+      Problem problem;
+      problem.dtype = dtype;
+      problem.mixed = mixed;
+      problem.kind = kind;
+      body(problem);
+    }
+}
+
+/// The problem with the kind and the parameters that chance, a number, gives it, or else with those
+/// that the chapter takes.
+inline Problem drawn(const Chapter& chapter, Problem problem, int chance) {
+  for (int i = 0; i < 4; ++i) {
+    problem.kind = (chance ^ i) & 1 ? Kind::Rms : Kind::Layer;
+    problem.affine = ((chance ^ i) & 2) == 0;
+    if (refusal(chapter, problem).empty()) break;
+  }
+  return problem;
+}
+
 }  // namespace lnc
