@@ -8,15 +8,17 @@
 #include "common/simt/machine.h"
 #include "common/simt/watch.h"
 
-// In a build that watches, the compiler puts a call before each access of a kernel. A helper's are
-// told to belong to the line that calls it, so all helpers are inlined, as nvcc does; SIMT_UNSEEN
-// keeps the machine's own work out of sight, and SIMT_TELL says what it did instead.
-#if defined(SIMT_WATCH)
+// A kernel's name has a tag for the linker, "[abi:kernel]", by which common/tools/test_chapter.py
+// knows it. In a build that watches, the compiler puts a call before each access of a kernel. A
+// helper's are told to belong to the line that calls it, so all helpers are inlined, as nvcc does;
+// SIMT_UNSEEN keeps the machine's own work out of sight, and SIMT_TELL says what it did instead.
 #undef __global__
-#define __global__ __attribute__((flatten))
+#if defined(SIMT_WATCH)
+#define __global__ __attribute__((abi_tag("kernel"), flatten))
 #define SIMT_UNSEEN __attribute__((noinline, no_sanitize("thread"), no_sanitize_coverage))
 #define SIMT_TELL(call) simt::call
 #else
+#define __global__ __attribute__((abi_tag("kernel")))
 #define SIMT_UNSEEN
 #define SIMT_TELL(call) ((void)0)
 #endif

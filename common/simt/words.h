@@ -23,7 +23,7 @@ inline std::string to_string(dim3 d) {
   return out.str();
 }
 
-// "ns::kernel<float>": without the return type and the parameters that demangling adds.
+// "ns::kernel<float>": without the return type, the tag and the parameters that demangling adds.
 inline std::string kernel_name(const void* kernel) {
   Dl_info info;
   if (kernel == nullptr || dladdr(kernel, &info) == 0 || info.dli_saddr != kernel)
@@ -42,6 +42,8 @@ inline std::string kernel_name(const void* kernel) {
       break;
     }
   }
+  constexpr std::string_view kTag = "[abi:kernel]";  // of __global__
+  if (const std::size_t at = name.find(kTag); at != std::string::npos) name.erase(at, kTag.size());
   return name.starts_with("void ") ? name.substr(5) : name;
 }
 

@@ -35,7 +35,7 @@ foreach(id IN LISTS kernel_ids)
   target_link_libraries(${id}_test PRIVATE doctest_main chapter_test ${id}_kernel)
   if(BACKEND STREQUAL "cpu" AND NOT SANITIZE)  # where all kernels are launched, and known
     set(launcher python3 -B ${CMAKE_SOURCE_DIR}/common/tools/test_chapter.py $<TARGET_FILE:${id}_test>
-                 $<TARGET_OBJECTS:${id}_kernel> ${CMAKE_SOURCE_DIR}/${${id}_source})
+                 $<TARGET_OBJECTS:${id}_kernel>)
   else()
     set(launcher ${id}_test)
   endif()
