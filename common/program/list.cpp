@@ -40,6 +40,7 @@ Json of(const Chapter& chapter) {
           {"types", types},
           {"group", chapter.group},
           {"fused", chapter.fused},
+          {"residual_only", chapter.residual_only},
           {"from_y", chapter.from_y},
           {"recomputes_output", chapter.recomputes_output},
           {"deterministic", chapter.deterministic},

@@ -4,7 +4,8 @@
 //
 //   fwd02 MODE FILE BLOCK [what a chapter's program takes]
 //
-// BLOCK is the one that is traced; the other modes watch all.
+// BLOCK is the one that is traced; the other modes watch all. With --list --json it watches nothing,
+// and prints what the chapter's program would.
 #include <link.h>
 
 #include <cstdio>
@@ -19,6 +20,7 @@
 #include "common/harness/report.h"
 #include "common/harness/run.h"
 #include "common/program/command_line.h"
+#include "common/program/list.h"
 #include "common/watch/observer.h"
 
 namespace lnc {
@@ -144,7 +146,11 @@ int main(int argc, char** argv) {
     const std::string path = argv[2];
     const std::uint64_t block = std::stoull(argv[3]);
     argv[kOwn - 1] = argv[0];
-    lnc::watch_all(mode, path, block, lnc::parse_command_line(argc - kOwn + 1, argv + kOwn - 1));
+    const lnc::CommandLine line = lnc::parse_command_line(argc - kOwn + 1, argv + kOwn - 1);
+    if (line.list_json)
+      std::cout << lnc::list_as_json() << '\n';
+    else
+      lnc::watch_all(mode, path, block, line);
     return 0;
   } catch (const std::exception& error) {
     std::cerr << error.what() << '\n';

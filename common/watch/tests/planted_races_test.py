@@ -114,9 +114,9 @@ FAULTS = [
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.about.replace(" ", "_"))
 def test_a_planted_fault_is_found_in_one_run(fault, build, programs, tmp_path, monkeypatch):
     monkeypatch.setenv("SIMT_SCHEDULE", "forward")
-    programs[fault.kernel]  # it is built
+    kernel = race.registration_of(programs[fault.kernel])
     program = plant.program_with(fault.kernel, fault.place, fault.new, build, tmp_path, fault.file)
-    runs = race.Runs(fault.kernel, program, *race.Request([fault.kernel]).problems(fault.kernel))
+    runs = race.Runs(fault.kernel, program, *race.Request([fault.kernel]).problems(kernel))
     assert runs.races, "no race was found"
     texts = [" | ".join(" ".join(line["text"] for line in each[side]["lines"]) for side in ("first", "second"))
              for each in runs.races]
@@ -132,7 +132,7 @@ RING = "lib_fwd_cluster_ring"
 
 
 def test_what_the_messages_of_the_cluster_s_ring_do_not_say_is_a_race_under_strict(programs):
-    problems = race.Request([RING]).problems(RING)
+    problems = race.Request([RING]).problems(race.registration_of(programs[RING]))
     runs = race.Runs(RING, programs[RING], *problems)
     assert runs.is_clean and runs.passed_over
     assert f", {len(runs.passed_over)} pair" in runs.summary() and "ordered only by a convention" in runs.summary()
@@ -143,9 +143,9 @@ def test_what_the_messages_of_the_cluster_s_ring_do_not_say_is_a_race_under_stri
 
 def test_without_its_empty_barriers_fwd18_s_producer_is_stopped(build, programs, tmp_path, monkeypatch):
     monkeypatch.setenv("SIMT_SCHEDULE", "forward")
-    programs["fwd18"]  # it is built
+    kernel = race.registration_of(programs["fwd18"])
     program = plant.program_with("fwd18", "empty[slot].wait((n / slots + 1) % 2);", "", build, tmp_path)
-    runs = race.Runs("fwd18", program, *race.Request(["fwd18"]).problems("fwd18"))
+    runs = race.Runs("fwd18", program, *race.Request(["fwd18"]).problems(kernel))
     assert any("arrives at a Barrier that has all arrivals of its phase" in fault for fault in runs.faults), runs.faults
 
 
