@@ -4,8 +4,8 @@
 //
 //   fwd02 MODE FILE BLOCK [what a chapter's program takes]
 //
-// BLOCK is the one that is traced; the other modes watch all. With --list --json it watches nothing,
-// and prints what the chapter's program would.
+// BLOCK is the one that is traced; the other modes watch all. With --list --json it watches
+// nothing, and prints what the chapter's program would.
 #include <link.h>
 
 #include <cstdio>

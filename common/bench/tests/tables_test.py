@@ -756,6 +756,17 @@ class Profile(InDirectory):
         self.assertEqual([(record["chapter"], record["direction"]) for record in
                           profile_chapter.make_records(kernels, results)], 2 * [("my01", "backward")])
 
+    def test_a_kernel_of_the_library_is_profiled_with_the_shared_ones_that_it_launches(self):
+        kernels = profile_chapter.parse_csv(csv_of(
+            "void lib_bwd_ring::layer_norm_backward<lib_bwd_ring::PlainStreams<float, DenseRows>, 1>(BackwardArgs<T1>, int)",
+            "void add_partial_sums_kernel<EarlyStart, SumOfColumns, float>(PartialSums, int, T3 *)",
+            "_ZN17lib_fwd_registers12norm_forwardIfEEvi"))
+        self.assertEqual([(record["chapter"], record["direction"], record["kernel"].partition("<")[0]) for record in
+                          profile_chapter.make_records(kernels, [{"chapter": None}])],
+                         [("lib_bwd_ring", "backward", "layer_norm_backward"),
+                          ("lib_bwd_ring", "backward", "add_partial_sums_kernel"),
+                          ("lib_fwd_registers", "forward", "norm_forward")])
+
     def test_records_are_appended_and_the_newest_run_counts(self):
         path = self.root / "profile.jsonl"
         for names in (("void bwd01::a<int>(int)", "void bwd01::b<int>(int)", "void fwd01::c<int>(int)"),
