@@ -92,7 +92,7 @@ def instead_of(code, indent, origin):
 def emptied(kernel, origin):
     """The lines of a kernel.cu with comments in place of its exercises.
 
-    An exercise begins below a line `// exercise`. It ends at a line `// end of exercise`; one in a function ends with it.
+    An exercise begins below a line `// exercise`. One in a function ends with it, others at `// end of exercise`.
     """
     lines, made, at = kernel.splitlines(), [], 0
     while at < len(lines):
@@ -119,9 +119,9 @@ def renamed(line, chapter, identifier):
 
 def task(origin, identifier):
     """What the reader is asked for, under the idea."""
-    return (f"The kernels below are empty, for you to write. The outputs are {OUTPUTS[origin.id[:3]]}. What `a` holds is "
-            f"explained in common/kernel/contract.h, and [n] is remark n of {origin.lesson}. `make run CH={identifier}` "
-            f"checks what you wrote; chapters/{origin.directory}/kernel.cu is a solution.")
+    return (f"The kernels below are empty, for you to write. The outputs are {OUTPUTS[origin.id[:3]]}. What `a` holds "
+            f"is explained in common/kernel/contract.h, and [n] is remark n of {origin.lesson}. "
+            f"`make run CH={identifier}` checks what you wrote; chapters/{origin.directory}/kernel.cu is a solution.")
 
 
 def new_kernel(origin, identifier):

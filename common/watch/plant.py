@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""A chapter with a fault in it: for the tests, and for whoever wants to see one found.
+"""A chapter with a fault in it: for the tests, and for readers who want to see one found.
 
-    plant.py 'partial[lane] … __syncthreads();' common/kernel/reduce.h build/cpu-watch/bin/fwd03 [what the program takes …]
+    plant.py 'partial[lane] … __syncthreads();' common/kernel/reduce.h build/cpu-watch/bin/fwd03 [OPTION…]
 
 takes the first such barrier after partial[lane] out of the file, and says which races the chapter has then. A copy of
 the source with the fault is compiled with the build's own command, for float alone, and linked in place of the
