@@ -2,7 +2,7 @@
 
     book = choose_book()                     # in a notebook: the reader's own data, or the committed
     print(book.about())                      # which data, and which chapters they lack
-    rows = book.rows("fwd", [PROGRESSION])   # plain dicts, for plots.py or a pandas.DataFrame
+    rows = book.rows("fwd", [PROGRESSION])   # plain dicts, for figures.py or a pandas.DataFrame
 
 A row is one chapter (or peer) on one problem:
 

@@ -53,13 +53,15 @@ from pathlib import Path
 import agreement
 import measurements
 import peers
-import plots
 import targets
 from book import DIRECTIONS, KINDS, SHORT, is_right, open_book, provenance
 from chapter_map import MAIN
 from measurements import (GROUPS, LARGE, MISSING, NARROW, ODD, PROGRESSION, ROOT, SETS, SMALL, SWEEP, WIDE, WIDTHS, DataError,
                           Problem, count, geometric_mean, mib, number, problem_of, roof_gbps)
 from profile_chapter import profile_rows
+
+sys.path.insert(0, str(ROOT / "common/results"))
+import figures as plots  # noqa: E402
 
 FIGURES = Path("notebooks/figures")
 TEXTS = ("README.md", "chapters/README.md", "chapters/*/notes.md", "chapters/*/lab.md", "common/*/*.md",

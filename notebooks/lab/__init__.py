@@ -31,9 +31,6 @@ import numpy as np
 from . import variance
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "common/bench"))
-from style import STYLE  # noqa: E402
-
 BUILD = ROOT / "build" / "cpu"
 WATCHING = ROOT / "build" / "cpu-watch"  # a build whose machine sees each load and store
 OPTIONS = {BUILD: (), WATCHING: ("-DWATCH=ON",)}
@@ -234,12 +231,10 @@ SIGNED = ("#542788", "#998ec3", "white", "#f1a340", "#b35806")  # violet below a
 
 def use_style():
     """The look of every figure from here on: that of the measurements' figures, and what these lack."""
-    import matplotlib
+    import matplotlib.style
 
-    matplotlib.rcParams.update({
-        **STYLE, "figure.dpi": 110, "figure.facecolor": "white", "figure.constrained_layout.use": True,
-        "axes.grid": True, "lines.markersize": 4.5, "lines.linewidth": 1.4, "legend.frameon": False,
-        "image.cmap": MAP})
+    matplotlib.style.use(str(ROOT / "common/results/progression.mplstyle"))
+    matplotlib.rcParams.update({"axes.grid": True, "lines.markersize": 4.5, "lines.linewidth": 1.4, "image.cmap": MAP})
 
 
 def show(figure, alt):

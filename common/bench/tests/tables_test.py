@@ -15,7 +15,7 @@ import book
 import catalogue as catalogues
 import measurements
 import peers
-import plots
+import figures as plots
 import profile_chapter
 import tables
 from chapter_map import MAIN, ChapterMap
