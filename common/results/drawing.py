@@ -147,15 +147,16 @@ def label_ends(axes, ends, inches, lines=1):
     ends = sorted((transform(axes.transData.transform((axes.get_xlim()[1], y)))[1], text, colour)
                   for y, text, colour in ends)
     for (height, text, colour), place in zip(ends, spread_out([height for height, *_ in ends], gap, 0, 1)):
-        point_out(axes, text, colour, (1.0, height), (1.035, place), xycoords="axes fraction",
-                  textcoords="axes fraction", linespacing=1.0, shrinkA=1, relpos=(0, 0.5))
+        point_out(axes, text, colour, (1.0, height), (1.04, place), "axes fraction", "axes fraction", ha="left",
+                  linespacing=1.0)
 
 
-def point_out(axes, text, colour, point, place, *, shrinkA=0, shrinkB=0, relpos=(0.5, 0.5), **options):
-    """Words at a place, and a line from there to the point that they name."""
-    axes.annotate(text, point, place, va="center", color=colour, annotation_clip=False, **options,
-                  arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.8, "relpos": relpos,
-                              "shrinkA": shrinkA, "shrinkB": shrinkB})
+def point_out(axes, text, colour, point, place, point_in, place_in, *, short=0, **options):
+    """Words at a place, and a line from there to `short` of the point that they name; no line crosses words."""
+    axes.annotate("", point, place, xycoords=point_in, textcoords=place_in, annotation_clip=False, zorder=2.5,
+                  arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.8, "shrinkA": 3, "shrinkB": short})
+    axes.annotate(text, place, xycoords=place_in, va="center", color=colour, annotation_clip=False, zorder=4,
+                  bbox=BLANK, **options)
 
 
 # --- What several figures draw or say ---
@@ -245,7 +246,8 @@ def name_marks(figure, *panels, **options):
     for axes in panels:
         for handle, label in zip(*axes.get_legend_handles_labels()):
             entries.setdefault(label, handle)
-    figure.legend(entries.values(), entries, **{"loc": "outside lower center", "ncols": 3, **options})
+    if entries:
+        figure.legend(entries.values(), entries, **{"loc": "outside lower center", "ncols": 3, **options})
 
 
 # --- Files that carry the name of their data ---

@@ -14,7 +14,7 @@ from drawing import (ASIDE, AXES, BLACK, BLANK, COLOURS, DIRECTIONS, MARKS, WIDT
                      devices_of, digest, draw_beside, draw_cells, draw_lines, draw_roof_time, drawing, drawn_from,
                      label_ends, log_axis, name_marks, name_rows, new_figure, set_ticks, styles_of, time_label,
                      whiskers, write_figure)
-from measurements import count, number, problem_of
+from measurements import number, problem_of
 from peer_figures import peers_map, peers_words, standings, training, training_words, widths, widths_words
 
 __all__ = ["by", "digest", "drawn_from", "fused", "groups", "model", "peers_map", "peers_words", "problem_of",
@@ -203,13 +203,11 @@ def over_columns_title(rows, value):
     """What the value tells, of the problem with the most bytes."""
     if value == "of_roof":
         return capital(";\n".join(kept(rows)))
-    if value == "gbps":
-        best = max(rows, key=lambda row: row["gbps"])
-        return f"Most bytes a second: {best['chapter']}, {count(best['gbps'])} GB/s at {problem_of(best)}"
     largest = problem_of(max(rows, key=lambda row: row["operator_bytes"]))
     own = sorted((row for row in rows if problem_of(row) == largest), key=lambda row: row["median_us"])
-    return (f"At {largest} {own[0]['chapter']} takes {number(own[0]['median_us'], 3)} µs, "
-            f"{own[-1]['chapter']} {number(own[-1]['median_us'] / own[0]['median_us'], 3)} times as long")
+    first, last = (f"{row['chapter']} {number(row[value], 3)} {'µs' if value == 'median_us' else 'GB/s'}"
+                   for row in (own[0], own[-1]))
+    return f"At {largest} {first}" + (f", {last}" if len(own) > 1 else "")
 
 
 def story(rows):

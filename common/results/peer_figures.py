@@ -97,8 +97,8 @@ def name_peers(axes, rows, styles, part, levels, share):
     wished = spread_out([(scale(x) - scale(low)) / (scale(high) - scale(low)) for x, *_ in shown], part / levels,
                         part / 2, 1 - part / 2)
     for i, ((x, at, peer), place) in enumerate(zip(shown, wished)):
-        point_out(axes, peer, styles[peer]["color"], (x, at), (place, -1.0 - 0.7 * (i % levels)), shrinkB=4,
-                  textcoords=("axes fraction", "data"), ha="center", bbox=BLANK)
+        point_out(axes, peer, styles[peer]["color"], (x, at), (place, -1.0 - 0.7 * (i % levels)), "data",
+                  ("axes fraction", "data"), short=4, ha="center")
 
 
 def room_for_names(names):
@@ -189,6 +189,7 @@ def widths(rows):
     for (above, below), (direction, own) in zip(panels.T, directions.items()):
         name, roof = DIRECTIONS[direction]
         draw_widths(above, own, "of_roof", 100)
+        above.locator_params(axis="y", nbins=4)
         draw_widths(below, own, "ratio", 1)
         above.set_title(f"{name}: % of a {roof}")
         below.set_title(f"{name}: ours / fastest peer")
