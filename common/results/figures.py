@@ -36,16 +36,16 @@ def progression(rows, value="median_us", source_rows=()):
     own, beside = devices_of(rows)
     groups, gains = by(own, "direction"), steps_of(own, value)
     published = [row for row in source_rows if row["chapter"] in by(own, "chapter")]
-    keys = ("p10_us", "p90_us") if value == "median_us" else (value,)
-    spans = {chapter: [row[key] for row in alike for key in keys]
+    time = value == "median_us"
+    spans = {chapter: [row[key] for row in alike for key in (("p10_us", "p90_us") if time else (value,))]
              for chapter, alike in by([*rows, *published], "chapter").items()}
+    shown = sum(spans.values(), [row["roof_us"] for row in own if time and row["roof_us"]])
+    low, high = min(shown) / 1.5, max(shown) * 1.8
     sizes = [len(group) + 1.6 for group in groups.values()]
-    sentence = capital(";\n".join([*falls(own, value), *largest_step(gains)]))
+    sentence = capital(";\n".join([*falls(own, value), *largest_step(gains, value)]))
     figure, panels = new_figure(own, sentence, (9.5 if gains else WIDTH, 1.1 + 0.24 * sum(sizes)), beside=beside,
-                                problem=problem_of(own[0]), words=progression_words(own, value), nrows=len(groups),
-                                sharex=True, height_ratios=sizes)
-    low = min(*sum(spans.values(), []), *(row["roof_us"] or spans[row["chapter"]][0] for row in own * (len(keys) > 1)))
-    low, high = low / 1.5, max(sum(spans.values(), [])) * 1.8
+                                problem=problem_of(own[0]), words=progression_words(own) if time else "",
+                                nrows=len(groups), sharex=True, height_ratios=sizes)
     for axes, (direction, group) in zip(panels[:, 0], groups.items()):
         axes.set_xscale("log")
         axes.set_xlim(low, high)
@@ -57,13 +57,13 @@ def progression(rows, value="median_us", source_rows=()):
         axes.set_title(DIRECTIONS[direction][0])
         name_rows(axes, [""] * len(group), above=1.4)  # room for the roof's name
         axes.spines["left"].set_visible(False)
-        if value == "median_us":
+        if time:
             draw_roof_time(axes, group, -0.95)
     if len(main_line(own)) < len(own):
         panels[0, 0].set_title("in colour: the main line; in grey: side roads", loc="right", color=ASIDE,
                                fontsize=WORDS, fontweight="normal")
     log_axis(panels[-1, 0].xaxis)
-    panels[-1, 0].set_xlabel(f"{time_label(own)}: median, p10 to p90 (log scale)" if value == "median_us" else
+    panels[-1, 0].set_xlabel(f"{time_label(own)}: median, p10 to p90 (log scale)" if time else
                              f"{AXES[value]} of one launch (log scale)")
     name_marks(figure, panels[0, 0])
     return figure
@@ -109,8 +109,8 @@ def steps_of(rows, value):
     return steps
 
 
-def largest_step(steps):
-    best = max(steps.values(), key=lambda step: step[0]["median_us"] / step[1]["median_us"], default=None)
+def largest_step(steps, value):
+    best = max(steps.values(), key=lambda step: step[0][value] / step[1][value], default=None)
     return [f"the largest step is {best[1]['chapter']}: {best[2]}"] if best else []
 
 
@@ -133,14 +133,11 @@ def falls(rows, value="median_us"):
             for first, best in ends_of_fall(rows, value)]
 
 
-AT_THE_ROOF = " above the roof's line"
-
-
-def progression_words(rows, value="median_us"):
+def progression_words(rows):
     """The alternative text of progression()."""
-    ends = " and ".join(f"{first['chapter']} to {best['chapter']}" for first, best in ends_of_fall(rows, value))
-    return (f"The {'time' if value == 'median_us' else AXES[value]} of one launch of each chapter, as dots on a log "
-            f"scale{AT_THE_ROOF * (value == 'median_us')}. From {ends}: {'; '.join(falls(rows, value))}.")
+    ends = " and ".join(f"{first['chapter']} to {best['chapter']}" for first, best in ends_of_fall(rows, "median_us"))
+    return (f"The time of one launch of each chapter, as dots on a log scale above the roof's line. From {ends}: "
+            f"{'; '.join(falls(rows))}.")
 
 
 # --- Many problems ---

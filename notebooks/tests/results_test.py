@@ -62,7 +62,7 @@ def drawings(data, direction):
     profiles = data.profile_rows(direction)
     ratios = data.against_peers(direction, "layer")
     colours = [f"{direction}02", f"{direction}03"]
-    return {"steps": figures.progression(one), "cycles": figures.progression(one, "cycles"),
+    return {"steps": figures.progression(one), "cycles": figures.progression(one, "cycles", data.own.source_rows(direction)),
             "over_columns": figures.sweep(many, "of_roof", colours),
             "time": figures.sweep(many, "median_us", colours),
             "model": figures.model(many, 3.5, 2000, colours), "groups": figures.groups(data.group_rows(direction)),
@@ -107,6 +107,21 @@ def test_a_step_is_over_the_parent_or_the_nearest_ancestor_that_is_measured(repo
         assert len(dashed) == (0 if lacking else 1)
     assert texts[""] == ["× 2.00 over fwd01", "× 0.80 over fwd02 (slower)", "× 4.00 over fwd02"]
     assert texts["fwd02"] == ["× 1.60 over fwd01", "× 8.00 over fwd01"]
+
+
+def test_a_row_beside_the_named_peers_is_over_the_fastest_of_these(repository):
+    data = repository()
+    (every,), (one,) = (data.against_peers("fwd", "layer", peers) for peers in ("all", ["fwd02", "torch"]))
+    assert list(one["ratios"]) == ["torch"] and one["ratio"] == pytest.approx(10 / 11)
+    assert every["peer"] == one["peer"] == "torch" and one["peer_us"] == pytest.approx(11)
+    assert data.against_peers("fwd", "layer", ["liger"]) == []
+
+
+def test_ours_and_the_peers_stand_at_their_share_of_the_roof(repository):
+    row, = repository().against_peers("fwd", "layer")
+    lines = figures.peers_map([row], share=True).axes[0].lines
+    places = [float(line.get_xdata()[0]) for line in lines if line.get_marker() in ("o", "D")]
+    assert places == pytest.approx([row["of_roof"], row["of_roof"] * row["ratios"]["torch"][0]])
 
 
 def test_two_files_of_one_device_are_told_apart_by_their_names(repository):
@@ -173,12 +188,6 @@ def test_a_problem_is_read_or_refused_in_a_sentence():
     for text in ("f99:1x1", "f32", "f32:1x2,f32:3x4"):
         with pytest.raises(DataError, match="is no problem"):
             results.problem(text)
-
-
-def test_no_rows_no_figure():
-    for draw in (figures.progression, figures.sweep, figures.groups, figures.fused, figures.traffic, figures.waits,
-                 figures.peers_map):
-        assert draw([]) is None
 
 
 def test_a_meaning_of_group_has_panels_of_its_own(repository):

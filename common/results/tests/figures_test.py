@@ -87,6 +87,13 @@ def check_words(name, figure):
             assert not (across > 1 and down > 3), f"{name}: '{words}' lies over '{other}'"
 
 
+def check_large(name, figure):
+    """GitHub shows a picture in its own size, in a column of 948 pixels."""
+    assert figure.get_size_inches()[0] * 96 <= 948, name
+    assert not [text.get_text() for text in figure.findobj(Text)
+                if text.get_visible() and text.get_text().strip() and text.get_fontsize() < 10], name
+
+
 @pytest.mark.parametrize("chapters, device, left_out", [(1, "NVIDIA H200", {"sweep"}),
                                                         (13, DEVICE, set())])
 def test_every_word_of_a_figure_can_be_read_and_its_title_names_the_device(chapters, device, left_out):
@@ -94,20 +101,9 @@ def test_every_word_of_a_figure_can_be_read_and_its_title_names_the_device(chapt
         if name not in left_out:
             figure = draw()
             check_words(name, figure)
+            check_large(name, figure)
             assert device in figure.get_suptitle(), name
-
-
-def test_readmes_figures_can_be_read_in_its_column_and_say_what_they_show():
-    """GitHub shows a picture in its own size, in a column of 948 pixels."""
-    drawn = drawings(make_book(13))
-    for name in ("progression", "sweep", "map", "training"):
-        figure = drawn[name]()
-        figure.draw_without_rendering()
-        small = [text.get_text() for text in figure.findobj(Text)
-                 if text.get_visible() and text.get_text().strip() and text.get_fontsize() < 10]
-        assert not small, name
-        assert figure.get_size_inches()[0] * 96 <= 948, name
-        assert {"training": "ours", "map": "forward 0.91"}.get(name, "fwd") in figure.get_label(), name
+            assert {"training": "ours", "map": "forward 0.91"}.get(name, "fwd") in figure.get_label(), name
 
 
 @pytest.mark.parametrize("kinds", [("layer", "rms"), ("rms",)])
@@ -131,8 +127,7 @@ def test_the_widths_are_drawn_for_both_directions_beside_the_roof_and_the_fastes
     assert shown in figure.get_label()
     for row in figure.axes[:2], figure.axes[2:]:
         assert row[0].get_ylim() == row[1].get_ylim()  # so that forward and backward can be compared
-    assert not [text for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip()
-                and text.get_fontsize() < 10]
+    check_large("widths", figure)
 
 
 def test_two_drawings_that_differ_in_the_last_digits_of_their_layout_are_one_file():
@@ -158,10 +153,12 @@ def test_emulated_times_are_labelled_and_stand_alone(capsys):
 
 
 def test_without_rows_there_is_no_figure():
-    assert {draw() for draw in drawings(make_book(0)).values()} == {None}
+    for draw in (figures.progression, figures.sweep, figures.groups, figures.fused, figures.traffic, figures.waits,
+                 figures.peers_map, figures.widths, figures.training):
+        assert draw([]) is None
 
 
-def test_the_same_data_give_the_same_file(tmp_path):
+def test_the_same_data_give_the_same_file_with_a_title_and_words_for_those_who_do_not_see_it(tmp_path):
     rows = make_book(2).rows("fwd", [PROGRESSION])
     paths = [tmp_path / name for name in ("a.svg", "b.svg")]
     for path in paths:
@@ -169,12 +166,7 @@ def test_the_same_data_give_the_same_file(tmp_path):
     assert paths[0].read_bytes() == paths[1].read_bytes()
     assert figures.drawn_from(paths[0]) == figures.digest(rows)
     assert figures.drawn_from(tmp_path / "c.svg") is None
-
-
-def test_a_file_has_a_title_and_words_for_those_who_do_not_see_it(tmp_path):
-    rows, path = make_book(2).rows("fwd", [PROGRESSION]), tmp_path / "a.svg"
-    assert figures.write_figure(figures.progression, rows, path)
-    text = path.read_text(encoding="utf-8")
+    text = paths[0].read_text(encoding="utf-8")
     assert "<title>Forward falls from 1\u202f678 to 62.9 µs, 13 % of the roof " in text
     assert "From fwd01 to fwd02: forward falls from 1\u202f678 to 62.9 µs" in text
 
