@@ -8,7 +8,7 @@
 #include "common/simt/machine.h"
 #include "common/simt/watch.h"
 
-// A kernel's linker name carries a tag, "[abi:kernel]", by which common/tools/test_chapter.py finds it.
+// A kernel's linker name has a tag, "[abi:kernel]", by which common/tools/test_chapter.py finds it.
 // In a WATCH build the compiler inserts a call before each memory access of a kernel. Accesses in a
 // helper are attributed to the line that calls it, so all helpers are inlined, as nvcc does.
 // SIMT_UNSEEN excludes the machine's own accesses, and SIMT_TELL reports what they stand for.

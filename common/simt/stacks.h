@@ -19,7 +19,7 @@ using boost::context::stack_context;
 // again: a fiber's outermost frames never return, so their red zones would remain.
 #if defined(__SANITIZE_ADDRESS__)
 constexpr std::size_t kStackBytes = 256 << 10;  // its red zones make frames several times larger
-constexpr std::size_t kBehindShared = 0;  // the sanitizer itself reports writes past the end
+constexpr std::size_t kBehindShared = 0;        // the sanitizer itself reports writes past the end
 inline void before_switch(void** keep, const void* bottom, std::size_t size) {
   __sanitizer_start_switch_fiber(keep, bottom, size);
 }
