@@ -1,4 +1,4 @@
-// The CPU backend's device: host memory, and wall time that is only ever called emulated.
+// The CPU backend's device: host memory, and wall time, which is always reported as emulated.
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -36,8 +36,8 @@ std::int64_t free_device_bytes() { return free_host_bytes(); }
 
 Buffer::Buffer(std::size_t bytes) : bytes_(bytes) {
   if (bytes == 0) return;
-  // At a boundary as cudaMalloc's, and of this very size: the address sanitizer sees the byte after
-  // it.
+  // Aligned as by cudaMalloc, and of exactly this size, so that the address sanitizer catches an
+  // access to the next byte.
   if (posix_memalign(&data_, kAlignment, bytes) != 0) throw std::bad_alloc();
   simt::add_device_buffer(data_, bytes);
 }

@@ -1,4 +1,4 @@
-// The quick tests of what a chapter fuses with the norm, and of the same parts one after another.
+// Quick tests of what a chapter fuses with the norm, and of the same parts as separate kernels.
 #include "common/harness/parts.h"
 #include "common/harness/tests/chapter_checks.h"
 
@@ -48,7 +48,7 @@ TEST_CASE("every kernel of a chapter that adds a residual is right, in each pair
             const int runs = cols > 2048 ? 1 : kQuickRuns;
             if (refusal(chapter, problem).empty()) check_problem(chapter, problem, runs);
           }
-    Problem turns;  // of a block that stays
+    Problem turns;  // several rows for each persistent block
     turns.dtype = DType::BF16;
     turns.rows = 150;
     turns.cols = 520;
@@ -106,9 +106,9 @@ TEST_CASE("the parts of a fusion, one after another, do what the fused chapter d
     parts.launch();
     const auto checks = check(tensors);
     if (problem.dtype == DType::F32) return require_right(checks);
-    // Each part rounds to 16 bits what the fused kernel keeps in float. As a whole a rounding may
-    // add what y's limit allows for one, in the sum and so in its statistics too; element by
-    // element the bounds, which are of float arithmetic, do not hold. Masks have no rounding.
+    // Each part rounds to 16 bits what the fused kernel keeps in float. As a whole, each rounding
+    // may add what y's limit allows for one, in the sum and so in its statistics too. The bounds on
+    // single elements assume float arithmetic and do not hold. Masks are not rounded.
     const double limit = (1 + parts.kernels()) * checks.front().limit;
     for (const auto& check : checks) {
       CAPTURE(check.output);
@@ -194,7 +194,7 @@ TEST_CASE("the check sees one wrong element of each gradient of a fusion") {
     synchronize();
     require_right(run.check());
     const auto a = backward_args<__nv_bfloat16, __nv_bfloat16>(tensors);
-    // A nudge of a seventh where there is something, and anything at all where there is nothing.
+    // Changes an element by a seventh; if it is 0, by a tiny amount.
     const auto fails_with_another = [&]<typename U>(const char* output, U* at) {
       U right{};
       download(&right, at, sizeof right);

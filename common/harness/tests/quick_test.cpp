@@ -1,5 +1,5 @@
-// Of every chapter what kills the most faults in the least time: each kernel that it has is
-// launched, in rows of every shape and place. Linked with one chapter; runs on either backend.
+// The tests of a chapter that find the most faults in the least time: they launch each of its
+// kernels, on rows of every shape and alignment. Linked with one chapter; runs on either backend.
 #include <algorithm>
 
 #include "common/harness/tests/chapter_checks.h"
@@ -9,7 +9,7 @@ using namespace lnc;
 TEST_SUITE_BEGIN("quick");
 
 TEST_CASE("every kernel of a chapter is right, in each pair of types") {
-  // In each pair of types a width of every vectorised kernel, aligned and not; in each width both
+  // For each pair of types a width of every vectorised kernel, aligned and not; for each width both
   // kinds, with and without parameters.
   for (const Chapter& chapter : chapters()) {
     int chance = 0;
@@ -48,8 +48,8 @@ TEST_CASE("every kernel of a chapter is right, in each pair of types") {
 }
 
 TEST_CASE("the widest rows that a chapter takes are right, in each pair of types") {
-  constexpr std::int64_t kNoLimit = 1 << 20;  // columns; beyond it, a quick test ends here
-  constexpr std::int64_t kLong = 1 << 17;     // of more than these a quick test takes one row
+  constexpr std::int64_t kNoLimit = 1 << 20;  // columns; a quick test skips wider rows
+  constexpr std::int64_t kLong = 1 << 17;     // columns; a quick test takes one row if wider
   for (const Chapter& chapter : chapters()) {
     for_each_types_and_kind([&](Problem problem) {
       problem.cols = std::min(chapter.max_cols, chapter.max_row_bytes / problem.element_bytes());
@@ -60,7 +60,7 @@ TEST_CASE("the widest rows that a chapter takes are right, in each pair of types
   }
 }
 
-TEST_CASE("a forward chapter that shares rows out by their width is right for each share") {
+TEST_CASE("a forward chapter that divides rows by their width is right for each division") {
   for (const Chapter& chapter : chapters()) {
     if (chapter.direction() != Direction::Forward || !chapter.takes_strides) continue;
     for (const std::int64_t cols :
@@ -112,7 +112,7 @@ TEST_CASE("a chapter that groups rows is right where a group has one row, severa
     for (const auto [rows, cols] :
          {Size{1100, 40}, Size{300, 520}, Size{280, chapter.needs_aligned ? 1512 : 1500},
           Size{140, 8200}}) {
-      Problem several;  // turns of a block that stays
+      Problem several;  // several rows for each persistent block
       several.dtype = cols % 16 == 0 ? DType::F32 : DType::BF16;
       several.rows = rows;
       several.cols = cols;
@@ -120,7 +120,7 @@ TEST_CASE("a chapter that groups rows is right where a group has one row, severa
       several = drawn(chapter, several, chance++);
       if (refusal(chapter, several).empty()) check_problem(chapter, several, 1);
     }
-    Problem many;  // sums of more blocks than are added at once
+    Problem many;  // more blocks' sums than are added at once
     many.rows = 1600;
     many.cols = 40;
     many.group = 400;
@@ -128,7 +128,7 @@ TEST_CASE("a chapter that groups rows is right where a group has one row, severa
   }
 }
 
-TEST_CASE("rows beside which a cluster's shared memory has no place for the parameters are right") {
+TEST_CASE("rows that leave no room for the parameters in a cluster's shared memory are right") {
   for (const Chapter& chapter : chapters()) {
     if (chapter.min_architecture < 90) continue;  // it has no clusters
     for_each_types_and_kind([&](Problem problem) {
@@ -175,7 +175,7 @@ TEST_CASE("a chapter that takes rows anywhere is right wherever its tensors star
     int chance = 0;
     for (const std::int64_t cols : {1, 3, 250, 1000, 1023, 4097})
       for (const int misalign : {0, 1, 2, 5, 7})
-        for (const int stagger : {0, 1, 3}) {  // all tensors alike, and each elsewhere
+        for (const int stagger : {0, 1, 3}) {  // 0: all tensors start at the same offset
           Problem problem;
           problem.dtype = kTypes[chance % 5].dtype;
           problem.mixed = kTypes[chance % 5].mixed;
@@ -183,14 +183,14 @@ TEST_CASE("a chapter that takes rows anywhere is right wherever its tensors star
           problem.cols = cols;
           problem.misalign = misalign;
           problem.stagger = stagger;
-          problem.group = chance % 3;  // its own choice, one block, two
+          problem.group = chance % 3;  // the chapter's choice, one block, two
           problem = drawn(chapter, problem, chance++);
           if (refusal(chapter, problem).empty()) check_problem(chapter, problem, kQuickRuns);
         }
   }
 }
 
-TEST_CASE("a chapter that takes rows apart is right wherever they lie; the others refuse them") {
+TEST_CASE("a chapter that takes strided rows is right for any strides; the others refuse them") {
   struct Gaps {
     int row, heads, between_heads;
   };
@@ -218,7 +218,7 @@ TEST_CASE("a chapter that takes rows apart is right wherever they lie; the other
 
 namespace {
 
-/// The first `rows` rows of an output of `all` rows.
+/// The first `rows` rows of an output that has `all` rows.
 std::vector<std::byte> first_rows(const std::vector<std::byte>& bytes, std::int64_t rows,
                                   std::int64_t all) {
   const auto count = static_cast<std::ptrdiff_t>(bytes.size()) * rows / all;
@@ -234,7 +234,7 @@ Outputs outputs_of(const Chapter& chapter, const Problem& problem) {
 
 }  // namespace
 
-TEST_CASE("where that is asked for a row's bits depend on the row alone, or a chapter refuses") {
+TEST_CASE("batch-invariant, a row's bits depend on the row alone, or the chapter refuses") {
   for (const Chapter& chapter : chapters()) {
     if (chapter.direction() == Direction::Copy) continue;
     for (const DType dtype : {DType::F32, DType::BF16})
@@ -258,7 +258,7 @@ TEST_CASE("where that is asked for a row's bits depend on the row alone, or a ch
           Problem part = problem;
           part.rows = 3;
           if (!vectors && !chapter.needs_same_alignment)
-            part.misalign = part.stagger = 1;  // of vectors the library aligns a copy
+            part.misalign = part.stagger = 1;  // for whole vectors the library makes aligned copies
           const Outputs few = outputs_of(chapter, part);
           for (const char* name : {"y", "mean", "rstd", "dx"}) {
             CAPTURE(name);
@@ -270,7 +270,7 @@ TEST_CASE("where that is asked for a row's bits depend on the row alone, or a ch
 }
 
 TEST_CASE("nothing is written around an output, wherever it starts") {
-  constexpr std::size_t kGuard = 64;  // bytes before an output, and behind it
+  constexpr std::size_t kGuard = 64;  // bytes before and after an output
   for (const Chapter& chapter : chapters()) {
     if (chapter.road != Road::UnalignedRows && !chapter.shares_by_address) continue;
     for (const std::int64_t cols : {5, 257, 1025})

@@ -1,5 +1,5 @@
-// The quick tests of what values a tensor may have: NaN, equal numbers, large means, weights near
-// 0, no rows, parameters that are frozen; and that the check sees a wrong element.
+// Quick tests of the values that a tensor may have: NaN, equal numbers, large means, weights near
+// 0, no rows, frozen parameters; and that the check sees a wrong element.
 #include <algorithm>
 #include <limits>
 #include <random>
@@ -12,7 +12,7 @@ TEST_SUITE_BEGIN("quick");
 
 namespace {
 
-/// `count` elements whose bytes chance gives: numbers, NaNs with a payload, both zeros, subnormals.
+/// `count` elements of random bytes: numbers, NaNs with a payload, both zeros, subnormals.
 std::vector<std::byte> any_bits(std::int64_t count, std::int64_t element_bytes) {
   std::mt19937 chance{1};
   std::vector<std::byte> bytes(count * element_bytes);
@@ -36,7 +36,7 @@ TEST_CASE("a copy keeps every bit, and its check sees one that differs") {
       run.launch();
       synchronize();
       require_right(run.check());
-      std::byte* const last = tensors.data("y") + problem.tensor_bytes() - 1;  // has its sign bit
+      std::byte* const last = tensors.data("y") + problem.tensor_bytes() - 1;  // has the sign bit
       std::byte right{};
       download(&right, last, 1);
       for (const int bit : {0, 7}) {
@@ -56,7 +56,7 @@ TEST_CASE("a copy keeps every bit, and its check sees one that differs") {
   }
 }
 
-TEST_CASE("a copy writes as many elements as it is told, and not one more") {
+TEST_CASE("a copy writes exactly as many elements as requested") {
   for (const Chapter& chapter : chapters()) {
     if (chapter.direction() != Direction::Copy) continue;
     for (const DType dtype : kDTypes) {
@@ -92,7 +92,7 @@ TEST_CASE("NaN or infinity in a row of x changes no other row of y") {
     problem.rows = 9;
     for (const std::int64_t cols : {100, 3000}) {
       problem.cols = cols;
-      if (!refusal(chapter, problem).empty()) continue;  // of narrow rows alone
+      if (!refusal(chapter, problem).empty()) continue;  // takes only narrow rows
       const Tensors tensors(problem, Direction::Forward);
       const Run run(chapter, tensors);
       run.launch();
@@ -144,7 +144,8 @@ TEST_CASE("a row of equal numbers gives y = bias and rstd = 1 / sqrt(eps)") {
 
 namespace {
 
-/// y, mean and rstd, as float errs that has forgotten no digit, and not as the check allows.
+/// Requires errors of y, mean and rstd that are typical of float without cancellation, which is
+/// stricter than the check.
 void require_digits(const std::vector<OutputCheck>& checks) {
   for (const auto& check : checks) {
     CAPTURE(check.output);
@@ -210,7 +211,7 @@ TEST_CASE("a chapter that keeps its digits gives y = bias for large equal number
   }
 }
 
-TEST_CASE("a backward chapter that can writes y again") {
+TEST_CASE("a backward chapter that recomputes the output writes the right y") {
   for (const Chapter& chapter : chapters())
     for (const std::int64_t cols : {33, 1024, 5000})
       for_each_variant(chapter, 10, cols, [&](Problem problem) {
@@ -221,8 +222,8 @@ TEST_CASE("a backward chapter that can writes y again") {
 
 namespace {
 
-/// Checks `problem` with its parameters frozen: its dx has the bits of a pass that trains them, and
-/// its workspace no partial sums.
+/// Checks `problem` with frozen parameters: its dx has the bits of a pass that trains them, and its
+/// workspace has no partial sums.
 void check_frozen(const Chapter& chapter, const Problem& problem, int runs) {
   Problem frozen = problem;
   frozen.frozen = true;
@@ -275,7 +276,7 @@ TEST_CASE("a chapter that leaves out frozen parameters' gradients; the others re
   }
 }
 
-TEST_CASE("a chapter that is given y is right where weights are near 0, and where they are 0") {
+TEST_CASE("a chapter that starts from y is right where weights are near 0, and where they are 0") {
   for (const Chapter& chapter : chapters()) {
     if (!chapter.from_y) continue;
     for (const float scale : {1e-3f, -1e-3f, 1e-6f, -1e-6f, 0.0f})
@@ -286,7 +287,7 @@ TEST_CASE("a chapter that is given y is right where weights are near 0, and wher
         });
     for (const bool affine : {true, false}) {
       Problem problem;
-      problem.affine = affine;  // without, the weight is 1, and nothing is clamped
+      problem.affine = affine;  // if false, the weight is 1, and nothing is clamped
       problem.eps = 4.0f;
       problem.rows = 5;
       problem.cols = 104;
@@ -295,7 +296,7 @@ TEST_CASE("a chapter that is given y is right where weights are near 0, and wher
   }
 }
 
-TEST_CASE("the distance of a gradient from y to the one from x is told, and cannot fail") {
+TEST_CASE("the distance of a gradient from y to the one from x is reported, and cannot fail") {
   for (const Chapter& chapter : chapters()) {
     if (!chapter.from_y) continue;
     const auto distances = [&](const Problem& problem) {
@@ -320,7 +321,7 @@ TEST_CASE("the distance of a gradient from y to the one from x is told, and cann
     problem.dtype = DType::BF16;
     CHECK(distances(problem)[1] < 0.01);
     problem.weight_scale = 0x1p-10f;
-    CHECK(distances(problem)[1] > 0.1);  // y is rounded to the bias's digits
+    CHECK(distances(problem)[1] > 0.1);  // y is rounded to the precision of the bias
     problem.kind = Kind::Rms;            // without a bias y scales with the weight, bit for bit
     if (!refusal(chapter, problem).empty()) continue;
     const auto small = distances(problem);
