@@ -107,7 +107,7 @@ class Session {
     for (std::size_t i = 0; i < obstacles_.size(); ++i)
       if (!line_.sweep || i == 0) std::cout << "not run: " << obstacles_[i] << '\n';
     if (line_.sweep && obstacles_.size() > 1)
-      std::cout << "not run: " << obstacles_.size() - 1 << " more for reasons of this kind\n";
+      std::cout << "not run: " << obstacles_.size() - 1 << " more that a chapter does not take\n";
   }
 
   const CommandLine& line_;

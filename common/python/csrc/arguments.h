@@ -25,7 +25,7 @@ void check_parameter(const char* name, const MaybeTensor& parameter, const at::T
 void check_like(const char* name, const MaybeTensor& other, const at::Tensor& x,
                 std::initializer_list<at::ScalarType> types);
 
-/// Checks a tensor of `rows` numbers, if given: its device and type, too.
+/// Checks that a tensor, if given, has `rows` numbers of this type, on x's device.
 void check_each_row(const char* name, const MaybeTensor& tensor, const at::Tensor& x,
                     const c10::SymInt& rows, at::ScalarType type);
 

@@ -114,7 +114,7 @@ struct Forward {
   Tensor y, mean, rstd;
 };
 
-/// Nothing where the kernels do not take it.
+/// None if the kernels do not take it.
 std::optional<Forward> forward(const Tensor& x, Shape shape, const MaybeTensor& weight,
                                const MaybeTensor& bias, double eps, bool rms) {
   if (!is_enabled() || !takes(x, shape, weight, bias)) return {};

@@ -5,12 +5,12 @@
 
 namespace layernorm_chapters {
 
-/// Whether no two elements of a tensor share memory, judged by its strides: the stride of each
-/// dimension must exceed the extent of the dimensions inside it.
+/// Whether a tensor's strides show that no two of its elements share memory: each dimension's
+/// stride must be at least the extent of the dimensions inside it.
 bool has_own_memory(const at::Tensor& tensor);
 
-/// Whether an element of `a` and one of `b` share a byte. Also true for a pair of layouts so
-/// entangled that the search for such a byte gives up.
+/// Whether an element of `a` and one of `b` share a byte. Exact if has_own_memory holds for both,
+/// but also true for a pair of layouts so entangled that the search for such a byte gives up.
 bool may_share_memory(const at::Tensor& a, const at::Tensor& b);
 
 }  // namespace layernorm_chapters

@@ -1,4 +1,4 @@
-// The operators torch.ops.layernorm_chapters: what they take and return.
+// The operators torch.ops.layernorm_chapters: what they take and return, on tensors with elements.
 //
 //   norm           x, its parameters                        -> y, statistics
 //   norm_backward  dy, what norm saved                      -> dx, dweight, dbias
