@@ -60,7 +60,7 @@ class Comparison {
       const double terms = std::abs(magnitude(i));
       double error = std::abs(got - want);
       if (!(error < std::numeric_limits<double>::infinity()))
-        error = std::numeric_limits<double>::infinity();  // NaN too: the kernel did not write it
+        error = std::numeric_limits<double>::infinity();  // also NaN: an unwritten element
       const double open = leeway(i);
       const double bound =
           type_.roundoff * std::abs(want) + type_.smallest + arithmetic_ * terms + open;
@@ -149,7 +149,7 @@ class ExactComparison {
       if (host[i] == want && std::signbit(host[i]) == std::signbit(want)) continue;
       double error = std::abs(host[i] - want);
       if (!(error < std::numeric_limits<double>::infinity()))
-        error = std::numeric_limits<double>::infinity();  // NaN too: the kernel did not write it
+        error = std::numeric_limits<double>::infinity();  // also NaN: an unwritten element
       squared_error_ += error * error;
       const bool first = result_.worst_of_bound == 0.0 || begin + i < result_.worst_index;
       if (first) result_.worst_index = begin + i;

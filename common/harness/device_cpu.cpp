@@ -57,7 +57,7 @@ void copy_on_device(void* to, const void* from, std::size_t bytes) { upload(to, 
 void poison(const Buffer& buffer) {
   if (buffer.bytes() > 0) std::memset(buffer.as<void>(), 0xff, buffer.bytes());
 }
-void synchronize() {}  // a launch returns when its last block has
+void synchronize() {}  // a launch returns only after its last block has ended
 
 std::vector<double> time_launches(const std::vector<Launch>& launches,
                                   const std::vector<int>& flushes, std::size_t& turn) {

@@ -88,7 +88,7 @@ struct Scale {
   }
 };
 
-/// y = x / (1 - p) where the mask is 1, else 0
+/// y = x / (1 - p) if the mask is 1, otherwise 0
 template <typename T>
 struct Dropout {
   const T* x;

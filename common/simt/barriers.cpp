@@ -97,7 +97,7 @@ void Barriers::exit(const Thread& thread) {
   warp.exited |= 1u << thread.lane();
   const Thread* const lanes = lanes_of(thread);
   for (unsigned rest = warp.waiting; rest != 0; rest &= warp.waiting & (rest - 1))
-    complete(lanes[std::countr_zero(rest)]);  // perhaps they waited only for this one
+    complete(lanes[std::countr_zero(rest)]);  // they may have waited only for this thread
 }
 
 // The core of every warp operation. Once all lanes in the thread's mask have arrived or exited, the

@@ -78,7 +78,7 @@ class Block {
   std::vector<Thread> threads_;
   std::size_t exited_ = 0;
   const SharedMemory shared_;
-  const std::unique_ptr<Witness> watched_;  // null where the block is not watched
+  const std::unique_ptr<Witness> watched_;  // null if the block is not watched
   Witness silent_;
   Witness* const witness_;
   CopyEngine copies_;

@@ -41,7 +41,7 @@ class ThreadCopies {
     std::size_t group;
     std::uint64_t number;
   };
-  std::vector<Copy> copies_;  // few; a deque would allocate even where there are none
+  std::vector<Copy> copies_;  // few; an empty deque would still allocate
   std::size_t groups_ = 0;    // committed
 };
 
@@ -111,7 +111,7 @@ class CopyEngine {
   Witness& witness_;
   std::map<const void*, Mbarrier> barriers_;
   std::vector<BulkCopy> copies_;
-  bool stores_fenced_ = false;  // by any thread, at any time: does not notice a later missing fence
+  bool stores_fenced_ = false;  // by any thread, ever: a fence missing later goes unnoticed
 };
 
 }  // namespace simt

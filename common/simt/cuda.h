@@ -88,14 +88,14 @@ T __shfl_sync(unsigned mask, T value, int source, int width = warpSize,
   return simt::shuffle(simt::Op::Shuffle, mask, value, source, width, where);
 }
 
-/// The value of the lane numbered `delta` less; its own where the segment has no such lane.
+/// The value of the lane `delta` below; a lane's own value if its segment has no such lane.
 template <simt::Shuffled T>
 T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = warpSize,
                  std::source_location where = std::source_location::current()) {
   return simt::shuffle(simt::Op::ShuffleUp, mask, value, static_cast<int>(delta), width, where);
 }
 
-/// The value of the lane numbered `delta` more; its own where the segment has no such lane.
+/// The value of the lane `delta` above; a lane's own value if its segment has no such lane.
 template <simt::Shuffled T>
 T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = warpSize,
                    std::source_location where = std::source_location::current()) {

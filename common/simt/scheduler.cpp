@@ -104,7 +104,7 @@ void Scheduler::start(Thread& first) {
     left_->stopped = std::move(left);
     while (true) {
       run_to_its_end();
-      Thread* const next = next_in_turn();  // none after an error
+      Thread* const next = next_in_turn();  // null after an error
       left_ = &running_->context;
       Context& to = context_of(next);
       if (next == nullptr || to.stopped) {

@@ -65,7 +65,8 @@ struct Copy {
     OfThread,    ///< __pipeline_memcpy_async, waited for by its thread
     BulkLoad,    ///< by the copy engine to shared memory; completes on `barrier`
     BulkStore,   ///< by the copy engine from shared memory; waited for by its thread
-    RemoteStore  ///< of a value to another block's shared memory; completes on `barrier` there
+    RemoteStore  ///< of a value to another block's shared memory; completes on that block's
+                 ///< `barrier`
   };
   Kind kind;
   Place place;

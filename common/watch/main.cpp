@@ -36,7 +36,7 @@ std::uintptr_t load_address() {
   dl_iterate_phdr(
       [](dl_phdr_info* info, std::size_t, void* out) {
         *static_cast<std::uintptr_t*>(out) = info->dlpi_addr;
-        return 1;  // the first is the program itself
+        return 1;  // the first entry is the program itself
       },
       &address);
   return address;

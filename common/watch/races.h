@@ -49,7 +49,7 @@ struct CopyState {
   Over read{}, written{};
 };
 
-/// The maker of an access: a thread, or a copy that it starts.
+/// What makes an access: a thread, or a copy that it starts.
 struct Actor {
   const Knowledge& knows;
   Serial block;
@@ -78,7 +78,7 @@ struct Party {
   std::optional<Copy::Kind> copy;
 };
 
-/// The smallest group that two threads share.
+/// How far apart two threads are: the same, lanes of one warp, warps of one block, or blocks.
 enum class Apart { OneThread, Lanes, Warps, Blocks };
 
 inline Apart apart_of(Serial block, unsigned thread, const Actor& actor) {

@@ -308,7 +308,7 @@ class BlockCounter : public simt::Witness {
     char gigabytes[32];
     std::snprintf(gigabytes, sizeof gigabytes, "%.1f GB", static_cast<double>(max_bytes_) / 1e9);
     return "counting " + launch_.kernel + " needs more than the " + gigabytes +
-           " free for it: its lanes take too many steps between barriers; ask for half the --cols";
+           " free for it: its lanes take too many steps without meeting; ask for half the --cols";
   }
 
   void meet(unsigned warp, unsigned lanes) {

@@ -196,7 +196,7 @@ class BlockTracer : public simt::Witness {
     emit(warp, lanes, place, std::move(event));
   }
   void block_meets(Place place) override {
-    for (Thread& thread : threads_) {  // the last to come does not wait
+    for (Thread& thread : threads_) {  // the last to arrive has not waited
       if (thread.state == State::Runs) thread.begin_wait(Op::BlockBarrier, nullptr, place);
     }
     Json since = Json::array();
