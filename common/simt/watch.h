@@ -65,8 +65,7 @@ struct Copy {
     OfThread,    ///< __pipeline_memcpy_async, waited for by its thread
     BulkLoad,    ///< by the copy engine to shared memory; completes on `barrier`
     BulkStore,   ///< by the copy engine from shared memory; waited for by its thread
-    RemoteStore  ///< of a value to another block's shared memory; completes on that block's
-                 ///< `barrier`
+    RemoteStore  ///< of a value to another block's shared memory; completes on its `barrier`
   };
   Kind kind;
   Place place;
