@@ -964,7 +964,7 @@ def refresh(path, rows, draw, root, check):
         print(f"{path}: drawn")
     else:
         print(f"matplotlib is not installed, so {path} stays as it is; "
-              "python3 -m pip install -r common/setup/requirements-tables.txt")
+              "`bash common/setup/setup.sh --with-tables` installs it")
     return True
 
 

@@ -2,12 +2,11 @@
 # format.sh format|format-check
 #
 # Rewrites every C++ and CUDA file to .clang-format's style, or fails where one differs from it.
-# The version is pinned (clang-format.txt): each major version lays out some lines differently.
+# The version is pinned in pyproject.toml; CLANG_FORMAT names another.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-. common/setup/find.sh
 
-clang_format=$(find_clang_format)
+clang_format=${CLANG_FORMAT:-.venv/bin/clang-format}
 case $1 in
   format) mode=(-i) ;;
   format-check) mode=(--dry-run --Werror) ;;
