@@ -107,7 +107,7 @@ notebooks-run:
 	@LNC_DATA='$(DATA)' $(setup)/python.sh --with-notebooks common/tools/run_notebooks.py $(ARGS)
 
 notebooks-strip:
-	@$(PYTHON) common/tools/run_notebooks.py --strip
+	@$(setup)/setup.sh --with-lint && { $(tools)/lint.sh nbstripout --all-files >/dev/null || $(tools)/lint.sh nbstripout --all-files; }
 
 book:
 	@$(setup)/setup.sh cpu && LNC_DATA='$(DATA)' $(setup)/python.sh --with-book common/book/make_book.py $(ARGS)

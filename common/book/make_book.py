@@ -115,8 +115,7 @@ def execute(made, quick):
             say(f"{notebook.name}: {'as it was executed before' if there else 'without its outputs'} (--quick)")
             continue
         say(f"executes {notebook.name}")
-        if problem := run_notebooks.execute(notebook, EXECUTED):
-            print(f"{notebook}: {problem}", file=sys.stderr)
+        if run_notebooks.execute([notebook], EXECUTED):
             well = False
         else:
             made.note(notebook.name, key)
