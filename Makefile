@@ -39,7 +39,7 @@ run:
 watch = case '$(BACKEND)' in auto|cpu) ;; *) echo "make $@ watches the SIMT machine, which runs on the CPU: leave out BACKEND=$(BACKEND)" >&2; exit 2;; esac && \
         case '$@ $(CH)$(LIB)' in 'trace ') echo "make trace shows one kernel: make trace CH=fwd02" >&2; exit 2;; esac && \
         program=$$($(PYTHON) common/tools/find_chapter.py '$(CH)' '$(LIB)') && $(setup)/setup.sh cpu && \
-        $(setup)/build.sh cpu-watch $$program -DWATCH=ON && \
+        $(setup)/build.sh cpu-watch $$program && \
         $(PYTHON) common/watch/$@.py build/cpu-watch/bin/$$program $(ARGS)
 
 count trace:

@@ -86,7 +86,7 @@ def see(made):
         say("no GCC here, so no counts and no traces: CXX names one")
         return
     say("builds the chapters so that the machine can watch them (two minutes, the first time)")
-    subprocess.run(["bash", "common/setup/build.sh", "cpu-watch", "all", "-DWATCH=ON"], cwd=ROOT, check=True)
+    subprocess.run(["bash", "common/setup/build.sh", "cpu-watch", "all"], cwd=ROOT, check=True)
     say("counts what each line asks of memory")
     new = COUNTS.with_suffix(".new")
     new.unlink(missing_ok=True)

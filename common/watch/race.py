@@ -142,7 +142,7 @@ def prepare(chapters):
 
 
 def build(target, **options):
-    subprocess.run(["bash", "common/setup/build.sh", BUILD, target, "-DWATCH=ON"], cwd=ROOT, check=True, **options)
+    subprocess.run(["bash", "common/setup/build.sh", BUILD, target], cwd=ROOT, check=True, **options)
 
 
 def watch(program, arguments):

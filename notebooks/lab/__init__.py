@@ -33,7 +33,6 @@ from . import variance
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "cpu"
 WATCHING = ROOT / "build" / "cpu-watch"  # a build whose machine sees each load and store
-OPTIONS = {BUILD: (), WATCHING: ("-DWATCH=ON",)}
 KERNELS = ROOT / "build" / "notebooks"  # those of the reader's own
 MERE_CHECK = 2  # ninja's steps where there is nothing to build
 TEMPLATE = "fwd01"  # the chapter with whose commands a kernel of your own is built
@@ -71,7 +70,7 @@ def program(chapter, build=BUILD):
         print(f"{chapter} is compiled first, for the CPU: {'some 20 seconds' if machine else 'one to two minutes'}, "
               "once.", flush=True)
     start = time.monotonic()
-    steps = follow("bash", ROOT / "common/setup/build.sh", build.name, chapter, *OPTIONS[build])
+    steps = follow("bash", ROOT / "common/setup/build.sh", build.name, chapter)
     if steps > MERE_CHECK:
         print(f"\r{chapter}: {steps} steps in {time.monotonic() - start:.0f} s", flush=True)
     return path
