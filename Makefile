@@ -9,6 +9,8 @@ JSON         ?= notebooks/data/local.jsonl
 PYTHON       ?= python3
 CLANG_FORMAT ?=
 DATA         ?=
+PARTS        ?=
+TESTS        ?=
 ARCHS        ?= 75;80;86;89;90;100;120
 export PYTHON CLANG_FORMAT
 
@@ -73,7 +75,7 @@ peers:
 	@$(PYTHON) common/bench/compare_peers.py --ready $(ARGS) && $(setup)/setup.sh cuda && $(setup)/build.sh cuda lnc && \
 	$(PYTHON) common/bench/compare_peers.py --json '$(JSON)' $(ARGS)
 
-# All quick tests; with CH=… or LIB=… those of one kernel, which need no Python.
+# All quick tests; with CH=… or LIB=… those of one kernel, which need no Python. TESTS are options of ctest.
 test:
 	@kernel=$$($(PYTHON) common/tools/find_chapter.py '$(CH)' '$(LIB)') && \
 	backends=$$($(setup)/backend.sh '$(BACKEND)' test) && $(setup)/setup.sh $$backends && \
@@ -85,11 +87,11 @@ test:
 	else \
 	  target=$${kernel}_test; tests="--tests-regex ^$$kernel$$"; \
 	fi && \
-	for backend in $$backends; do $(setup)/build.sh $$backend $$target && $(tools)/test.sh $$backend $$tests || exit; done
+	for backend in $$backends; do $(setup)/build.sh $$backend $$target && $(tools)/test.sh $$backend $$tests $(TESTS) || exit; done
 
 test-all:
 	@backends=$$($(setup)/backend.sh '$(BACKEND)' test) && $(setup)/setup.sh $$backends && \
-	for backend in $$backends; do $(setup)/build.sh $$backend all || exit; done && $(tools)/test_all.sh $$backends
+	$(tools)/test_all.sh "$$backends" '$(PARTS)' $(TESTS)
 
 tables:
 	@backend=$$($(setup)/backend.sh cpu) && $(setup)/setup.sh $$backend && \
