@@ -30,7 +30,7 @@ CELL_SECONDS = 600  # a cell that needs longer hangs
 
 
 def execute(paths, executed=EXECUTED):
-    """Executes copies of the notebooks in `executed`, which have their outputs up to an error. Returns the exit status."""
+    """Executes copies of the notebooks in `executed`, up to an error. Returns the exit status."""
     executed.mkdir(parents=True, exist_ok=True)
     copies = [shutil.copy(path, executed) for path in paths]
     return subprocess.run(
