@@ -24,4 +24,5 @@ if [ -z "$python" ]; then
     exit 77
   fi
 fi
+export PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 # those of the notebooks take two seconds to load
 exec "$python" -B -m pytest -q "$@"
