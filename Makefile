@@ -7,12 +7,12 @@ FROM         ?=
 ARGS         ?=
 JSON         ?= notebooks/data/local.jsonl
 PYTHON       ?= python3
-CLANG_FORMAT ?=
+CLANG_FORMAT ?= .venv/bin/clang-format
 DATA         ?=
 PARTS        ?=
 TESTS        ?=
 ARCHS        ?= 75;80;86;89;90;100;120
-export PYTHON CLANG_FORMAT
+export PYTHON
 
 setup := bash common/setup
 tools := bash common/tools
@@ -108,8 +108,10 @@ notebooks:
 notebooks-run:
 	@LNC_DATA='$(DATA)' $(setup)/python.sh --with-notebooks common/tools/run_notebooks.py $(ARGS)
 
+# The hook fails where it has changed a notebook, and not the second time.
+strip = .venv/bin/pre-commit run nbstripout --all-files
 notebooks-strip:
-	@$(setup)/setup.sh --with-lint && { $(tools)/lint.sh nbstripout --all-files >/dev/null || $(tools)/lint.sh nbstripout --all-files; }
+	@$(setup)/setup.sh --with-lint && { $(strip) >/dev/null || $(strip); }
 
 book:
 	@$(setup)/setup.sh cpu && LNC_DATA='$(DATA)' $(setup)/python.sh --with-book common/book/make_book.py $(ARGS)
@@ -118,11 +120,14 @@ compile-cuda:
 	@$(setup)/setup.sh cuda && $(setup)/build.sh cuda-all all '-DCMAKE_CUDA_ARCHITECTURES=$(ARCHS)' && \
 	$(PYTHON) common/tools/spills.py build/cuda-all
 
+format: mode = -i
+format-check: mode = --dry-run --Werror
 format format-check:
-	@$(setup)/setup.sh --with-format && $(tools)/format.sh $@
+	@$(setup)/setup.sh --with-format && find chapters common reference_cpu -path 'chapters/my*' -prune -o \
+	  \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' \) -print0 | xargs -0 $(CLANG_FORMAT) --style=file $(mode)
 
 lint:
-	@$(setup)/setup.sh --with-lint && $(tools)/lint.sh $(ARGS)
+	@$(setup)/setup.sh --with-lint && .venv/bin/pre-commit run --show-diff-on-failure $(or $(ARGS),--all-files)
 
 clean:
 	rm -rf build

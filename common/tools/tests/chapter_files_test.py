@@ -16,8 +16,8 @@ LESSON = ["The idea", "The picture", "Derivation", "Reading the kernel", "Predic
           "Sources"]
 NOT_YET_REWRITTEN = ["The idea", "Derivation", "Reading the kernel", "Cost", "Pitfalls", "Try it", "Sources"]
 OWN_SECTIONS = {"copy00"}
-TOP_LEVEL = {"chapters", "common", "notebooks", "reference_cpu", "CMakeLists.txt", "Makefile", "README.md",
-             "CHANGELOG.md", "CITATION.cff", "LICENSE", "pyproject.toml"}
+TOP_LEVEL = {"chapters", "common", "notebooks", "reference_cpu", "CMakeLists.txt", "CMakePresets.json", "Makefile",
+             "README.md", "CHANGELOG.md", "CITATION.cff", "LICENSE", "pyproject.toml"}
 PAGES_OF_GITHUB = {"../../codespaces/new"}  # of the repository, relative to a page of its code
 LONGEST_TOP_COMMENT = 12
 # What a kernel of Hopper's includes, itself or through another of these.
