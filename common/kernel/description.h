@@ -99,8 +99,7 @@ struct Chapter {
   std::int64_t max_rows = kMaxGridX;  ///< the limit of a grid of one block or warp a row
   /// The most elements of x in a launch: the limit of a copy's grid of one thread an element.
   std::int64_t max_elements = std::numeric_limits<std::int64_t>::max();
-  /// Its host function for each pair of types; the alternative is the direction, in Direction's
-  /// order.
+  /// Its host function for each pair of types; the alternative is the Direction, in its order.
   std::variant<CopyLaunchers, ForwardLaunchers, BackwardLaunchers> run;
 
   /// Bytes that must move to and from device memory, predicted before any measurement.

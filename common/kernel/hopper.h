@@ -74,8 +74,7 @@
 // The next kernel. A kernel launched with LaunchConfig::starts_early may start when every block of
 // the previous kernel has called launch_dependents() or retired, in the room that these leave.
 // Before it touches global memory, each of its threads calls grid_dependency_wait(), which returns
-// when the previous kernel has ended and its writes are visible. The CPU backend has nothing to
-// wait for.
+// when the previous kernel has ended and its writes are visible. The CPU backend need not wait.
 #pragma once
 
 #include "common/kernel/launch.h"

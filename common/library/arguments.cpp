@@ -55,7 +55,7 @@ Problem problem_of(const lnc_problem& given, bool affine) {
   return problem;
 }
 
-/// A pointer that must be at a multiple of its element's size, and not null unless `may_be_null`.
+/// Checks that a pointer is a multiple of its element's size, and not null unless `may_be_null`.
 void check_pointer(const char* name, const void* pointer, std::int64_t element_bytes,
                    bool may_be_null) {
   require(may_be_null || pointer != nullptr, [&] { return std::string(name) + " is null"; });
@@ -65,8 +65,8 @@ void check_pointer(const char* name, const void* pointer, std::int64_t element_b
   });
 }
 
-/// Problem::misalign of tensors at these places: 0 where all start at 16-byte boundaries, and else
-/// 1, for they need not start alike.
+/// Problem::misalign of tensors at these addresses: 0 if all start at 16-byte boundaries, else 1,
+/// since they need not start alike.
 int misalign_of(std::initializer_list<const void*> pointers) {
   return std::all_of(pointers.begin(), pointers.end(), at_boundary) ? 0 : 1;
 }
@@ -85,7 +85,7 @@ RowStrides strides_of(const lnc_rows* given, const Problem& problem) {
 
 namespace {
 
-/// Checks where the rows of a tensor start, and adds to the problem that they lie apart.
+/// Checks where the rows of a tensor start, and records in the problem whether they are strided.
 void check_rows(const char* name, const lnc_rows* given, Problem& problem) {
   if (given == nullptr) return;
   const auto require_natural = [&](const char* field, std::int64_t number) {
@@ -101,7 +101,7 @@ void check_rows(const char* name, const lnc_rows* given, Problem& problem) {
   if (!rows.apart) return;
   const std::int64_t vector = 16 / problem.element_bytes();
   const bool of_vectors = rows.row_stride % vector == 0 && rows.group_stride % vector == 0;
-  // For the choice of a chapter any gap will do: what counts is whether it is one of vectors.
+  // For the choice of a chapter any gap will do: what matters is whether it is of whole vectors.
   if (!of_vectors) problem.row_gap = 1;
   if (problem.row_gap == 0) problem.row_gap = static_cast<int>(vector);
 }
@@ -112,7 +112,7 @@ void check_dropout(float dropout) {
   });
 }
 
-/// Adds what a fused pass asks to the problem, and checks its pointers.
+/// Adds a fused pass's options to the problem, and checks its pointers.
 void check_fused(const lnc_fused_forward& f, Problem& problem) {
   const bool empty = problem.rows == 0;
   const std::int64_t element = problem.element_bytes();
@@ -132,7 +132,7 @@ void check_fused(const lnc_fused_forward& f, Problem& problem) {
   require(problem.fusion != Fusion{}, "fused is there, and each part of it is null");
   require(
       f.residual != nullptr || f.sum == nullptr || !f.float_residual || problem.dtype == DType::F32,
-      "float_residual is set, and there is no residual whose type it would be");
+      "float_residual is set, but there is no residual");
   const std::int64_t residual = problem.residual_element_bytes();
   const auto check_part = [&](const char* name, const void* pointer, bool wanted,
                               std::int64_t bytes) {
@@ -157,14 +157,14 @@ void check_fused(const lnc_fused_forward& f, Problem& problem) {
     if (!at_boundary(pointer)) problem.misalign = 1;
 }
 
-/// Whether nobody wants a gradient of a parameter.
+/// Whether no gradient of a parameter is requested.
 bool wants_no_parameters(const lnc_backward_args& a) {
   const bool wants_second =
       a.fused != nullptr && (a.fused->dweight1 != nullptr || a.fused->dbias1 != nullptr);
   return a.dweight == nullptr && a.dbias == nullptr && !wants_second;
 }
 
-/// Likewise of a backward pass.
+/// The same for a backward pass.
 void check_fused(const lnc_fused_backward& f, bool frozen, Problem& problem) {
   const bool empty = problem.rows == 0;
   const std::int64_t element = problem.element_bytes();
@@ -183,7 +183,7 @@ void check_fused(const lnc_fused_backward& f, bool frozen, Problem& problem) {
                                                    : Residual::Same,
                     .prenorm = f.dsum != nullptr,
                     .second_affine = has_y1};
-  // Where nothing else tells this pass from a plain one: the sum is x itself, and has a gradient.
+  // If nothing else distinguishes this pass from a plain one: the sum is x and has a gradient.
   if (problem.fusion == Fusion{}) problem.fusion.prenorm = true;
   const std::int64_t residual = problem.residual_element_bytes();
   const auto check_part = [&](const char* name, const void* pointer, bool wanted,
@@ -241,7 +241,7 @@ Problem check(const lnc_forward_args& a) {
 
 Problem check(const lnc_backward_args& a) {
   const bool layer = a.problem.kind == LNC_LAYER;
-  const bool needs_bias = layer && a.y != nullptr;  // x is made from y by them
+  const bool needs_bias = layer && a.y != nullptr;  // xhat is recovered with it
   Problem problem =
       problem_of(a.problem, a.weight != nullptr && (!needs_bias || a.bias != nullptr));
   const bool empty = problem.rows == 0;

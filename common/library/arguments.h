@@ -1,5 +1,5 @@
-// What a call of lnc.h asks for, checked: the problem that its arguments describe, or a sentence
-// that names the argument.
+// Checks the arguments of a call of lnc.h: returns the problem that they describe, or throws a
+// sentence that names the wrong one.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,13 @@
 
 namespace lnc {
 
-/// Thrown inside of a call, a status with its sentence.
+/// Thrown inside a call: a status with its sentence.
 struct Failure : std::runtime_error {
   Failure(lnc_status status, const std::string& why) : std::runtime_error(why), status(status) {}
   lnc_status status;
 };
 
-/// `why` is a sentence, or makes one.
+/// `why` is a sentence, or a function that returns one.
 template <typename Why>
 void require(bool holds, const Why& why) {
   if (holds) return;
@@ -28,7 +28,7 @@ void require(bool holds, const Why& why) {
     throw Failure(LNC_BAD_ARGUMENT, why);
 }
 
-/// Whether a pointer is a multiple of 16, as vectors and copies need it.
+/// Whether a pointer is a multiple of 16, as vectors and copies require.
 inline bool at_boundary(const void* pointer) {
   return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
 }
@@ -37,10 +37,10 @@ inline bool at_boundary(const void* pointer) {
 Problem check(const lnc_forward_args& a);
 Problem check(const lnc_backward_args& a);
 
-/// Whether a pass writes y where x is, or the sum where the residual is.
+/// Whether a pass overwrites x with y, or the residual with the sum.
 bool is_in_place(const lnc_forward_args& a);
 
-/// Where rows start; dense where `given` is null or says no more than that.
+/// Where rows start; dense if `given` is null or describes contiguous rows.
 RowStrides strides_of(const lnc_rows* given, const Problem& problem);
 
 }  // namespace lnc

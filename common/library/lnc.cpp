@@ -124,9 +124,9 @@ template <typename Args>
 using FusedOf = std::conditional_t<std::is_same_v<Args, lnc_forward_args>, lnc_fused_forward,
                                    lnc_fused_backward>;
 
-/// Puts copies in place of those tensors of a batch-invariant pass that are made of whole vectors
-/// but are not 16-byte aligned, and of strided rows that the chapter does not take.
-/// @param fused *a.fused, where that is there
+/// Replaces by copies those tensors of a batch-invariant pass whose rows are whole vectors but not
+/// 16-byte aligned, and strided rows that the chapter does not take.
+/// @param fused *a.fused, if that is not null
 template <typename Args>
 void stage(const Plan& plan, Args& a, FusedOf<Args>* fused, Staging& staging) {
   const Problem& p = plan.problem;
@@ -146,8 +146,8 @@ void stage(const Plan& plan, Args& a, FusedOf<Args>* fused, Staging& staging) {
       });
 }
 
-/// Where the workspace's parts start: the chapter's own, then gradients that the caller does not
-/// want and the chapter writes, then the copies of a batch-invariant pass.
+/// Where the workspace's parts start: the chapter's own, then gradients that the caller did not
+/// request but the chapter writes, then the copies of a batch-invariant pass.
 struct Layout {
   std::int64_t dweight, dbias, staging, end;
 
@@ -251,7 +251,7 @@ void run(const Plan& plan, const lnc_forward_args& a, const Layout&) {
   });
 }
 
-/// Likewise a backward pass.
+/// Launches a backward pass.
 void run(const Plan& plan, const lnc_backward_args& a, const Layout& layout) {
   const bool layer = plan.problem.kind == Kind::Layer;
   auto* const scratch = static_cast<std::byte*>(a.workspace);
@@ -327,7 +327,7 @@ size_t lnc_list(lnc_chapter* list, size_t capacity) {
   if (list == nullptr) capacity = 0;
   size_t count = 0;
   for (const Chapter& chapter : chapters()) {
-    if (chapter.direction() == Direction::Copy) continue;  // no norm: nothing here would call it
+    if (chapter.direction() == Direction::Copy) continue;  // not a norm: nothing here would call it
     if (count < capacity)
       list[count] = {chapter.id.data(), chapter.title.data(),
                      chapter.direction() == Direction::Backward, chapter.from_y,

@@ -26,8 +26,8 @@ bool stages_rows(const Problem& problem, const Chapter& chapter) {
   return !chapter.takes_strides || (problem.has_whole_vectors() && !like_dense);
 }
 
-/// A batch-invariant problem as its chapter gets it, with aligned copies in place of tensors that
-/// start elsewhere. Where rows are no whole vectors, the chapter takes them wherever they start.
+/// A batch-invariant problem as its chapter gets it, with aligned copies in place of unaligned
+/// tensors. Rows that are not whole vectors the chapter takes wherever they start.
 Problem staged(Problem problem, const Chapter& chapter) {
   if (!problem.batch_invariant) return problem;
   if (problem.has_whole_vectors()) problem.misalign = problem.stagger = 0;
@@ -35,7 +35,7 @@ Problem staged(Problem problem, const Chapter& chapter) {
   return problem;
 }
 
-/// "; lib_fwd_ring takes it": for a refusal by `chapter`. Empty where no kernel does.
+/// "; lib_fwd_ring takes it": for a refusal by `chapter`. Empty if no kernel takes it.
 std::string other_kernel(const Chapter& chapter, const Request& request) {
   const std::string_view id = kernel_for(request);
   return id.empty() || id == chapter.id ? "" : "; " + std::string(id) + " takes it";
@@ -44,7 +44,7 @@ std::string other_kernel(const Chapter& chapter, const Request& request) {
 Plan new_plan(const char* asked, Request request) {
   Problem& problem = request.problem;
   const bool frozen = problem.frozen;
-  problem.frozen = false;  // no reason to refuse
+  problem.frozen = false;  // not a reason to refuse
   const Chapter* chapter = nullptr;
   const Choice* line = nullptr;
   if (asked == nullptr) {
@@ -87,7 +87,7 @@ Plan new_plan(const char* asked, Request request) {
   return {problem, chapter, line, bytes};
 }
 
-/// All that a plan depends on. No chapter is the dispatch's choice.
+/// All that a plan depends on. Without a chapter, the dispatch chooses one.
 struct PlanKey {
   std::optional<std::string> chapter;
   Direction direction;
