@@ -31,7 +31,7 @@ inline std::int64_t most_blocks(std::int64_t asked, std::int64_t places) {
   return asked > 0 ? asked : multiprocessors() * places;
 }
 
-/// The fewest threads that a multiprocessor can hold, over the GPUs of an architecture.
+/// Threads that a multiprocessor holds, at least.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 constexpr int kSmThreads = 1024;  // Turing
 #else

@@ -57,8 +57,8 @@ struct Choice {
   Direction direction;
   bool from_y = false;
   bool fused = false;                      ///< takes only fused passes
-  bool needs_aligned = false;              ///< takes only what is Problem::aligned
-  bool needs_same_alignment = false;       ///< takes only what Problem::has_same_alignment
+  bool needs_aligned = false;              ///< takes only problems that are aligned()
+  bool needs_same_alignment = false;       ///< takes only problems with has_same_alignment()
   bool needs_unaligned_row_bytes = false;  ///< takes only rows that are not a multiple of 16 bytes
   bool batch_invariant = true;
   std::optional<Kind> kind = {};

@@ -150,7 +150,7 @@ typedef struct lnc_backward_args {
   void* stream;
   const lnc_fused_backward* fused; /* null for a plain pass; else x and y are null */
   const lnc_rows* x_rows;          /* null if they are contiguous */
-  const lnc_rows* dy_rows;         /* likewise */
+  const lnc_rows* dy_rows;         /* the same */
 } lnc_backward_args;
 
 typedef struct lnc_plan {

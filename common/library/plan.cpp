@@ -27,7 +27,7 @@ bool stages_rows(const Problem& problem, const Chapter& chapter) {
 }
 
 /// A batch-invariant problem as its chapter gets it, with aligned copies in place of unaligned
-/// tensors. Rows that are not whole vectors the chapter takes wherever they start.
+/// tensors. If rows are not whole vectors, the chapter takes them wherever they start.
 Problem staged(Problem problem, const Chapter& chapter) {
   if (!problem.batch_invariant) return problem;
   if (problem.has_whole_vectors()) problem.misalign = problem.stagger = 0;

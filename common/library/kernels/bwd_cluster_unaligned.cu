@@ -90,8 +90,7 @@ struct SliceVectors {
 
   __device__ int of(int i) const { return first + i * apart; }
   __device__ bool has(int i) const {
-    return static_cast<unsigned>(of(i)) <
-           static_cast<unsigned>(size);  // a negative number is large
+    return static_cast<unsigned>(of(i)) < static_cast<unsigned>(size);  // a negative one is large
   }
 };
 
@@ -363,7 +362,7 @@ Choice best_cut(const BackwardArgs<T, W>& a, Kernel kernel, int least_blocks, in
   return best;
 }
 
-/// Launches clusters of so many blocks if a cut keeps `least_busy` blocks busy; else returns false.
+/// Launches clusters of these sizes if a cut keeps `least_busy` blocks busy; else returns false.
 template <Kind kKind, typename Fit, typename T, typename W>
 bool launch_clusters(const BackwardArgs<T, W>& a, int least_blocks, int most_blocks,
                      int64_t least_busy = 1) {
@@ -386,9 +385,8 @@ bool launch_clusters(const BackwardArgs<T, W>& a, int least_blocks, int most_blo
 }
 
 /// Tries, in this order: the cluster size that the caller asked for; for wide rows as few blocks of
-/// 512 threads as kSliceBytes each allows, if they keep three quarters of the multiprocessors busy;
-/// up to 8 blocks of 256 threads, then up to 16; blocks of 512 with larger slices, up to 8, then
-/// 16.
+/// 512 threads as kSliceBytes allows, if they keep three quarters of the multiprocessors busy; up
+/// to 8 blocks of 256 threads, then up to 16; blocks of 512 with larger slices, up to 8, then 16.
 template <Kind kKind, typename T, typename W>
 void run_kind(const BackwardArgs<T, W>& a) {
   const int asked = std::clamp(a.group, kLeastCluster, kMaxCluster);

@@ -96,7 +96,7 @@ struct RowsOfY {
   __device__ RowsOfY(const BackwardArgs<T, W>& a_, const OwnShare<Team>& share_,
                      InverseWeights<Team>& inverse_weight_)
       : a(a_), share(share_), inverse_weight(inverse_weight_) {
-    const W* const weights = a.weight;  // copies: nvcc assumes that the stores below change `a`
+    const W* const weights = a.weight;  // copies: nvcc assumes that the stores below may change `a`
     const float eps = a.eps;
 #pragma unroll
     for (int i = 0; i < Team::kVectors; ++i) {

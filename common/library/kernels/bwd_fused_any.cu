@@ -31,8 +31,7 @@ constexpr int kMaxThreads = 512;
 constexpr int kColumnSums = 16;  // of dweight in a thread, over all pairs; as many of dbias
 constexpr int kRowsAGroup = 4;   // at least: fastest where rows are few
 
-/// A thread's loads for one vector of a row. Stream is the type of z, as the forward pass stored
-/// it.
+/// A thread's loads for one vector of a row. Stream is the type of z as the forward pass stored it.
 template <typename T, typename W, typename Stream, int kElements, int kPairs>
 struct Loaded {
   Packed<Stream, kElements> z;
