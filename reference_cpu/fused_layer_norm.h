@@ -58,9 +58,9 @@ struct FusedForward {
 //   y1  = norm(sum) · weight1 + bias1
 //
 // dropout keeps an element where u > p and then multiplies it by 1 / (1 - p); a dropped element
-// becomes 0, even if it was NaN or infinite. u is triton_uniform(seeds[row], column) of philox.h, 7
-// rounds, and both sides of u > p are floats, so the masks are those of a kernel, bit for bit. p =
-// 0 is not a special case: u itself can be 0, for two words in 2³².
+// becomes 0, even if NaN or infinite. u is triton_uniform(seeds[row], column) of philox.h, 7
+// rounds, and both sides of u > p are floats, so the masks are those of a kernel, bit for bit. A p
+// of 0 is not a special case: u itself can be 0, for two words in 2³².
 //
 // The norm takes the sum as it is stored, rounded once to the type of its tensor, whether or not
 // that tensor is requested. So the result is that of an addition and then a norm, and the backward

@@ -223,7 +223,7 @@ int resident_clusters(void (*kernel)(Params...), const LaunchConfig& config) {
 }
 
 /// The block's dynamic shared memory, LaunchConfig::shared_bytes of it, 128-byte aligned: bulk
-/// copies to an address inside a 32-byte sector take a tenth longer (bwd12's laboratory).
+/// copies to an address off a 32-byte boundary take a tenth longer (bwd12's laboratory).
 template <typename T>
 __device__ T* dynamic_shared() {
   extern __shared__ __align__(128) unsigned char lnc_dynamic_shared[];

@@ -7,7 +7,7 @@
 //   Barrier::arrive                         that a slot has been read               fwd18
 //   fence_barrier_init                      before the first use                    fwd08
 //   bulk_load                               global to shared, by the copy engine    fwd08
-//   L2Policy                                what L2 evicts first                  bwd17
+//   L2Policy                                what L2 evicts first                    bwd17
 //   bulk_store, commit_bulk_stores,
 //   wait_bulk_stores_read                   shared to global, by the copy engine    fwd15
 //   fence_proxy_async                       orders own accesses before a copy       fwd08, fwd15

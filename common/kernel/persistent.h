@@ -75,7 +75,7 @@ struct Shares {
   int row_threads;           ///< Team::kRowThreads
   std::int64_t slices;       ///< of a row
   std::int64_t slice_cols;   ///< columns of each but the last, which may have fewer
-  std::int64_t groups;       ///< each has a row
+  std::int64_t groups;       ///< each has at least one row
   std::int64_t rows_a_step;  ///< of all groups
 
   dim3 grid() const { return {static_cast<unsigned>(slices), static_cast<unsigned>(groups)}; }

@@ -4,8 +4,8 @@
 //   start_in_vector, row_period   where rows start, and how that repeats
 //   start_in_line                 the same in lines of 128 bytes: where a bulk copy should begin
 //   slot_elements_for             room for such a copy
-//   row_vectors, rows_at_end      how many vectors a row spans; how many rows are at a tensor's
-//   ends blocks_in_step                how many blocks, so that each steps to rows that start alike
+//   row_vectors, rows_at_end      how many vectors a row spans; how many rows share an end vector
+//   blocks_in_step                how many blocks, so that each steps to rows that start alike
 //   OwnColumns                    a thread's columns: the same in all rows that start alike
 #pragma once
 
@@ -54,7 +54,7 @@ std::int64_t row_period(std::int64_t cols) {
 template <typename T>
 std::int64_t row_vectors(const T* tensor, std::int64_t cols) {
   constexpr std::int64_t kElements = kVectorElements<T>;
-  const std::int64_t apart = std::gcd(kElements, cols);  // offsets at which rows start
+  const std::int64_t apart = std::gcd(kElements, cols);  // between offsets at which rows start
   const std::int64_t last_start = kElements - apart + start_in_vector(tensor) % apart;
   return (last_start + cols + kElements - 1) / kElements;
 }
