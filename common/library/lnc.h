@@ -124,7 +124,7 @@ typedef struct lnc_forward_args {
   void* y;            /* out [rows, cols] */
   float* mean;        /* out [rows]; unused for LNC_RMS */
   float* rstd; /* out [rows]: 1 / sqrt(variance + eps), of LNC_RMS 1 / sqrt(mean of x^2 + eps) */
-  void* workspace; /* at a 16-byte boundary; uninitialised, free after the call in stream order */
+  void* workspace; /* at a 16-byte boundary; uninitialised; reusable later in the stream */
   size_t workspace_bytes;
   void* stream;                   /* a cudaStream_t; null for the default stream */
   const lnc_fused_forward* fused; /* null for a plain pass */
