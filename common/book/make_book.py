@@ -169,7 +169,7 @@ def main(argv):
     except subprocess.CalledProcessError as error:
         print(f"book: {' '.join(map(str, error.cmd[:4]))} … ended with status {error.returncode}", file=sys.stderr)
         return 1
-    chart.write(ROOT, DATA / "static/chart_data.js")
+    chart.write(ROOT, DATA / "static")
     well = execute(made, options.quick)
     for line in missing():
         say(line)
