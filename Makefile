@@ -7,10 +7,12 @@ FROM         ?=
 ARGS         ?=
 JSON         ?= notebooks/data/local.jsonl
 PYTHON       ?= python3
-CLANG_FORMAT ?=
+CLANG_FORMAT ?= .venv/bin/clang-format
 DATA         ?=
+PARTS        ?=
+TESTS        ?=
 ARCHS        ?= 75;80;86;89;90;100;120
-export PYTHON CLANG_FORMAT
+export PYTHON
 
 setup := bash common/setup
 tools := bash common/tools
@@ -39,7 +41,7 @@ run:
 watch = case '$(BACKEND)' in auto|cpu) ;; *) echo "make $@ watches the SIMT machine, which runs on the CPU: leave out BACKEND=$(BACKEND)" >&2; exit 2;; esac && \
         case '$@ $(CH)$(LIB)' in 'trace ') echo "make trace shows one kernel: make trace CH=fwd02" >&2; exit 2;; esac && \
         program=$$($(PYTHON) common/tools/find_chapter.py '$(CH)' '$(LIB)') && $(setup)/setup.sh cpu && \
-        $(setup)/build.sh cpu-watch $$program -DWATCH=ON && \
+        $(setup)/build.sh cpu-watch $$program && \
         $(PYTHON) common/watch/$@.py build/cpu-watch/bin/$$program $(ARGS)
 
 count trace:
@@ -73,7 +75,7 @@ peers:
 	@$(PYTHON) common/bench/compare_peers.py --ready $(ARGS) && $(setup)/setup.sh cuda && $(setup)/build.sh cuda lnc && \
 	$(PYTHON) common/bench/compare_peers.py --json '$(JSON)' $(ARGS)
 
-# All quick tests; with CH=… or LIB=… those of one kernel, which need no Python.
+# All quick tests; with CH=… or LIB=… those of one kernel, which need no Python. TESTS are options of ctest.
 test:
 	@kernel=$$($(PYTHON) common/tools/find_chapter.py '$(CH)' '$(LIB)') && \
 	backends=$$($(setup)/backend.sh '$(BACKEND)' test) && $(setup)/setup.sh $$backends && \
@@ -85,11 +87,11 @@ test:
 	else \
 	  target=$${kernel}_test; tests="--tests-regex ^$$kernel$$"; \
 	fi && \
-	for backend in $$backends; do $(setup)/build.sh $$backend $$target && $(tools)/test.sh $$backend $$tests || exit; done
+	for backend in $$backends; do $(setup)/build.sh $$backend $$target && $(tools)/test.sh $$backend $$tests $(TESTS) || exit; done
 
 test-all:
 	@backends=$$($(setup)/backend.sh '$(BACKEND)' test) && $(setup)/setup.sh $$backends && \
-	for backend in $$backends; do $(setup)/build.sh $$backend all || exit; done && $(tools)/test_all.sh $$backends
+	$(tools)/test_all.sh "$$backends" '$(PARTS)' $(TESTS)
 
 tables:
 	@backend=$$($(setup)/backend.sh cpu) && $(setup)/setup.sh $$backend && \
@@ -106,8 +108,10 @@ notebooks:
 notebooks-run:
 	@LNC_DATA='$(DATA)' $(setup)/python.sh --with-notebooks common/tools/run_notebooks.py $(ARGS)
 
+# The hook fails where it has changed a notebook, and not the second time.
+strip = .venv/bin/pre-commit run nbstripout --all-files
 notebooks-strip:
-	@$(PYTHON) common/tools/run_notebooks.py --strip
+	@$(setup)/setup.sh --with-lint && { $(strip) >/dev/null || $(strip); }
 
 book:
 	@$(setup)/setup.sh cpu && LNC_DATA='$(DATA)' $(setup)/python.sh --with-book common/book/make_book.py $(ARGS)
@@ -116,11 +120,14 @@ compile-cuda:
 	@$(setup)/setup.sh cuda && $(setup)/build.sh cuda-all all '-DCMAKE_CUDA_ARCHITECTURES=$(ARCHS)' && \
 	$(PYTHON) common/tools/spills.py build/cuda-all
 
+format: mode = -i
+format-check: mode = --dry-run --Werror
 format format-check:
-	@$(setup)/setup.sh --with-format && $(tools)/format.sh $@
+	@$(setup)/setup.sh --with-format && find chapters common reference_cpu -path 'chapters/my*' -prune -o \
+	  \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' \) -print0 | xargs -0 $(CLANG_FORMAT) --style=file $(mode)
 
 lint:
-	@$(setup)/setup.sh --with-lint && $(tools)/lint.sh $(ARGS)
+	@$(setup)/setup.sh --with-lint && .venv/bin/pre-commit run --show-diff-on-failure $(or $(ARGS),--all-files)
 
 clean:
 	rm -rf build

@@ -27,7 +27,7 @@ void require_size_or_empty(const char* name, std::span<const T> values, std::int
        ", or none.");
 }
 
-// What both directions have.
+// Checks what both directions have.
 template <typename Input>
 void require_valid_parts(const Input& in) {
   if (in.rows < 0) fail("rows is ", in.rows, ", but it must be 0 or more.");
@@ -67,7 +67,7 @@ void require_valid(const FusedForwardInput& in) {
   }
 }
 
-// backward() sees to the others.
+// backward() checks the others.
 void require_valid(const FusedBackwardInput& in) {
   require_valid_parts(in);
   if (std::ssize(in.sum) != in.rows * in.cols) {
@@ -96,7 +96,7 @@ void add(double* row, std::int64_t cols, const double* addend) {
 }
 
 void drop(double* row, std::int64_t cols, std::uint32_t seed, float p, std::uint8_t* mask) {
-  const double scale = 1 / (1 - static_cast<double>(p));  // so that the expected value stays
+  const double scale = 1 / (1 - static_cast<double>(p));  // keeps the expected value
   for (std::int64_t j = 0; j < cols; ++j) {
     const bool keep = triton_uniform(seed, static_cast<std::uint32_t>(j)) > p;
     row[j] = keep ? row[j] * scale : 0;
@@ -147,7 +147,7 @@ FusedForward fused_forward(const FusedForwardInput& in) {
   return out;
 }
 
-// The loss L reaches sum on three ways, and a gradient is the total over the ways:
+// The loss L depends on sum along three paths, and the gradient is the total over them:
 //
 //   through y       backward() of dy, with weight: that is where layer_norm.cpp's proof ends
 //   through y1      backward() of dy1, with weight1; xhat is the same

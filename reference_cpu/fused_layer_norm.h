@@ -1,5 +1,5 @@
 // The norm and what a transformer block does just before it, forward and backward, in one function
-// each on the CPU, in double precision: the truth for chapters that fuse these parts into one
+// each on the CPU, in double precision: the reference for chapters that fuse these parts into one
 // kernel.
 //
 // The order of the parts follows FlashAttention's Triton layer_norm. Two points differ. A rowscale
@@ -36,7 +36,7 @@ struct FusedForwardInput {
   std::span<const double> bias1 = {};      // [cols], of y1
   double eps = 1e-5;                       // finite and > 0, in the units of sum²
 
-  double (*rounded)(double) = nullptr;  // an element of sum as its type holds it; absent: as is
+  double (*rounded)(double) = nullptr;  // rounds an element of sum to its type; null: no rounding
 
   float dropout = 0;                           // p, the probability of dropping, 0 <= p < 1
   std::span<const std::uint32_t> seeds = {};   // [rows]; absent: x has no dropout, whatever p is
@@ -50,31 +50,31 @@ struct FusedForward {
   std::vector<double> mean;         // [rows], of sum; empty for Norm::Rms
   std::vector<double> rstd;         // [rows], of sum
   std::vector<std::uint8_t> mask;   // [rows, cols], 1 where x was kept, else 0; empty without seeds
-  std::vector<std::uint8_t> mask1;  // [rows, cols], likewise of x1; empty without seeds1
+  std::vector<std::uint8_t> mask1;  // [rows, cols], the same for x1; empty without seeds1
 };
 
 //   sum = rounded(dropout(x · rowscale) + dropout1(x1 · rowscale1) + residual)
 //   y   = norm(sum) · weight  + bias
 //   y1  = norm(sum) · weight1 + bias1
 //
-// dropout keeps an element where u > p and then multiplies it by 1 / (1 - p); a dropped element is
-// 0, be it NaN or infinite. u is triton_uniform(seeds[row], column) of philox.h, 7 rounds, and both
-// sides of u > p are floats, so the masks are those of a kernel, bit for bit. p = 0 is no special
-// case: u itself can be 0, for two words in 2³².
+// dropout keeps an element where u > p and then multiplies it by 1 / (1 - p); a dropped element
+// becomes 0, even if NaN or infinite. u is triton_uniform(seeds[row], column) of philox.h, 7
+// rounds, and both sides of u > p are floats, so the masks are those of a kernel, bit for bit. A p
+// of 0 is not a special case: u itself can be 0, for two words in 2³².
 //
-// What is normalised is the sum as it is stored, rounded once to the type of its tensor, whether or
-// not anybody wants that tensor. So the result is that of an addition and then a norm, and the
-// backward pass, which starts from the stored sum, is the gradient of just what was computed. Were
-// the statistics those of the unrounded sum, a row of equal elements would come back with a
-// rounding for its deviation, magnified by rstd, which is 1 / sqrt(eps) there.
+// The norm takes the sum as it is stored, rounded once to the type of its tensor, whether or not
+// that tensor is requested. So the result is that of an addition and then a norm, and the backward
+// pass, which starts from the stored sum, is the gradient of just what was computed. With the
+// statistics of the unrounded sum, the deviations in a row of equal elements would be its rounding
+// error, magnified by rstd, which is 1 / sqrt(eps) there.
 //
 // Throws std::invalid_argument, naming the argument, where rows < 0, cols < 1, cols > 2³² with
 // seeds (the column is a 32-bit counter), a span has another size than stated, rowscale1 or seeds1
 // come without x1, eps is not a finite number above zero, or dropout is outside [0, 1).
 FusedForward fused_forward(const FusedForwardInput& in);
 
-// What the backward pass is given: the gradients of the outputs, and what forward saved. An empty
-// span is an absent part again.
+// What the backward pass is given: the gradients of the outputs, and what forward saved. Again, an
+// empty span is an absent part.
 struct FusedBackwardInput {
   Norm norm = Norm::Layer;
   std::int64_t rows = 0;
@@ -106,7 +106,7 @@ struct FusedBackward {
   std::vector<double> dweight1;     // [cols]; empty without dy1
   std::vector<double> dbias1;       // [cols]; empty without dy1
   std::vector<std::uint8_t> mask;   // [rows, cols], drawn again; empty without seeds
-  std::vector<std::uint8_t> mask1;  // [rows, cols], likewise of x1; empty without seeds1
+  std::vector<std::uint8_t> mask1;  // [rows, cols], the same for x1; empty without seeds1
 };
 
 // The gradients of a scalar loss with respect to x, x1, residual and the four parameters, given dy,
@@ -115,8 +115,8 @@ struct FusedBackward {
 // too, whether or not there was a residual. There is no gradient of the rowscales: they are
 // constants here, as masks are.
 //
-// sum, mean and rstd are used as they are, so this function answers for exactly the numbers that a
-// kernel was given. With dy alone it is backward(), bit for bit.
+// sum, mean and rstd are used as given, so the result holds for exactly the numbers that a kernel
+// was given. With dy alone it is backward(), bit for bit.
 //
 // Throws std::invalid_argument as fused_forward() and backward() do; and where weight1 comes
 // without dy1, or rowscale1 or seeds1 without a second input.

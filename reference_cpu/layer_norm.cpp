@@ -6,8 +6,8 @@
 #include <sstream>
 #include <stdexcept>
 
-// How to read the loops: threads share out the rows, and within a row everything is a plain loop
-// over the columns, summed in double.
+// How to read the loops: threads share the rows, and within a row everything is a plain loop over
+// the columns, summed in double.
 
 namespace reference {
 namespace {
@@ -56,13 +56,13 @@ std::vector<double> values_or(std::span<const double> values, std::int64_t cols,
 
 // For each row, with N = cols:
 //
-//   mean = 1/N Σ x_j                          (Rms: no mean is taken away, mean = 0)
+//   mean = 1/N Σ x_j                          (Rms: no mean is subtracted, mean = 0)
 //   var  = 1/N Σ (x_j - mean)²                (Rms: this is then the mean of x²)
 //   rstd = 1 / sqrt(var + eps)
 //   xhat_j = (x_j - mean) · rstd
 //   y_j  = xhat_j · w_j + b_j
 //
-// So Rms is Layer with the mean held at zero, and the code says it that way.
+// So Rms is Layer with the mean held at zero, and the code is written that way.
 Forward forward(Norm norm, std::int64_t rows, std::int64_t cols, std::span<const double> x,
                 std::span<const double> weight, std::span<const double> bias, double eps) {
   require_shape(rows, cols);
@@ -243,7 +243,7 @@ double clamp_by_magnitude(double w, double least) {
 // In exact arithmetic that is backward, for every w_j but 0. A w_j of 0 leaves y_j = b_j, which
 // says nothing about xhat_j; a small one leaves little, once y is rounded. So xhat is divided by
 // w_j clamped away from zero, in dx and in dw. wdy and c1 hold the true w_j: no division, no clamp.
-// Where eps is 0, too, xhat_j is taken as 0: its mean, and no NaN.
+// If eps is 0 too, xhat_j is taken as 0, its mean, to avoid NaN.
 Backward backward_from_y(Norm norm, std::int64_t rows, std::int64_t cols,
                          std::span<const double> dy, std::span<const double> y,
                          std::span<const double> weight, std::span<const double> bias,

@@ -1,5 +1,5 @@
 // Layer normalisation and RMS normalisation on the CPU, forward and backward, in double precision:
-// the one truth that every chapter is checked against.
+// the reference that every chapter is checked against.
 //
 // Sources of the formulas:
 //   layer  Ba, Kiros, Hinton 2016, "Layer Normalization", arXiv:1607.06450
@@ -33,7 +33,7 @@ struct Forward {
   std::vector<double> rstd;  // [rows]; 1 / sqrt(var + eps), or 1 / sqrt(mean(x²) + eps) for Rms
 };
 
-// y = xhat · weight + bias, where xhat is the row x with its mean taken away (Norm::Layer only) and
+// y = xhat · weight + bias, where xhat is the row x with its mean subtracted (Norm::Layer only) and
 // scaled by rstd. var is the biased variance, the mean of (x - mean)². It is summed in a second
 // pass, once the mean is known, so a large common offset in x does not cancel it away.
 //
@@ -62,9 +62,9 @@ struct Backward {
 //   mean    [rows] for Norm::Layer, empty for Norm::Rms
 //   rstd    [rows]
 //
-// mean and rstd are used as they are, so this function answers for exactly the numbers that a
-// kernel was given, rounded or not. dweight and dbias are always computed, whether or not forward
-// had a weight or a bias; with rows = 0 they are zero.
+// mean and rstd are used as given, so the result holds for exactly the numbers that a kernel was
+// given, rounded or not. dweight and dbias are always computed, whether or not forward had a weight
+// or a bias; with rows = 0 they are zero.
 //
 // Throws std::invalid_argument, naming the argument, where rows < 0, cols < 1, or a span has
 // another size than stated.
@@ -72,10 +72,10 @@ Backward backward(Norm norm, std::int64_t rows, std::int64_t cols, std::span<con
                   std::span<const double> x, std::span<const double> weight,
                   std::span<const double> mean, std::span<const double> rstd);
 
-// w, or the number of w's sign whose magnitude is `least` where w is nearer to zero than that.
+// w, or the number with w's sign and the magnitude `least` if w is nearer to zero than that.
 double clamp_by_magnitude(double w, double least);
 
-// The same gradient from y in place of x and mean, as NVIDIA Apex's memory_efficient has it:
+// The same gradient from y in place of x and mean, as NVIDIA Apex's memory_efficient computes it:
 //
 //   xhat = (y - bias) / clamp_by_magnitude(weight, eps), or 0 where eps and the weight are 0
 //

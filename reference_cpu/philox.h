@@ -1,4 +1,4 @@
-// Philox-4x32: random numbers without a state, and Triton's uniform numbers made of them.
+// Philox-4x32: stateless random numbers, and Triton's uniform numbers computed from them.
 //
 // An ordinary generator walks from state to state, so number n waits for the n - 1 before it.
 // Philox is a function: it scrambles a counter under a key, and every (key, counter) has its own

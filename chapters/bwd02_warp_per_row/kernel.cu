@@ -17,6 +17,7 @@ constexpr int kWarpsPerBlock = 4;
 
 template <typename T>
 __global__ void layer_norm_backward(BackwardArgs<T> a, GradientSums sums) {
+  // exercise
   const int64_t row = int64_t{blockIdx.x} * kWarpsPerBlock + threadIdx.x / kWarpSize;  // [1]
   if (row >= a.rows) return;
   const int lane = threadIdx.x % kWarpSize;

@@ -18,6 +18,7 @@ constexpr int kThreadsPerBlock = kWarpsPerBlock * kWarpSize;
 
 template <typename T>
 __global__ void layer_norm_backward(BackwardArgs<T> a, GradientSums sums) {
+  // exercise
   __shared__ float staged[kThreadsPerBlock];  // [1] one slot a thread
   float& mine = staged[threadIdx.x];
   const int64_t row = int64_t{blockIdx.x} * kWarpsPerBlock + threadIdx.x / kWarpSize;

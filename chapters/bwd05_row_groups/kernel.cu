@@ -17,6 +17,7 @@ constexpr int kColumns = 8;                      // [1] of a thread, at most
 constexpr int kThreadsPerMultiprocessor = 1024;  // with 64 registers each
 constexpr int kMostThreads = 1024;
 
+// exercise
 /// Loads this thread's columns of a row: `from[threadIdx.x + i * kThreads]`. Past the row's end
 /// stands 0.
 template <int kThreads, typename T>
@@ -27,10 +28,12 @@ __device__ inline void load_columns(float (&values)[kColumns], const T* from, in
     values[i] = col < cols ? to_float(from[col]) : 0.0f;
   }
 }
+// end of exercise
 
 template <typename T, int kThreads>
 __global__ void __launch_bounds__(kThreads, kThreadsPerMultiprocessor / kThreads)
     layer_norm_backward(BackwardArgs<T> a, GradientSums sums, int64_t rows_per_block) {
+  // exercise
   const int64_t first_row = blockIdx.x * rows_per_block;
   const int64_t end_row = min(first_row + rows_per_block, a.rows);  // [2]
   const int cols = static_cast<int>(a.cols);

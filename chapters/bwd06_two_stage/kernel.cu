@@ -27,6 +27,7 @@ constexpr int kTileStride = kWarpSize + 1;              // [1] 33: rows of a col
 /// dx alone, a block a row: bwd04 without its atomics.
 template <typename T>
 __global__ void __launch_bounds__(kThreads, kSmBlocks) input_gradient(BackwardArgs<T> a) {
+  // exercise
   const int64_t row = blockIdx.x;
   const T* dy = a.dy + row * a.cols;
   const T* x = a.x + row * a.cols;
@@ -59,6 +60,7 @@ __global__ void __launch_bounds__(kThreads, kSmBlocks) input_gradient(BackwardAr
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     partial_gradients(BackwardArgs<T> a, float* partials, int64_t group_rows) {
+  // exercise
   __shared__ float tiles[2][kTileRows * kTileStride];  // of dweight and of dbias
   const int tile_row = threadIdx.x / kLanesPerRow;     // [3]
   const int tile_col = threadIdx.x % kLanesPerRow * kLaneColumns;
@@ -100,6 +102,7 @@ __global__ void __launch_bounds__(kThreads)
 template <typename T>
 __global__ void __launch_bounds__(kSumWarps* kWarpSize)
     sum_partials(const float* partials, int64_t groups, T* dweight, T* dbias, int64_t cols) {
+  // exercise
   __shared__ float of_warp[kSumWarps][kWarpSize];
   const int warp = threadIdx.x / kWarpSize;
   const int lane = threadIdx.x % kWarpSize;

@@ -27,6 +27,7 @@ struct Row {
   float rstd;
 };
 
+// exercise
 /// 1 / weight, whose magnitude is raised to `least` where it is smaller; 0 where it is below every
 /// normal float then, as only a `least` near 0 lets it be.
 __device__ inline float inverse_of(float weight, float least) {
@@ -34,11 +35,13 @@ __device__ inline float inverse_of(float weight, float least) {
   constexpr float kLeastNormal = 0x1p-126f;
   return fabsf(clamped) < kLeastNormal ? 0.0f : 1.0f / clamped;
 }
+// end of exercise
 
 /// bwd09's kernel, with y in place of x and mean: the numbers mark what changes.
 template <typename T>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     layer_norm_backward(BackwardArgs<T> a, PartialSums sums) {
+  // exercise
   constexpr int kElements = kVectorElements<T>;
   const auto col = [](int i) { return static_cast<int>(i * kThreads + threadIdx.x) * kElements; };
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);

@@ -25,6 +25,7 @@ constexpr int kLockThreads = 256;
 /// What the word of a buffer's lock says. A launch begins with all of them free and empty.
 enum LockState : int { kFreeAndEmpty, kFreeWithSums, kHeld };
 
+// exercise
 /// Takes the buffer for this block, and says whether it holds sums already. All threads call it.
 __device__ bool acquire(int* lock) {
   __shared__ int before;
@@ -51,11 +52,13 @@ __device__ void release(int* lock) {
 __device__ inline Vector<float, kElements> load_past_l1(const float* at) {
   return __builtin_bit_cast(Vector<float, kElements>, __ldcg(reinterpret_cast<const float4*>(at)));
 }
+// end of exercise
 
 /// A block a row, eight of its columns a thread.
 template <typename T>
 __global__ void __launch_bounds__(kMaxThreads, kBlocks)
     layer_norm_backward(BackwardArgs<T> a, PartialSums sums, int* locks, int buffers) {
+  // exercise
   const int64_t row = blockIdx.x;
   const int cols = static_cast<int>(a.cols);
   const float mean = a.mean[row];
@@ -112,6 +115,7 @@ __global__ void __launch_bounds__(kMaxThreads, kBlocks)
 }
 
 __global__ void free_locks(int* locks, int buffers) {
+  // exercise
   const int buffer = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (buffer < buffers) locks[buffer] = kFreeAndEmpty;
 }

@@ -34,6 +34,7 @@ struct Row {
 template <typename T>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     layer_norm_backward(BackwardArgs<T> a, float* partials) {
+  // exercise
   constexpr int kElements = kVectorElements<T>;
   const auto col = [](int i) { return static_cast<int>(i * kThreads + threadIdx.x) * kElements; };
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
@@ -102,6 +103,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 template <typename T>
 __global__ void __launch_bounds__(kSumWarps* kWarpSize)
     add_partials(const float* partials, int blocks, T* dweight, T* dbias, int cols) {
+  // exercise
   __shared__ float of_warp[kSumWarps][kWarpSize];
   const int warp = threadIdx.x / kWarpSize;
   const int lane = threadIdx.x % kWarpSize;

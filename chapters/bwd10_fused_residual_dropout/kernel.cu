@@ -49,6 +49,7 @@ struct alignas(16) Sums {
   float padding[4];  // [2] where threads' sums lie side by side in shared memory
 };
 
+// exercise
 template <typename T>
 __device__ int column(int i) {
   return (i * kThreads + static_cast<int>(threadIdx.x)) * kElements<T>;
@@ -159,10 +160,12 @@ __device__ void walk_rows(const BackwardArgs<T>& a, Sums<T>& sums, Sums<T>& sums
     store_branch<T>(dz, branch, a.dx + start, cols);  // [9]
   }
 }
+// end of exercise
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     fused_backward(BackwardArgs<T> a, float* partials) {
+  // exercise
   Sums<T> sums = {};
   Sums<T>& sums1 = dynamic_shared<Sums<T>>()[threadIdx.x];  // [10]
   if (a.fused.dy1 != nullptr) sums1 = {};

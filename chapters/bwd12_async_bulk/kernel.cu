@@ -26,6 +26,7 @@ constexpr int kMaxBlocks = kAtOnce * kMaxWarps;
 template <typename T>
 __global__ void __launch_bounds__(kMaxThreads)
     layer_norm_backward(BackwardArgs<T> a, float* partials) {
+  // exercise
   constexpr int kElements = kVectorElements<T>;
   __shared__ Barrier full[kStages];
   __shared__ float2 from_warp[kStages][kMaxWarps];
@@ -105,6 +106,7 @@ __global__ void __launch_bounds__(kMaxThreads)
 template <typename T>
 __global__ void __launch_bounds__(kMaxThreads)
     add_partials(const float* partials, int blocks, T* dweight, T* dbias, int cols) {
+  // exercise
   __shared__ float from_warp[kMaxWarps][kWarpSize];
   const int warp = threadIdx.x / kWarpSize;
   const int lane = threadIdx.x % kWarpSize;

@@ -42,6 +42,7 @@ struct Part {
 template <typename T>
 __global__ void __launch_bounds__(kThreads, 1)
     layer_norm_backward(BackwardArgs<T> a, int slice_vectors, PartialSums sums) {
+  // exercise
   constexpr int kElements = kVectorElements<T>;
   using V = Packed<T, kElements>;
   __shared__ Barrier full[kSlots];     // of the ring: x and dy are there

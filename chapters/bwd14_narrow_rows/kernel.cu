@@ -22,6 +22,7 @@ constexpr int kSmBlocks = 3;  // [1] blocks of a multiprocessor, with 80 registe
 constexpr int kAhead = 4;     // [2] rows that a team has on their way
 constexpr int kMaxRowBytes = kWarpSize * 16;
 
+// exercise
 /// The teams' sums meet: adds them up column by column, and stores the block's.
 template <int kLanes, int kElements>
 __device__ void store_sum_of_teams(const float (&of_lane)[kElements], int64_t cols, float* to) {
@@ -39,12 +40,14 @@ __device__ void store_sum_of_teams(const float (&of_lane)[kElements], int64_t co
   }
   __syncthreads();
 }
+// end of exercise
 
 /// A row has a team of kLanes lanes, a power of two, each with one vector of it, or none beyond the
 /// row. In each step a block takes kTeams neighbouring rows, one a team.
 template <typename T, int kLanes>
 __global__ void __launch_bounds__(kThreads, kSmBlocks)
     layer_norm_backward(BackwardArgs<T> a, PartialSums sums) {
+  // exercise
   constexpr int kElements = kVectorElements<T>;
   constexpr int kTeams = kThreads / kLanes;
   using V = Packed<T, kElements>;

@@ -22,6 +22,7 @@ constexpr int kStages = 3;                         // of the ring
 constexpr int kMaxThreads = 576;                   // [1] a vector each: rows of nearly 9 KB
 constexpr int kBlocks = kSmThreads / kMaxThreads;  // 2 of so many threads, on a multiprocessor
 
+// exercise
 /// A vector that begins in column `col` of a row, element by element; 0 outside of the row.
 template <typename T>
 __device__ inline Packed<T, kVectorElements<T>> load_elements(const T* row, int col, int cols) {
@@ -32,11 +33,13 @@ __device__ inline Packed<T, kVectorElements<T>> load_elements(const T* row, int 
   }
   return pack(vector);
 }
+// end of exercise
 
 /// Block b of B has the rows b, b + B, b + 2B, … B is a multiple of the period: they start alike.
 template <typename T>
 __global__ void __launch_bounds__(kMaxThreads, kBlocks)
     layer_norm_backward(BackwardArgs<T> a, PartialSums sums) {
+  // exercise
   constexpr int kElements = kVectorElements<T>;
   __shared__ Barrier full[kStages];
   __shared__ float2 from_warp[kStages][kMaxThreads / kWarpSize];

@@ -33,6 +33,7 @@ constexpr int kBarrierBytes = 2 * kMaxRows * sizeof(Barrier);
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     layer_norm_backward(BackwardArgs<T> a, int cluster_rows, int slice, PartialSums sums) {
+  // exercise
   constexpr int kElements = kVectorElements<T>;
   __shared__ Barrier full[kMaxRows];    // [2] x and dy of a row are there
   __shared__ Barrier summed[kMaxRows];  // the sums of all its pieces are there

@@ -25,6 +25,7 @@ constexpr int kMostSmBlocks = 2048 / kThreads;                 // if registers w
 template <typename T>
 __global__ void __launch_bounds__(kThreads, kSmBlocks)
     layer_norm_backward(BackwardArgs<T> a, PartialSums sums) {
+  // exercise
   __shared__ Barrier full;
   __shared__ float2 mean_rstd[kTileRows];
   __shared__ float2 c_of_half[2][kTileRows];  // half a row's sums of wdy · (x - mean), and of wdy

@@ -14,6 +14,7 @@ constexpr int kThreadsPerBlock = 256;
 
 template <typename T>
 __global__ void copy(const T* x, T* y, int64_t count) {
+  // exercise
   const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;  // [1] the thread's own element
   if (i >= count) return;  // [2] the last block may have more threads than there are elements left
   y[i] = x[i];             // [3] a load, and a store that waits for it

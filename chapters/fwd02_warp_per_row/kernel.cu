@@ -16,6 +16,7 @@ constexpr int kWarpsPerBlock = 4;
 
 template <typename T>
 __global__ void layer_norm_forward(ForwardArgs<T> a) {
+  // exercise
   const int64_t row = int64_t{blockIdx.x} * kWarpsPerBlock + threadIdx.x / kWarpSize;  // [1]
   if (row >= a.rows) return;  // [2] a whole warp leaves together, so the shuffles below stay full
   const int lane = threadIdx.x % kWarpSize;

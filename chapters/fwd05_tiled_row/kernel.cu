@@ -16,6 +16,7 @@ constexpr int kTile = 1024;  // [1] columns
 constexpr int kThreads = 128;
 constexpr int kPlaces = kTile / kThreads;  // of a thread in a tile
 
+// exercise
 /// Loads this thread's places of a tile that begins at `tile` and has `width` columns: kTile, or
 /// fewer at the row's end. A place past the end gets `beyond`.
 template <typename T>
@@ -49,9 +50,11 @@ __device__ inline float sum_of_places(const float (&values)[kPlaces]) {
 __device__ inline int width_of_tile(int64_t first, int64_t cols) {
   return static_cast<int>(min(cols - first, int64_t{kTile}));
 }
+// end of exercise
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads) layer_norm_forward(ForwardArgs<T> a) {
+  // exercise
   const int64_t row = blockIdx.x;
   const T* x = a.x + row * a.cols;
   T* y = a.y + row * a.cols;

@@ -25,6 +25,7 @@ struct alignas(16) Vector {  // [1]
 
 template <typename T>
 __global__ void __launch_bounds__(kMaxThreads, 2) layer_norm_forward(ForwardArgs<T> a) {  // [2]
+  // exercise
   using V = Vector<T>;
   const int vectors = static_cast<int>(a.cols) / V::kElements;  // of a row
   const int64_t row = blockIdx.x;

@@ -26,6 +26,7 @@ constexpr int kVectors = kThreadCols / kElements<T>;
 template <typename T>
 using Floats = float[kVectors<T>][kElements<T>];
 
+// exercise
 /// The first column of this thread's vector i.
 template <typename T>
 __device__ int column(int i) {
@@ -97,9 +98,11 @@ __device__ void store_output(T* y, const T* weight, const T* bias, int cols,
     store(y, col, values);
   }
 }
+// end of exercise
 
 template <typename T>
 __global__ void __launch_bounds__(kMaxThreads) fused_forward(ForwardArgs<T> a) {
+  // exercise
   const FusedForward<T, T>& f = a.fused;
   const int cols = static_cast<int>(a.cols);
   const int64_t row = blockIdx.x;
@@ -146,6 +149,7 @@ __global__ void __launch_bounds__(kMaxThreads) fused_forward(ForwardArgs<T> a) {
 /// Stores a branch's mask, for callers that ask for it [10]. No kernel reads it.
 __global__ void __launch_bounds__(kMaskThreads)
     store_mask(const uint32_t* seeds, float dropout, int64_t cols, uint8_t* mask) {
+  // exercise
   const int64_t row = blockIdx.x;
   const Branch branch(nullptr, seeds, dropout, row);
   for (int64_t col = threadIdx.x; col < cols; col += kMaskThreads) {

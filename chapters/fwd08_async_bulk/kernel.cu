@@ -20,6 +20,7 @@ constexpr int kStages = 3;        // [1] slots of the ring, a row each
 constexpr int kVectors = 4;       // 16-byte vectors of x, weight and bias each, in registers
 constexpr int kMaxThreads = 512;  // so rows of up to 32 KB
 
+// exercise
 /// Asks the copy engine for a row. The phase of `full` is complete when all its bytes have come.
 template <typename T>
 __device__ void request_row(const ForwardArgs<T>& a, int64_t row, void* slot, Barrier& full) {
@@ -28,9 +29,11 @@ __device__ void request_row(const ForwardArgs<T>& a, int64_t row, void* slot, Ba
   full.arrive_and_expect(row_bytes);
   bulk_load(slot, a.x + row * a.cols, row_bytes, full);
 }
+// end of exercise
 
 template <typename T>
 __global__ void __launch_bounds__(kMaxThreads, 2) layer_norm_forward(ForwardArgs<T> a) {
+  // exercise
   constexpr int kElements = kVectorElements<T>;
   using V = Packed<T, kElements>;
   const int row_vectors = static_cast<int>(a.cols) / kElements;

@@ -21,6 +21,7 @@ constexpr int kRows = 4;  // [1] of a team, all loaded before the first is neede
 /// lanes beyond the row have none.
 template <typename T, int kLanes>
 __global__ void __launch_bounds__(kThreads) layer_norm_forward(ForwardArgs<T> a) {
+  // exercise
   constexpr int kElements = kVectorElements<T>;
   using V = Packed<T, kElements>;             // [2]
   constexpr int kTeams = kWarpSize / kLanes;  // of a warp

@@ -20,6 +20,7 @@ constexpr int kMaxThreads = 576;  // so rows of up to 9216 floats or 18432 halve
 template <typename T>
 using Vector = Packed<T, kVectorElements<T>>;
 
+// exercise
 /// How many elements past a 16-byte boundary an element lies.
 template <typename T>
 __device__ int past_boundary(const T* element) {
@@ -48,10 +49,12 @@ __device__ Vector<T> shifted(const Vector<T>& low, const Vector<T>& high, int pa
   }
   return vector;
 }
+// end of exercise
 
 template <typename T>
 __global__ void __launch_bounds__(kMaxThreads, kSmThreads / kMaxThreads)
     layer_norm_forward(ForwardArgs<T> a) {
+  // exercise
   constexpr int kElements = kVectorElements<T>;
   using V = Vector<T>;
   const int64_t row = blockIdx.x;

@@ -68,13 +68,17 @@ QUANTITIES = (
 REASONS = (
     (1, r"fwd0[234] .* 777 .* (load|store) request"),
     (1, r"fwd02 .* 777 .*: L2 sectors written"),
-    (1, r"bwd0[23] .* 777 .* (load|store) request"),
+    (1, r"(bwd0[23] .*|bwd06 input_gradient) .*777 .* (load|store) request"),
     (2, r"bwd03 .*: shared-memory passes"),
     (3, r"(lib_fwd_registers|lib_fwd_fused_any) .* 777 .* store requests?"),
     (3, r"(lib_bwd_from_y|lib_bwd_any) .* store requests?"),
     (3, r"(lib_fwd_cluster_ring|lib_bwd_registers) .*: (shared-memory passes|bank conflicts)"),
+    (3, r"bwd17 add_partial_sums_kernel .*: (shared-memory passes|bank conflicts)"),
     (4, r"lib_bwd_one_shot .*: (load requests|shared-memory passes|bank conflicts)"),
+    (4, r"bwd17 layer_norm_backward .*: bank conflicts"),
     (5, r".*: L2 sectors written"),
+    (6, r"fwd0[49] .*: shared-memory passes"),
+    (7, r"bwd08 .*: atomic (requests|sectors)"),
 )
 
 

@@ -206,9 +206,9 @@ ROOFS_AGREE = 0.01  # two calls whose roofs are closer than this found the GPU i
 
 def side_by_side(records):
     """Of the right records of one problem and direction on one device, those that may be held against each other:
-    of one run with our kernels and a peer, and what that lacks from others of its commit, where their roofs agree.
-    Of the runs of the newest such commit it is the one that comes to the most peers, the newest of equals. Empty
-    where ours or the peers are missing."""
+    of one run with our kernels and a peer, and what that lacks from others where their roofs agree: peers of any
+    commit, since ours does not change them, our kernels of the same. Of the runs of the newest such commit it is the
+    one that comes to the most peers, the newest of equals. Empty where ours or the peers are missing."""
     runs = {}
     for record in records:
         if record.get("run"):
@@ -242,9 +242,10 @@ def own_choice(records):
 
 def pairs(together, records):
     """[(ours, a peer's)] for each peer of `together`, which side_by_side() chose of `records`: ours of the peer's own
-    run, so that their ratio is one run's; only where that run lacks ours, that of the row's run."""
+    run, so that their ratio is one run's; where that run lacks ours, or is of another commit, that of the row's run."""
     own = own_choice([record for record in together if is_ours(record["provider"])])
-    same = {record["run"]: record for record in records if record["provider"] == own["provider"] and record.get("run")}
+    same = {record["run"]: record for record in records if record.get("run")
+            and (record["provider"], record.get("commit")) == (own["provider"], own.get("commit"))}
     return [(same.get(theirs["run"], own), theirs) for theirs in peers_of(together)]
 
 
@@ -263,15 +264,16 @@ def joined_with(run, runs):
     found = {record["provider"]: record for record in runs[run]}
     for other in sorted(runs, reverse=True):
         if agree(runs[run], runs[other]):
-            found = {record["provider"]: record for record in runs[other]} | found
+            same = commits_of(runs[run]) == commits_of(runs[other])
+            found = {record["provider"]: record for record in runs[other]
+                     if same or not is_ours(record["provider"])} | found
     return list(found.values())
 
 
 def agree(records, others):
     """Whether two runs' times of a problem may stand in one row."""
     roofs = roof_of(records), roof_of(others)
-    one_commit = len(commits_of((*records, *others))) == 1
-    return one_commit and None not in roofs and max(roofs) <= (1 + ROOFS_AGREE) * min(roofs)
+    return None not in roofs and max(roofs) <= (1 + ROOFS_AGREE) * min(roofs)
 
 
 def roof_of(records):

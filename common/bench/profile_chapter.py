@@ -161,11 +161,12 @@ def no_csv(output):
 
 
 def by_chapter(kernels):
-    """[(chapter, kernel), …]: the kernels in common/ belong to the chapter that launched them.
+    """[(chapter, kernel), …]: the kernels in common/kernel belong to the chapter, or the kernel of the library, that
+    launched them.
 
     zero_gradients runs before a chapter's own kernels, everything else in common/ after them.
     """
-    is_own = [re.fullmatch(r"[a-z]+\d\d", kernel.namespace) is not None for kernel in kernels]
+    is_own = [re.fullmatch(r"[a-z]+\d\d|lib_\w+", kernel.namespace) is not None for kernel in kernels]
     owned = []
     for i, kernel in enumerate(kernels):
         before = [k.namespace for k, own in zip(kernels[: i + 1], is_own) if own]
@@ -188,7 +189,8 @@ def make_records(kernels, results):
     for chapter, kernel in by_chapter(kernels):
         result = next((r for r in results if r["chapter"] == chapter), results[-1])
         # A reader's own chapter, my01, has no direction in its id.
-        direction = DIRECTIONS.get(chapter.rstrip("0123456789"), result.get("direction"))
+        direction = DIRECTIONS.get(chapter.removeprefix("lib_").partition("_")[0].rstrip("0123456789"),
+                                   result.get("direction"))
         record = {"schema": SCHEMA, "chapter": chapter, "direction": direction,
                   **{key: result[key] for key in MADE_BY if key in result},
                   "kernel": kernel.name, "grid": kernel.grid, "block": kernel.block}
@@ -344,7 +346,7 @@ def profile(options, arguments):
         raise DataError("profile one problem at a time: a sweep's kernels cannot be told apart")
     records = list(make_records(kernels, complete(results, kernels)))
     if not records:
-        raise DataError("none of the kernels that Nsight Compute saw is a chapter's")
+        raise DataError("none of the kernels that Nsight Compute saw is a chapter's or the library's")
     print(records[0]["device"])
     for chapter in dict.fromkeys(record["chapter"] for record in records if not options.counts):
         print_page([record for record in records if record["chapter"] == chapter])

@@ -8,7 +8,7 @@ import measurements  # noqa: F401  puts the repository's root on the path
 try:
     from common.results.tables import main
 except ModuleNotFoundError as error:
-    print(f"{error.name} is not installed; `make tables` runs with what common/setup/requirements-tables.txt lists",
+    print(f"{error.name} is not installed; `make tables` runs with the group tables of pyproject.toml",
           file=sys.stderr)
     sys.exit(2)
 

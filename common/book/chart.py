@@ -1,21 +1,24 @@
-"""Writes the numbers of the book's chart of the progression: chart_data.js, a classic script, so that the page works
-from file:// too.
+"""Writes the data of the book's chart of the progression, chart_data.js, and the library that draws it, vega.js.
 
-    chart.py build/book/_static/chart_data.js
+Both are classic scripts, so that the page works from file:// too.
+
+    chart.py build/book-data/static
 
 `window.lncChart` holds
 
-    start      the key of the problem that every chapter was measured on, see static/chart_records.js
-    types      {"f32": 4}: the bytes of an element
-    options    what a problem may have beside its shape: [name, what is usual, the word for it], in the words' order
-    chapters   id, title, direction, road, parent, href (relative to the book's root), in reading order
-    gpus       id, name, device
-    problems   [kind, dtype, rows, cols, options in words]
-    made       [the gpu's place, date, commit, when the run of the peers began, their versions]: what made a row
-    fields     what the places of a row mean
-    rows       numbers; `problem` and `made` are places in the lists above
+    start       the key of the problem that every chapter was measured on, see static/chart_rows.js
+    schema      the records that static/chart_file.js reads
+    types       {"f32": 4}: the bytes of an element
+    norm        {"kind": {"layer": "layer norm"}}: what can be chosen, and its words; so are `views`, `measures`
+    measured    {"time": "median_us"}: the field of a row that has a measure
+    options     what a problem may have beside its shape: [name, what is usual, the word for it], in the words' order
+    chapters    id, title, direction, road, href (relative to the book's root), in reading order
+    gpus        id, name, device
+    charts      {view: {measure: specification}} of Vega-Lite, see chart_spec.py
+    fields      what the places of a row mean
+    rows        one for each chapter, peer, or the dispatch, on one problem: right results only, of a cold L2, without
+                the host's time
 
-A row is a chapter, a peer, or the dispatch, on one problem: right results only, of a cold L2, without the host's time.
 The peers and our kernels beside them are those of one run. Left out are the problems that ask for a `group`: it counts
 another thing in each chapter, so chapters with the same number are not alike.
 """
@@ -25,49 +28,47 @@ import json
 import sys
 from pathlib import Path
 
+import pandas
+import vl_convert
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "common/bench"))
 
+import chart_spec  # noqa: E402
 import measurements  # noqa: E402
 from book import DIRECTIONS, KINDS, is_right, make_book, tools_of  # noqa: E402
 from catalogue import load_catalogue  # noqa: E402
-from measurements import OPTIONS, PROGRESSION, WORDS, MissingData, problem_of  # noqa: E402
+from measurements import OPTIONS, PROGRESSION, SCHEMA, WORDS, MissingData, problem_of  # noqa: E402
 from peers import CHAPTER, set_of  # noqa: E402
 
 GPUS = {"h100": "H100", "h200": "H200"}  # notebooks/data/h100.csv, and its name on the page
 LIBRARY = "dispatch"  # the provider that is our library's own choice of a chapter
-FIELDS = ("who", "direction", "problem", "made", "median_us", "p10_us", "p90_us", "cycles", "operator_bytes", "roof_us",
-          "roof_bytes", "clock", "chosen")
-
-
-class Places:
-    """A list in which each value stands once."""
-
-    def __init__(self):
-        self.of = {}
-
-    def add(self, value):
-        """The place of a value, which joins the list where it is new."""
-        return self.of.setdefault(value, len(self.of))
-
-    def values(self):
-        return list(self.of)
+KIND_NAMES = {"layer": "layer norm", "rms": "RMS norm"}
+NUMBERS = ["median_us", "p10_us", "p90_us", "cycles", "operator_bytes", "roof_us", "roof_bytes", "clock", "chosen"]
+LICENSES = Path(__file__).with_name("vega_licenses.txt")
 
 
 def chart_data(root):
     """What the page gets as window.lncChart, as a dict."""
     books = {name: open_gpu(root, name) for name in GPUS}
     books = {name: book for name, book in books.items() if book and book.measured.records}
-    problems, made, rows = Places(), Places(), []
-    for at, book in enumerate(books.values()):
-        rows += [make_row(record, at, problems, made) for record in chosen_records(book)]
+    rows = pandas.DataFrame([make_row(record, name) for name, book in books.items() for record in chosen_records(book)],
+                            dtype=object)
+    rows = rows.where(rows.notna(), None).to_dict("split")
     chapters = next(iter(books.values())).chapters.values() if books else ()
-    return {"start": key_of(PROGRESSION),
-            "types": {entry["name"]: entry["bytes"] for entry in load_catalogue(root)["types"]},
+    types = {entry["name"]: entry["bytes"] for entry in load_catalogue(root)["types"]}
+    measures = chart_spec.MEASURES
+    return {"start": key_of(PROGRESSION), "schema": SCHEMA, "types": types,
+            "norm": {"direction": {"forward": "forward", "backward": "backward"}, "kind": KIND_NAMES,
+                     "dtype": {name: name for name in types}},
+            "views": chart_spec.VIEWS, "measures": {name: label for name, (label, _, _) in measures.items()},
+            "measured": {name: fields[0] for name, (_, fields, _) in measures.items()},
             "options": [[name, usual, WORDS.get(name, name)] for name, usual in OPTIONS.items()],
             "chapters": [chapter_entry(chapter) for chapter in chapters],
             "gpus": [{"id": name, "name": GPUS[name], "device": book.device} for name, book in books.items()],
-            "problems": problems.values(), "made": made.values(), "fields": FIELDS, "rows": rows}
+            "charts": {view: {measure: chart_spec.specification(view, measure) for measure in measures}
+                       for view in chart_spec.VIEWS},
+            "fields": rows["columns"], "rows": rows["data"]}
 
 
 def open_gpu(root, name):
@@ -96,29 +97,27 @@ def is_shown(record):
                                        or not provider.startswith(LIBRARY))
 
 
-def make_row(record, gpu, problems, made):
-    """The numbers of a record in the order of FIELDS; None where it has none."""
+def make_row(record, gpu):
+    """A record as a row of the page."""
     problem = problem_of(record)
     median = record["median_us"]
-    is_peer_run = "provider" in record
-    versions = tools_of([{**record, "date": ""}]).removeprefix(", ") if is_peer_run else ""
-    row = {"who": record.get("chapter") or record["provider"], "direction": record["direction"],
-           "problem": problems.add((problem.kind, problem.dtype, problem.rows, problem.cols, problem.words)),
-           "made": made.add((gpu, record.get("date", ""), record.get("commit", ""), record.get("run", ""), versions)),
-           "median_us": median, "p10_us": record.get("p10_us", median), "p90_us": record.get("p90_us", median),
-           **{name: record.get(name) for name in FIELDS[7:]}}
-    return [row[name] for name in FIELDS]
+    versions = tools_of([{**record, "date": ""}]).removeprefix(", ") if "provider" in record else ""
+    return {"who": record.get("chapter") or record["provider"], "direction": record["direction"], "gpu": gpu,
+            "kind": problem.kind, "dtype": problem.dtype, "rows": problem.rows, "cols": problem.cols,
+            "words": problem.words, **{name: record.get(name, "") for name in ("date", "commit", "run")},
+            "versions": versions, "p10_us": median, "p90_us": median,
+            **{name: record[name] for name in NUMBERS if record.get(name) is not None}}
 
 
 def key_of(problem):
-    """'1024x2048', and behind a comma the options, as static/chart_records.js names a problem."""
+    """'1024x2048', and behind a comma the options, as static/chart_rows.js names a problem."""
     return ",".join(filter(None, [f"{problem.rows}x{problem.cols}", problem.words]))
 
 
 def chapter_entry(chapter):
     """A chapter of the map. `direction` is 'forward', 'backward' or 'copy', as in a record."""
     return {"id": chapter.id, "title": chapter.title, "direction": DIRECTIONS.get(chapter.direction, chapter.direction),
-            "road": chapter.road, "parent": chapter.parent, "href": f"{chapter.directory.as_posix()}/notes.html"}
+            "road": chapter.road, "href": f"{chapter.directory.as_posix()}/notes.html"}
 
 
 def script(data):
@@ -135,20 +134,25 @@ def compact(value):
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
 
 
-def write(root: Path, out: Path):
-    """Writes the script to `out`, only where its content changes. True where it did."""
-    text = script(chart_data(root))
-    if out.exists() and out.read_text(encoding="utf-8") == text:
-        return False
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(text, encoding="utf-8")
-    return True
+def library():
+    """Vega, Vega-Lite and Vega-Embed as one script, behind their licences. Its own names stay its own."""
+    bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    return f"/*!\n{LICENSES.read_text(encoding='utf-8')}*/\n(() => {{\n{bundle}\n}})();\n"
+
+
+def write(root: Path, directory: Path):
+    """Writes the two scripts into a directory, each only where its content changes."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, text in {"chart_data.js": script(chart_data(root)), "vega.js": library()}.items():
+        out = directory / name
+        if not out.exists() or out.read_text(encoding="utf-8") != text:
+            out.write_text(text, encoding="utf-8")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("out", type=Path, metavar="OUT", help="the script to write")
-    write(ROOT, parser.parse_args().out)
+    parser.add_argument("directory", type=Path, help="where the scripts go")
+    write(ROOT, parser.parse_args().directory)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 MARK = re.compile(r"(?<!\w)\[(\d+)\]")
 REMARK = re.compile(r"^(?:- )?\*\*\[(\d+)\]\*\*")
+EXERCISE = ("// exercise", "// end of exercise")  # between these `make new` takes out the code
 SECTION = "## Reading the kernel"
 
 
@@ -94,7 +95,8 @@ def what_changed(kernel, parent):
     def body(lines):
         begin = next((number for number, line in enumerate(lines) if line.startswith("namespace ")), 0)
         end = next((number for number, line in enumerate(lines) if line.startswith("const Registration")), len(lines))
-        return [MARK.sub("", line).rstrip().removesuffix("//").rstrip() for line in lines[begin + 2:end]]
+        return [MARK.sub("", line).rstrip().removesuffix("//").rstrip() for line in lines[begin + 2:end]
+                if line.strip() not in EXERCISE]
     return list(difflib.unified_diff(body(parent), body(kernel), lineterm="", n=3))[2:]
 
 

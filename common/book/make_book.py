@@ -86,7 +86,7 @@ def see(made):
         say("no GCC here, so no counts and no traces: CXX names one")
         return
     say("builds the chapters so that the machine can watch them (two minutes, the first time)")
-    subprocess.run(["bash", "common/setup/build.sh", "cpu-watch", "all", "-DWATCH=ON"], cwd=ROOT, check=True)
+    subprocess.run(["bash", "common/setup/build.sh", "cpu-watch", "all"], cwd=ROOT, check=True)
     say("counts what each line asks of memory")
     new = COUNTS.with_suffix(".new")
     new.unlink(missing_ok=True)
@@ -115,8 +115,7 @@ def execute(made, quick):
             say(f"{notebook.name}: {'as it was executed before' if there else 'without its outputs'} (--quick)")
             continue
         say(f"executes {notebook.name}")
-        if problem := run_notebooks.execute(notebook, EXECUTED):
-            print(f"{notebook}: {problem}", file=sys.stderr)
+        if run_notebooks.execute([notebook], EXECUTED):
             well = False
         else:
             made.note(notebook.name, key)
@@ -170,7 +169,7 @@ def main(argv):
     except subprocess.CalledProcessError as error:
         print(f"book: {' '.join(map(str, error.cmd[:4]))} … ended with status {error.returncode}", file=sys.stderr)
         return 1
-    chart.write(ROOT, DATA / "static/chart_data.js")
+    chart.write(ROOT, DATA / "static")
     well = execute(made, options.quick)
     for line in missing():
         say(line)

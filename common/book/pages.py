@@ -38,7 +38,8 @@ SCRIPTS = {
     "kernel": ["reading.js", "player_model.js", "player_words.js", "player_stage.js", "player.js"],
     "questions": ["questions.js"],
     "notes": ["try_first.js"],
-    CHART: ["chart_data.js", "chart_records.js", "chart_drawing.js", "chart.js"],
+    CHART: ["chart_data.js", "vega.js", "chart_rows.js", "chart_words.js", "chart_file.js", "chart_drawing.js",
+            "chart.js"],
 }
 STYLES = {"kernel": ["reading.css", "player.css"], "questions": ["questions.css"], CHART: ["chart.css"]}
 

@@ -1,5 +1,5 @@
 // Hopper's instructions as functions: the CUDA backend's side of common/kernel/hopper.h, which says
-// what each does. PTX names a place in shared memory by 32 bits, so every function converts its
+// what each does. PTX addresses shared memory with 32 bits, so every function converts its
 // pointers.
 #pragma once
 
@@ -9,8 +9,8 @@
 
 namespace lnc {
 
-// A program for several GPUs is compiled for those before Hopper too, where none of this exists. No
-// kernel gets there: Chapter::min_architecture.
+// A program for several GPUs is also compiled for those before Hopper, where none of this exists.
+// Chapter::min_architecture keeps kernels from running there.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 #define LNC_HOPPER_ASM(...) __trap()
 #else
@@ -51,7 +51,7 @@ class Barrier {
 
  private:
   __device__ std::uint32_t address() const { return shared_address(&state_); }
-  /// Sleeps until the phase has completed, though not for ever: the hardware sets a limit.
+  /// Sleeps until the phase has completed, or until the hardware's time limit.
   template <bool kClusterScope>
   __device__ bool try_wait(unsigned parity) {
     unsigned completed = 1;
@@ -86,18 +86,18 @@ __device__ inline void fence_barrier_init() {
   fence_proxy_async();
 }
 
-// How a policy is encoded. PTX does not say; this is what nvcc 13 has createpolicy.fractional leave
-// in its register for sm_90. Bits 60 to 63: that it speaks of a fraction of the addresses. Bits 56
-// to 59: the priority of these, 0 for evict_unchanged, 2 for evict_first, 4 for evict_last, 6 for
-// evict_normal. Bits 52 to 55: how many sixteenths of the addresses that are, less one. The other
+// How a policy is encoded. PTX does not say; this is what createpolicy.fractional leaves in its
+// register when nvcc 13 compiles it for sm_90. Bits 60 to 63: the policy covers a fraction of the
+// addresses. Bits 56 to 59: the priority of these, 0 for evict_unchanged, 2 for evict_first, 4 for
+// evict_last, 6 for evict_normal. Bits 52 to 55: the fraction in sixteenths, less one. The other
 // addresses stay evict_unchanged.
 inline constexpr std::uint64_t kPolicyOfFraction = std::uint64_t{0x1} << 60;
 inline constexpr std::uint64_t kPolicyEvictFirst = std::uint64_t{0x2} << 56;
 inline constexpr std::uint64_t kPolicyOfAll = std::uint64_t{0xF} << 52;
 
-/// What L2 is told of the lines that a bulk load brings.
+/// The eviction priority in L2 of the lines that a bulk load reads.
 enum class L2Policy : std::uint64_t {
-  EvictNormal = kPolicyOfFraction,  ///< evict_unchanged for all, so nothing
+  EvictNormal = kPolicyOfFraction,  ///< evict_unchanged for all: no effect
   EvictFirst = kPolicyOfFraction | kPolicyEvictFirst | kPolicyOfAll,
 };
 static_assert(static_cast<std::uint64_t>(L2Policy::EvictNormal) == 0x1000'0000'0000'0000);
@@ -164,7 +164,7 @@ __device__ inline void cluster_sync() {
   cluster_wait();
 }
 
-/// The place in block `rank`'s shared memory that `pointer` is in this block's.
+/// The address in block `rank`'s shared memory that corresponds to `pointer` in this block's.
 __device__ inline std::uint32_t remote_address(const void* pointer, unsigned rank) {
   std::uint32_t remote = 0;
   LNC_HOPPER_ASM("mapa.shared::cluster.u32 %0, %1, %2;"

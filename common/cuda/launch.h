@@ -1,4 +1,4 @@
-// The CUDA backend's side of the kernel header: error checks and `launch`.
+// The CUDA backend's side of common/kernel/launch.h: error checks and `launch`.
 #pragma once
 
 #include <cuda_pipeline_primitives.h>
@@ -31,7 +31,7 @@ struct LaunchConfig {
   std::size_t shared_bytes = 0;  ///< of dynamic shared memory, for each block
   cudaStream_t stream = nullptr;
   unsigned cluster = 0;       ///< blocks, neighbours in x, that share their shared memory (Hopper)
-  bool starts_early = false;  ///< before the stream's kernel before has ended: it calls
+  bool starts_early = false;  ///< before the stream's previous kernel has ended; it calls
                               ///< grid_dependency_wait() (Hopper)
 };
 
@@ -59,8 +59,8 @@ inline int current_device() {
   return gpu;
 }
 
-// What CUDA answers to the questions below depends on the GPU and the kernel alone, and an answer
-// takes longer than some kernels run. So each thread asks once and remembers it.
+// The answers to the queries below depend only on the GPU and the kernel, and a query takes longer
+// than some kernels. So each thread asks CUDA once and caches the answer.
 
 inline int attribute_of_gpu(cudaDeviceAttr attribute) {
   static thread_local std::map<std::pair<int, int>, int> known;
@@ -81,18 +81,18 @@ inline int multiprocessors() { return attribute_of_gpu(cudaDevAttrMultiProcessor
 /// How much dynamic shared memory a block can have: 227 KB on an H100.
 inline int max_shared_bytes() { return attribute_of_gpu(cudaDevAttrMaxSharedMemoryPerBlockOptin); }
 
-/// Shared memory, static and dynamic together, that a kernel has without asking.
+/// Shared memory, static and dynamic together, that a kernel has without opting in.
 inline constexpr std::size_t kSharedBytesUnasked = 48 << 10;
 
-/// Static shared memory at most, of a kernel that has dynamic shared memory too.
+/// The most static shared memory of a kernel that has dynamic shared memory too.
 inline constexpr std::size_t kMostStaticSharedBytes = 16 << 10;
 
-/// Asks for `bytes` of dynamic shared memory where a kernel does not have them anyway. It is then
-/// allowed all there is, once and for all.
+/// Opts in to `bytes` of dynamic shared memory if a kernel does not have them by default. The
+/// kernel is then allowed the maximum, so it opts in only once.
 inline cudaError_t allow_shared_bytes(const void* kernel, std::size_t bytes) {
-  // To look up a kernel's attributes would cost every launch some host time, so a small launch
-  // trusts kMostStaticSharedBytes. That is safe: a kernel that had more, and so should have asked,
-  // does not start; CUDA refuses the launch, and `launch` throws.
+  // Looking up a kernel's attributes would cost every launch some host time, so a small launch
+  // relies on kMostStaticSharedBytes. That is safe: if a kernel has more and so should have opted
+  // in, CUDA refuses the launch, and `launch` throws.
   if (bytes <= kSharedBytesUnasked - kMostStaticSharedBytes) return cudaSuccess;
   static thread_local std::map<std::pair<int, const void*>, std::size_t> allowed;
   std::size_t& has_bytes = allowed[{current_device(), kernel}];
@@ -111,7 +111,7 @@ inline cudaError_t allow_shared_bytes(const void* kernel, std::size_t bytes) {
   return status;
 }
 
-/// Lets a kernel's clusters have 16 blocks: 8 is what every GPU with clusters has.
+/// Lets a kernel's clusters have 16 blocks; only 8 are supported by every GPU with clusters.
 inline cudaError_t allow_large_clusters(const void* kernel) {
   static thread_local std::map<std::pair<int, const void*>, bool> allowed;
   bool& is_allowed = allowed[{current_device(), kernel}];
@@ -127,7 +127,7 @@ struct CudaLaunch {
   cudaLaunchConfig_t config{};
   cudaLaunchAttribute attributes[2]{};
 
-  /// Asks for what a kernel has only on demand, too.
+  /// Also opts in to what a kernel does not have by default.
   cudaError_t prepare(const void* kernel, const LaunchConfig& from) {
     config.gridDim = from.grid;
     config.blockDim = from.block;
@@ -155,7 +155,7 @@ struct CudaLaunch {
   }
 };
 
-/// Runs `kernel` over `config.grid` blocks on `config.stream`. A grid of no blocks is no work.
+/// Runs `kernel` over `config.grid` blocks on `config.stream`. A grid without blocks does nothing.
 /// @throws std::runtime_error naming the kernel and its configuration where the launch fails.
 template <typename... Params, typename... Args>
 void launch(void (*kernel)(Params...), const LaunchConfig& config, Args&&... args) {
@@ -166,7 +166,7 @@ void launch(void (*kernel)(Params...), const LaunchConfig& config, Args&&... arg
   if (status == cudaSuccess)
     status = cudaLaunchKernelEx(&prepared.config, kernel, static_cast<Params>(args)...);
   if (status == cudaSuccess) return;
-  (void)cudaGetLastError();  // a refused launch must not be blamed on the next one
+  (void)cudaGetLastError();  // so that the next launch does not report this error
   std::ostringstream what;
   const auto show = [&what](const char* label, dim3 d) {
     what << label << " (" << d.x << ", " << d.y << ", " << d.z << ")";
@@ -190,15 +190,15 @@ int resident_blocks(void (*kernel)(Params...), int threads, std::size_t shared_b
   cudaError_t status = allow_shared_bytes(address, shared_bytes);
   if (status == cudaSuccess)
     status = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, shared_bytes);
-  if (status != cudaSuccess)  // a name takes longer to find than the answer
+  if (status != cudaSuccess)  // finding the name takes longer than the query
     check_cuda(status, "asking how many blocks of " + kernel_name(address) + " fit");
   blocks = blocks > 0 ? blocks : 1;
   return blocks;
 }
 
 /// How many clusters of a launch the GPU holds at once, whatever its grid; 0 where it holds none. A
-/// cluster lives in one group of multiprocessors (up to 18 on an H100), so these may be fewer than
-/// the places for blocks divided by a cluster's blocks.
+/// cluster lives in one group of multiprocessors (up to 18 on an H100), so fewer may fit than the
+/// GPU's room for blocks divided by a cluster's blocks.
 template <typename... Params>
 int resident_clusters(void (*kernel)(Params...), const LaunchConfig& config) {
   if (config.cluster <= 1) {
@@ -217,13 +217,13 @@ int resident_clusters(void (*kernel)(Params...), const LaunchConfig& config) {
   if (status == cudaSuccess)
     status = cudaOccupancyMaxActiveClusters(&found->second, kernel, &prepared.config);
   if (status == cudaSuccess) return found->second;
-  (void)cudaGetLastError();  // more blocks, or more shared memory, than there can be
+  (void)cudaGetLastError();  // more blocks, or more shared memory, than the GPU allows
   found->second = 0;
   return 0;
 }
 
 /// The block's dynamic shared memory, LaunchConfig::shared_bytes of it, 128-byte aligned: bulk
-/// copies to where a 32-byte sector does not begin take a tenth more time (bwd12's laboratory).
+/// copies to an address off a 32-byte boundary take a tenth longer (bwd12's laboratory).
 template <typename T>
 __device__ T* dynamic_shared() {
   extern __shared__ __align__(128) unsigned char lnc_dynamic_shared[];

@@ -9,7 +9,7 @@
 namespace lnc {
 namespace {
 
-/// A copy of x.
+/// The check of a copy: y must equal x.
 std::vector<OutputCheck> check_copy(const Tensors& tensors) {
   const Problem& problem = tensors.problem();
   ExactComparison y(tensors, "y");

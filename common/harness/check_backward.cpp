@@ -13,8 +13,8 @@
 namespace lnc {
 namespace {
 
-/// The gradients of the parameters, which are sums down the columns, and the sums of their terms'
-/// absolute values; added up piece by piece.
+/// The gradients of the parameters, which are sums over columns, and the sums of their terms'
+/// absolute values; accumulated chunk by chunk.
 struct ColumnSums {
   std::vector<double> dweight, dbias, abs_dweight, abs_dbias;
 
@@ -25,7 +25,7 @@ struct ColumnSums {
     add(dweight, dw);
     add(dbias, db);
   }
-  /// @param abs_xhat the absolute values of xhat's terms, of element i
+  /// @param abs_xhat gives the sum of the absolute values of xhat's terms for element i
   template <typename AbsXhat>
   void add_magnitudes(const std::vector<double>& dy, const AbsXhat& abs_xhat) {
     const std::size_t cols = abs_dweight.size();
@@ -62,8 +62,8 @@ void add_parameters(std::vector<OutputCheck>& checks, const Tensors& tensors,
   if (problem.kind == Kind::Layer) add("dbias", sums.dbias, sums.abs_dbias);
 }
 
-/// A pass that does not write dx1 or dresidual leaves them to dx: the reference's gradients must
-/// then be the same, bit for bit.
+/// If a pass does not write dx1 or dresidual, dx serves as both: the reference's gradients must
+/// then equal its dx bit for bit.
 void require_stand_ins(const Problem& problem, const reference::FusedBackward& want) {
   const auto require = [&](bool holds, const char* what) {
     if (!holds)
@@ -76,8 +76,8 @@ void require_stand_ins(const Problem& problem, const reference::FusedBackward& w
 }
 
 /// A fused backward pass. The bound of the sum's gradient is that of the plain pass, for two pairs
-/// of dy and weight, plus what reaches the sum past the norm; dx and dx1 are that times a factor.
-/// For a dropped element the factor is 0, and so is the bound: dx must be exactly 0.
+/// of dy and weight, plus the gradient that bypasses the norm; dx and dx1 are the sum's gradient
+/// times a factor. For a dropped element factor and bound are 0: dx must be exactly 0.
 std::vector<OutputCheck> check_fused_backward(const Tensors& tensors) {
   const Problem& problem = tensors.problem();
   const std::int64_t cols = problem.cols;
@@ -120,8 +120,8 @@ std::vector<OutputCheck> check_fused_backward(const Tensors& tensors) {
           in.rstd[row] * (abs_wdy(i) + (layer ? abs_c2[row] : 0.0) + abs_xhat(i) * abs_c1[row]) +
           std::abs(past_norm);
     }
-    // dx and dx1 are linear in dresidual. So a pass that gets nothing but `terms`, as the gradient
-    // past the norm, gives their bounds, whatever a fusion multiplies them by.
+    // dx and dx1 are linear in dresidual. So a pass whose only input gradient is `terms`, bypassing
+    // the norm, gives their bounds, whatever a fusion multiplies them by.
     const std::vector<double> nothing(count);
     reference::FusedBackwardInput past = in;
     past.dy = nothing;
@@ -149,7 +149,8 @@ std::vector<OutputCheck> check_fused_backward(const Tensors& tensors) {
   return checks;
 }
 
-/// y = (x - mean) rstd weight + bias, which a backward pass writes again, in rows from `first` on.
+/// Compares y = (x - mean) rstd weight + bias, which a backward pass recomputes, in rows from
+/// `first` on.
 void compare_recomputed(Comparison& y, std::int64_t first, const std::vector<double>& x,
                         const SavedForward& saved, const std::vector<double>& weight,
                         const std::vector<double>& bias) {
@@ -201,8 +202,8 @@ std::vector<OutputCheck> check_plain_backward(const Tensors& tensors) {
       return (x[i] - value_or(mean, row, 0.0)) * rstd[row];
     };
     const auto wdy = [&](std::int64_t i) { return value_or(weight, i % cols, 1.0) * dy[i]; };
-    // The absolute values of the terms of xhat, and of wdy · xhat. From y there is one term,
-    // y - bias, since a subtraction rounds only its result; xhat is that divided by weight.
+    // The absolute values of the terms of xhat, and of wdy · xhat. From y there is only one term,
+    // y - bias, because a subtraction rounds only its result; xhat is that term over weight.
     const auto abs_centred = [&](std::int64_t i) {
       return std::abs(saved.y[i] - value_or(bias, i % cols, 0.0));
     };

@@ -14,8 +14,8 @@
 namespace lnc {
 namespace {
 
-/// The sums that a fused pass normalises, in some rows; `leeway` is how far the kernel's sum may be
-/// from `values`.
+/// The sums that a fused pass normalises, in some rows; `leeway` is how far the kernel's sums may
+/// be from `values`.
 struct NormalisedSums {
   std::vector<double> values;
   std::vector<double> leeway;
@@ -24,9 +24,9 @@ struct NormalisedSums {
   explicit NormalisedSums(std::vector<double> stored)
       : values(std::move(stored)), leeway(values.size()) {}
 
-  /// Sums that it does not store: `terms` has the sum of the absolute values that each `exact` sum
-  /// adds up. For a sum between two numbers of its type, errors of float arithmetic may decide to
-  /// which of the two it is rounded.
+  /// Sums that it does not store. `terms` has, for each `exact` sum, the sum of the absolute values
+  /// of its terms. If a sum is between two numbers of its type, errors of float arithmetic may
+  /// decide to which of them it is rounded.
   NormalisedSums(std::vector<double> exact, const std::vector<double>& terms,
                  double (*rounded)(double))
       : values(std::move(exact)), leeway(values.size()) {
@@ -47,7 +47,7 @@ struct OpenStatistics {
   double relative_rstd = 0.0;
 
   /// 1 / rstd is the length of the vector (centred sums / sqrt(cols), sqrt(eps)), so it changes by
-  /// at most the length of the change.
+  /// at most the length of that vector's change.
   OpenStatistics(std::span<const double> leeway, bool layer, double rstd_of_sums, double eps) {
     double squares = 0.0;
     for (const double open : leeway) {
@@ -61,11 +61,10 @@ struct OpenStatistics {
   }
 };
 
-/// The reference of some rows, and what bounds the errors of the outputs in them.
+/// The reference for some rows, and the bounds on the errors of the outputs in them.
 class ForwardRows {
  public:
-  /// @param want the norm of the sums in `rows`, from each of which the kernel's may be `leeway`
-  /// away
+  /// @param want the norm of the sums in `rows`, from which the kernel's may differ by `leeway`
   ForwardRows(const Problem& problem, RowRange rows, reference::FusedForward want,
               std::vector<double> leeway)
       : cols_(problem.cols),
@@ -83,8 +82,8 @@ class ForwardRows {
   const std::vector<double>& y() const { return want_.y; }
   const std::vector<double>& y1() const { return want_.y1; }
 
-  /// y = (sum - mean) rstd w + b: an error of mean weighs as much as mean|sum|, one of rstd as much
-  /// as xhat.
+  /// y = (sum - mean) rstd w + b: an error in mean is proportional to mean|sum|, one in rstd to
+  /// xhat.
   void compare(Comparison& output, const std::vector<double>& reference,
                const std::vector<double>& w, const std::vector<double>& b) const {
     const auto magnitude = [&](std::int64_t i) {
@@ -109,8 +108,8 @@ class ForwardRows {
   }
 
   /// With kappa = mean|sum| / deviation, the error of a one-pass variance grows with kappa, and
-  /// that of a variance about a computed mean with the square of the mean's own error. E[x^2] -
-  /// E[x]^2, whose error grows with kappa^2, fails.
+  /// that of a variance about a computed mean with the square of the mean's own error. The error of
+  /// E[x^2] - E[x]^2 grows with kappa^2, so that formula fails the check.
   void compare_rstd(Comparison& rstd) const {
     rstd.add(
         want_.rstd, begin_,
@@ -136,12 +135,12 @@ class ForwardRows {
 
 }  // namespace
 
-/// A fused pass normalises the sum as it is stored: the stored sum is compared with the exact one,
-/// and all other outputs with the norm of the stored sum.
+/// A fused pass normalises the sum as stored: the stored sum is compared with the exact one, and
+/// all other outputs with the norm of the stored sum.
 std::vector<OutputCheck> check_forward(const Tensors& tensors) {
   const Problem& problem = tensors.problem();
   const std::int64_t cols = problem.cols;
-  std::deque<Comparison> y;  // y, and whatever else stores it
+  std::deque<Comparison> y;  // of every output that stores y
   for (const Tensor& tensor : tensors.all())
     if (tensor.is_output() && tensor.stores(Saved::Y)) y.emplace_back(tensors, tensor.name(), cols);
   Comparison y1(tensors, "y1", cols);
@@ -164,7 +163,7 @@ std::vector<OutputCheck> check_forward(const Tensors& tensors) {
     mask1.add(want.mask1, begin);
     std::vector<double> leeway(want.sum.size());
     if (problem.fusion != Fusion{}) {
-      // The same sum of the absolute values gives the magnitude of an element's terms.
+      // The same sum over absolute values gives the magnitude of an element's terms.
       const std::vector<double> terms = ReferenceForward(problem, rows, true).run().sum;
       sum.add(want.sum, begin, [&](std::int64_t i) { return terms[i]; });
       NormalisedSums sums =

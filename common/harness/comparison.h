@@ -1,6 +1,5 @@
-// How an output is compared with its reference, piece by piece. OutputCheck explains the
-// comparison; the checks of the passes, check_forward.cpp and check_backward.cpp, derive the
-// magnitudes.
+// Compares an output with its reference, piece by piece. OutputCheck explains the comparison; the
+// checks of the passes, check_forward.cpp and check_backward.cpp, derive the magnitudes.
 #pragma once
 
 #include <algorithm>
@@ -18,10 +17,10 @@
 namespace lnc {
 
 inline constexpr double kFloatRoundoff = 0x1p-24;
-inline constexpr std::int64_t kSumTerms = 4;  // an upper bound, in a fusion's sum
+inline constexpr std::int64_t kSumTerms = 4;  // an upper bound for a fusion's sum
 
-/// A bound on the error of float arithmetic on a sum, relative to the sum of the absolute values of
-/// its terms: see OutputCheck.
+/// A bound on the error of a float sum, relative to the sum of the absolute values of its terms:
+/// see OutputCheck.
 inline double arithmetic_error(std::int64_t terms) {
   return (4.0 * std::sqrt(static_cast<double>(terms)) + 8.0) * kFloatRoundoff;
 }
@@ -61,7 +60,7 @@ class Comparison {
       const double terms = std::abs(magnitude(i));
       double error = std::abs(got - want);
       if (!(error < std::numeric_limits<double>::infinity()))
-        error = std::numeric_limits<double>::infinity();  // NaN too: the kernel did not write it
+        error = std::numeric_limits<double>::infinity();  // also NaN: an unwritten element
       const double open = leeway(i);
       const double bound =
           type_.roundoff * std::abs(want) + type_.smallest + arithmetic_ * terms + open;
@@ -89,7 +88,7 @@ class Comparison {
     }
   }
 
-  /// The same with a reference that is exact.
+  /// The same for an exact reference.
   template <typename Magnitude>
   void add(const std::vector<double>& reference, std::int64_t begin, const Magnitude& magnitude) {
     add(reference, begin, magnitude, [](std::int64_t) { return 0.0; });
@@ -108,7 +107,7 @@ class Comparison {
         (type_.smallest * std::sqrt(count_) + std::sqrt(squared_leeway_)) / floor;
     return result;
   }
-  /// How far the output is from the reference, for information, under another name.
+  /// The output's distance from the reference under another name, without a limit.
   OutputCheck distance(std::string name) const {
     OutputCheck result = this->result();
     result.output = std::move(name);
@@ -137,7 +136,7 @@ class ExactComparison {
     result_.output = tensor;
   }
 
-  /// As Comparison::add.
+  /// See Comparison::add.
   template <typename Number>
   void add(const std::vector<Number>& reference, std::int64_t begin) {
     if (tensor_ == nullptr) return;
@@ -150,7 +149,7 @@ class ExactComparison {
       if (host[i] == want && std::signbit(host[i]) == std::signbit(want)) continue;
       double error = std::abs(host[i] - want);
       if (!(error < std::numeric_limits<double>::infinity()))
-        error = std::numeric_limits<double>::infinity();  // NaN too: the kernel did not write it
+        error = std::numeric_limits<double>::infinity();  // also NaN: an unwritten element
       squared_error_ += error * error;
       const bool first = result_.worst_of_bound == 0.0 || begin + i < result_.worst_index;
       if (first) result_.worst_index = begin + i;
@@ -178,7 +177,7 @@ inline double value_or(const std::vector<double>& values, std::int64_t index, do
   return values.empty() ? otherwise : values[index];
 }
 
-/// Means over each row of `term(i)`, i running over the elements of the rows.
+/// The mean of `term(i)` over each row, where i is the row-major index of an element.
 template <typename Term>
 std::vector<double> row_means(std::int64_t rows, std::int64_t cols, const Term& term) {
   std::vector<double> means(rows);
@@ -190,7 +189,7 @@ std::vector<double> row_means(std::int64_t rows, std::int64_t cols, const Term& 
   return means;
 }
 
-/// The checks of a pass in each direction.
+/// The checks of a forward and of a backward pass.
 std::vector<OutputCheck> check_forward(const Tensors& tensors);
 std::vector<OutputCheck> check_backward(const Tensors& tensors);
 

@@ -1,6 +1,6 @@
-// What the harness needs of a backend: memory, launches in the queue with events around them, and
-// two kernels to measure against. Two files implement it, device_cuda.cu and device_cpu.cpp; a
-// program is linked with one of them.
+// What the harness needs from a backend: memory, launches timed by events in the queue, and two
+// kernels that calibrate these times. device_cuda.cu and device_cpu.cpp implement it; a program
+// links one of them.
 #pragma once
 
 #include <cstddef>
@@ -20,17 +20,17 @@ struct Device {
   std::string driver;   ///< "580.159.04"; empty on the CPU
   std::string cuda;     ///< "13.0"; empty on the CPU
   Gpu gpu;              ///< for predictions; an H100's on the CPU
-  bool emulated;        ///< times are the SIMT machine's and say nothing about a GPU
+  bool emulated;        ///< times come from the SIMT machine and say nothing about a GPU
 };
 
-/// The device that everything below works on.
-/// @throws std::runtime_error where the CUDA backend finds no usable GPU.
+/// The device that everything below uses.
+/// @throws std::runtime_error if the CUDA backend finds no usable GPU.
 const Device& device();
 
-/// Bytes of device memory that can be allocated now, after what timing itself needs.
+/// Bytes of device memory that can be allocated now, not counting what timing itself needs.
 std::int64_t free_device_bytes();
 
-/// Device memory with an owner. Zero bytes are allowed.
+/// Owns device memory. Zero bytes are allowed.
 class Buffer {
  public:
   Buffer() = default;
@@ -61,28 +61,28 @@ void upload(void* to_device, const void* from_host, std::size_t bytes);
 void download(void* to_host, const void* from_device, std::size_t bytes);
 void copy_on_device(void* to, const void* from, std::size_t bytes);
 
-/// Every bit set: a NaN in each of the three dtypes, so that an element nobody writes is found.
+/// Sets every bit: a NaN in each of the three dtypes, so that the check finds unwritten elements.
 void poison(const Buffer& buffer);
 
-/// Waits for the device. @throws std::runtime_error where a kernel since the last call failed.
+/// Waits for the device. @throws std::runtime_error if a kernel has failed since the last call.
 void synchronize();
 
-using Launch = std::function<void()>;  ///< puts kernels on the default stream and does not wait
+using Launch = std::function<void()>;  ///< enqueues kernels on the default stream; does not wait
 
-/// Bytes that one flush of L2 writes: more than L2 holds, in about 0.1 ms.
+/// Bytes that one flush of L2 writes, in about 0.1 ms: more than L2 holds.
 inline constexpr std::int64_t kFlushBytes = 256 << 20;
 
-/// Microseconds of a launch for each number in `flushes`, from the start of its first kernel to the
-/// end of its last. So many times L2 is flushed before it, in the queue. The launches take turns.
-/// @param turn whose turn is first; moves on
+/// Times one launch for each number in `flushes`: microseconds from the start of its first kernel
+/// to the end of its last. The number says how often L2 is flushed before it, in the queue.
+/// @param turn index of the launch to use first; the launches are used in turn
 std::vector<double> time_launches(const std::vector<Launch>& launches,
                                   const std::vector<int>& flushes, std::size_t& turn);
 
-/// Launches a kernel of one thread that spins for so many cycles. Not where the device is emulated.
+/// Launches a kernel of one thread that spins for `cycles`. Not available on an emulated device.
 void launch_spin(long long cycles);
 
-/// Launches a kernel that streams tensors: c = a, or c = a + b where b has bytes. It comes in
-/// kStreamShapes launch shapes. Not where the device is emulated.
+/// Launches a kernel that streams tensors: c = a, or c = a + b if b is not empty. It has
+/// kStreamShapes launch shapes. Not available on an emulated device.
 inline constexpr int kStreamShapes = 3;
 void launch_stream(int shape, const Buffer& a, const Buffer& b, const Buffer& c);
 

@@ -1,4 +1,4 @@
-// The CPU backend's device: host memory, and wall time that is only ever called emulated.
+// The CPU backend's device: host memory, and wall time, which is always reported as emulated.
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -36,8 +36,8 @@ std::int64_t free_device_bytes() { return free_host_bytes(); }
 
 Buffer::Buffer(std::size_t bytes) : bytes_(bytes) {
   if (bytes == 0) return;
-  // At a boundary as cudaMalloc's, and of this very size: the address sanitizer sees the byte after
-  // it.
+  // Aligned as by cudaMalloc, and of exactly this size, so that the address sanitizer catches an
+  // access to the next byte.
   if (posix_memalign(&data_, kAlignment, bytes) != 0) throw std::bad_alloc();
   simt::add_device_buffer(data_, bytes);
 }
@@ -57,7 +57,7 @@ void copy_on_device(void* to, const void* from, std::size_t bytes) { upload(to, 
 void poison(const Buffer& buffer) {
   if (buffer.bytes() > 0) std::memset(buffer.as<void>(), 0xff, buffer.bytes());
 }
-void synchronize() {}  // a launch returns when its last block has
+void synchronize() {}  // a launch returns only after its last block has ended
 
 std::vector<double> time_launches(const std::vector<Launch>& launches,
                                   const std::vector<int>& flushes, std::size_t& turn) {

@@ -1,4 +1,4 @@
-// The CUDA backend's device: memory, events, the L2 flush, and the kernels to measure against.
+// The CUDA backend's device: memory, events, the L2 flush, and the kernels that calibrate times.
 #include <array>
 #include <cstdio>
 
@@ -68,7 +68,7 @@ void flush_l2() {
   check_cuda(cudaMemsetAsync(flush_buffer().as<void>(), 0, kFlushBytes), "flushing L2");
 }
 
-/// An idle GPU runs at a fraction of its clock; keep it busy until that has risen.
+/// An idle GPU runs at a fraction of its clock; keeps it busy until the clock has risen.
 void warm_up() {
   static const bool once = [] {
     constexpr int kFlushes = 3000;  // about 0.3 s on an H100

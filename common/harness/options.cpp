@@ -112,9 +112,9 @@ std::vector<Option> options_of_fusion(Fusion& f) {
   };
 }
 
-// --- The code below works on the list and knows no option by name.
+// --- The code below uses the list and knows no option by name.
 
-/// The values of an enumeration, with their names.
+/// An enumeration's values and their names.
 template <typename E>
 struct Names;
 template <>

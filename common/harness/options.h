@@ -1,5 +1,5 @@
-// The options of a problem. Each is described once, in the list in options.cpp; the command line,
-// the problem sets and the records are made from that list.
+// The options of a problem. Each is described once, in the list in options.cpp, from which the
+// command line, the problem sets and the records are derived.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,12 @@
 
 namespace lnc {
 
-/// A user's request that makes no sense; the message is a sentence.
+/// An invalid request by the user; the message is a sentence.
 struct RequestError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// The numbers that an option takes.
+/// The numbers that an option accepts.
 struct Range {
   double least;
   double most;
@@ -34,40 +34,40 @@ struct Option {
       std::variant<bool*, int*, std::int64_t*, std::uint64_t*, float*, Kind*, DType*, Residual*>;
   std::string_view name;   ///< in sets and records; --name on the command line, with - for _
   Field field;             ///< of the problem that was passed to options()
-  std::string_view value;  ///< the name of its value in a help text: "M"; empty for a bool
+  std::string_view value;  ///< its value's name in a help text: "M"; empty for a bool
   std::string_view help;
   Range range = {};    ///< of a number
   bool fused = false;  ///< only fused chapters take it
 };
 
-/// Every option of `problem`, in the order of a help text.
+/// Every option of `problem`, in the order of the help text.
 std::vector<Option> options(Problem& problem);
 
-/// The names that an option of an enumeration takes: "layer", "rms".
+/// The names of an enumeration option's values: "layer", "rms".
 std::vector<std::string> names_of(const Option::Field& field);
 
-/// An option's value in the form of a record.
+/// An option's value as it appears in a record.
 nlohmann::ordered_json value_of(const Option& option);
 
 /// "layer, rms"
 std::string list_of(const std::vector<std::string>& names);
 
-/// Sets an option of an enumeration. @return false if it has no such name
+/// Sets an enumeration option. @return false if it has no value of this name
 bool set_by_name(const Option::Field& field, std::string_view name);
 
-/// Whether `value` is a number that the option takes.
+/// Whether `value` is in the range.
 bool within(const Range& range, double value);
 
-/// "layer f32, 1024 x 2048, weight and bias, eps 1e-05, seed 1, buffers 8"; here `group`, the name
+/// "layer f32, 1024 x 2048, weight and bias, eps 1e-05, seed 1, buffers 8", where `group`, the name
 /// of what Problem::group counts, is "buffers". For a copy: "f32, 1024 x 2048, seed 1".
 std::string describe(const Problem& problem, Direction direction = Direction::Forward,
                      std::string_view group = "group");
 
-/// The problem in the form of a record: kind, dtype, rows, cols, eps, seed, and in "options" every
-/// other option whose value is not the default.
+/// The problem as it appears in a record: kind, dtype, rows, cols, eps, seed, and in "options"
+/// every other option whose value is not the default.
 nlohmann::ordered_json to_json(const Problem& problem);
 
-/// `like`, with the options that a JSON object names changed.
+/// `like`, with the options that a JSON object names set to its values.
 /// @throws RequestError that names an unknown option or an invalid value
 Problem from_json(const nlohmann::json& object, Problem like);
 

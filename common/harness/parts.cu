@@ -1,5 +1,5 @@
-// The parts of a fusion. Each moves 16 bytes an access where every tensor starts and every row ends
-// on a 16-byte boundary, and else element by element, neighbours in neighbouring threads.
+// The parts of a fusion. If every tensor starts and every row ends on a 16-byte boundary, a part
+// moves 16 bytes per access; otherwise it moves single elements, coalesced.
 #include <algorithm>
 #include <initializer_list>
 #include <iterator>
@@ -18,15 +18,15 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// A block has blockDim.y rows, or a piece of one. A thread loads all its vectors before it stores
-/// the first.
+/// A block processes blockDim.y rows, or part of one row. A thread loads all its vectors before it
+/// stores the first.
 template <int kElements, int kVectors, typename Part>
 __global__ void __launch_bounds__(kThreads)
     run_part(Part part, std::int64_t rows, std::int64_t cols, unsigned blocks_per_row) {
   const std::int64_t row = std::int64_t{blockIdx.x / blocks_per_row} * blockDim.y + threadIdx.y;
   if (row >= rows) return;
-  // The vector's number has 32 bits: with 64, nvcc 13 loses sight of what the elements' addresses
-  // have in common, and stores them one by one.
+  // The vector's index has 32 bits: with 64, nvcc 13 no longer sees that the elements' addresses
+  // are adjacent, and stores them one by one.
   const unsigned first = blockIdx.x % blocks_per_row * kVectors * blockDim.x + threadIdx.x;
   const auto column = [&](int i) { return std::int64_t{first + i * blockDim.x} * kElements; };
   decltype(part.template load<kElements>(0)) inputs[kVectors];
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kThreads)
 
 template <int kElements, int kVectors, typename Part>
 void launch_part(const Part& part, std::int64_t rows, std::int64_t cols, cudaStream_t stream) {
-  unsigned threads = 1;  // on a row
+  unsigned threads = 1;  // per row
   while (threads < kThreads && threads * kVectors * kElements < cols) threads *= 2;
   const unsigned blocks_per_row = blocks_for(cols, threads * kVectors * kElements);
   const unsigned rows_per_block = kThreads / threads;
@@ -60,7 +60,7 @@ __device__ void store_vector(T* to, const Vector<T, kElements>& vector) {
   *reinterpret_cast<Vector<T, kElements>*>(to) = vector;
 }
 
-bool on_boundaries(std::initializer_list<const void*> pointers) {  // null is, too
+bool on_boundaries(std::initializer_list<const void*> pointers) {  // null counts as aligned
   for (const void* pointer : pointers) {
     if (reinterpret_cast<std::uintptr_t>(pointer) % 16 != 0) return false;
   }
@@ -88,7 +88,7 @@ struct Scale {
   }
 };
 
-/// y = x / (1 - p) where the mask is 1, else 0
+/// y = x / (1 - p) if the mask is 1, otherwise 0
 template <typename T>
 struct Dropout {
   const T* x;
@@ -117,7 +117,7 @@ struct Dropout {
   }
 };
 
-/// sum = a + b. R: the type of b, and of a second copy of the sum, which may be absent.
+/// sum = a + b. R is the type of b and of a second copy of the sum, whose pointer may be null.
 template <typename T, typename R>
 struct Add {
   const T* a;
@@ -218,7 +218,7 @@ void Parts::build(const Chapter& chapter, const Problem& problem, ForwardArgs<T,
   const auto mask = [&](std::uint8_t* given, int i) {
     return given != nullptr ? given : mask_[i].as<std::uint8_t>();
   };
-  // Where residual_out has the type T it is the sum, and else a second copy of it, in float.
+  // If residual_out has type T, it is the sum itself; otherwise it is a second copy, in float.
   const bool is_t = sizeof(T) == sizeof(float) || !f.residual_is_float;
   T* const sum =
       is_t && f.residual_out != nullptr ? static_cast<T*>(f.residual_out) : branch_[0].as<T>();

@@ -2,12 +2,12 @@
 
 #include <nlohmann/json.hpp>
 
-#include "problem_sets_json.h"  // made of problem_sets.json by CMake
+#include "problem_sets_json.h"  // CMake generates it from problem_sets.json
 
 namespace lnc {
 namespace {
 
-/// Every problem that `object` describes, from its field `field` on.
+/// Appends every problem that `object` describes, from its field `field` on.
 void expand(const nlohmann::ordered_json& object, const Problem& like,
             nlohmann::ordered_json::const_iterator field, std::vector<Problem>& problems) {
   if (field == object.end()) {

@@ -49,7 +49,7 @@ double rounded(double value, int digits) {
   return std::round(value * scale) / scale;
 }
 
-/// To three significant digits.
+/// Rounds to three significant digits.
 double significant(double value) {
   std::array<char, 32> text{};
   std::snprintf(text.data(), text.size(), "%.3g", value);
@@ -140,7 +140,7 @@ void RecordFile::write_line(const std::string& line) {
 }
 
 void RecordFile::append(const Result& result) {
-  if (!written_ && ends_in_the_middle_of_a_line(path_)) write_line("");  // of a run that was killed
+  if (!written_ && ends_in_the_middle_of_a_line(path_)) write_line("");  // left by a killed run
   write_line(to_record(result).dump());
   written_ = true;
 }

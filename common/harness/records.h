@@ -1,4 +1,4 @@
-// Results as records: JSON lines that say what was asked, what made them, and what came out.
+// Results as records: JSON lines that state the request, what produced the result, and the result.
 #pragma once
 
 #include <fstream>
@@ -11,18 +11,18 @@ namespace lnc {
 
 inline constexpr int kSchema = 2;  ///< of a record; common/results/records.py reads it
 
-/// What made a record: backend, device, driver, cuda, date, commit.
+/// What produced a record: backend, device, driver, cuda, date, commit.
 nlohmann::ordered_json made_by();
 
-/// A result as a record. common/harness/README.md says what its fields are.
+/// A result as a record. common/harness/README.md explains its fields.
 nlohmann::ordered_json to_record(const Result& result);
 
-/// Appends records to a file, one a line, each written whole.
+/// Appends records to a file, one per line, each in a single write.
 class RecordFile {
  public:
-  /// @throws std::runtime_error in one sentence where `path` cannot be written
+  /// @throws std::runtime_error, in one sentence, if `path` cannot be written
   explicit RecordFile(std::string path);
-  ~RecordFile();  ///< removes the file where it did not exist before and nothing was recorded
+  ~RecordFile();  ///< removes the file if it is new and nothing was recorded
   RecordFile(const RecordFile&) = delete;
   RecordFile& operator=(const RecordFile&) = delete;
 

@@ -1,4 +1,4 @@
-// reference_cpu, applied to some rows of a problem.
+// Applies reference_cpu to some rows of a problem.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ inline reference::Norm reference_norm(Kind kind) {
 /// A forward pass over some rows, fused or not: its inputs and its results.
 class ReferenceForward {
  public:
-  /// @param absolute takes the absolute value of every input: then the result's `sum` adds up the
-  /// magnitudes of the terms, unrounded
+  /// @param absolute replaces every input by its absolute value, so that the result's `sum` adds up
+  /// the magnitudes of the terms, unrounded
   ReferenceForward(const Problem& problem, RowRange rows, bool absolute = false);
   ReferenceForward(const ReferenceForward&) = delete;
 
@@ -39,7 +39,7 @@ struct SavedForward {
 };
 SavedForward saved_forward(const Problem& problem, RowRange rows);
 
-/// A fused backward pass over some rows, from what a perfect forward pass has saved.
+/// A fused backward pass over some rows, from what a perfect forward pass stores.
 class ReferenceBackward {
  public:
   ReferenceBackward(const Problem& problem, RowRange rows);

@@ -31,7 +31,7 @@ const char* roof_name(Direction direction) {
   return direction == Direction::Backward ? "triad" : "copy";
 }
 
-/// The parts of a fusion, beside the chapter that does them all.
+/// Prints the parts of a fusion, compared with the chapter that fuses them.
 void print_parts(const Result& result) {
   if (!result.parts) return;
   const PartsResult& parts = *result.parts;
@@ -48,8 +48,8 @@ void print_parts(const Result& result) {
                 ratio);
 }
 
-/// The result of the chapter that this one improves on, to hold its time against; null where that
-/// has none, or is of the other direction.
+/// The result of the chapter's parent, to compare times with; null if the parent has no time or
+/// is of another direction.
 const Result* timed_parent(const std::vector<Result>& results, const Chapter& chapter) {
   for (const Result& result : results)
     if (result.chapter->id == chapter.parent && result.timing && result.error.empty() &&

@@ -1,4 +1,4 @@
-// What a person reads.
+// Results as text for a person.
 #pragma once
 
 #include <string>
@@ -16,16 +16,16 @@ void print_page(const Result& result);
 /// A line about one result, for a benchmark of many problems.
 void print_line(const Result& result);
 
-/// The progression: a line for each result, with the speed-up over its parent.
+/// The progression: one line per result, with the speed-up over its parent.
 void print_progression(const std::vector<Result>& results);
 
-/// A progress bar on standard error where that is a terminal; silent elsewhere.
+/// A progress bar on standard error, if that is a terminal.
 class Progress {
  public:
   explicit Progress(std::size_t total);
   ~Progress();
-  void step(const std::string& what);  ///< `what` is being worked on now
-  void clear();                        ///< takes the bar away, for a line of standard output
+  void step(const std::string& what);  ///< starts the next step, `what`
+  void clear();                        ///< erases the bar before output to standard output
 
  private:
   std::size_t total_, done_ = 0;

@@ -11,9 +11,9 @@ namespace lnc {
 
 inline constexpr std::int64_t kChunkElements = 1 << 16;
 
-/// Calls `body(RowRange)` for every chunk of the rows, on several threads at once. A chunk fits in
-/// a core's cache, whatever the problem's size. Throws what `body` throws, once all threads have
-/// ended.
+/// Calls `body(RowRange)` for every chunk of the rows, on several threads at once. A chunk has at
+/// most kChunkElements elements, to fit in a core's cache, or one row. Rethrows what `body` throws,
+/// after all threads have ended.
 template <typename Body>
 void for_each_row_chunk(const Problem& problem, const Body& body) {
   const std::int64_t per_chunk = std::max<std::int64_t>(1, kChunkElements / problem.cols);

@@ -1,4 +1,4 @@
-// A chapter at work: its launcher, bound to the tensors of a pass.
+// A chapter's launcher, bound to the tensors of a pass.
 #pragma once
 
 #include <vector>
@@ -7,18 +7,18 @@
 
 namespace lnc {
 
-/// Poisons the outputs and is then ready to launch `chapter`. The tensors must have been made for
-/// the chapter's direction and outlive the run, and the chapter must take their problem.
+/// Prepares `chapter` for launches, with poisoned outputs. The tensors must be of the chapter's
+/// direction and outlive the run, and the chapter must accept their problem.
 class Run {
  public:
   Run(const Chapter& chapter, const Tensors& tensors);
 
-  /// Puts the chapter's kernels on the default stream; does not wait for them.
+  /// Enqueues the chapter's kernels on the default stream; does not wait for them.
   void launch() const { launches_.front()(); }
   /// One launch for each copy of the inputs; all write the same outputs.
   const std::vector<Launch>& launches() const { return launches_; }
 
-  /// What the launches so far left in the outputs, against the reference.
+  /// Waits for the launches, then compares the outputs with the reference.
   std::vector<OutputCheck> check() const { return lnc::check(tensors_); }
 
  private:

@@ -17,8 +17,8 @@ std::string gigabytes(double bytes) {
   return text;
 }
 
-/// The parts of the problem's fusion, as kernels of their own; none where it has no fusion, or
-/// where what lies between them does not fit in device memory.
+/// Runs the parts of the problem's fusion as separate kernels; none if has_parts is false, or if
+/// their intermediate results do not fit in device memory.
 std::optional<PartsResult> run_parts(const Chapter& chapter, const Tensors& tensors,
                                      const Sampling& sampling) {
   const Problem& problem = tensors.problem();
@@ -97,7 +97,7 @@ Result run_chapter(const Chapter& chapter, const Tensors& tensors, const Samplin
                 .parts = {},
                 .error = {}};
   try {
-    result.parts = run_parts(chapter, tensors, sampling);  // first: the outputs are the chapter's
+    result.parts = run_parts(chapter, tensors, sampling);  // first: the chapter overwrites outputs
     const Run run(chapter, tensors);
     run.launch();
     result.checks = run.check();

@@ -1,4 +1,4 @@
-// One chapter on one problem: may it run here, is it right, how long does it take.
+// One chapter on one problem: whether it can run here, whether it is right, and how long it takes.
 #pragma once
 
 #include <map>
@@ -13,27 +13,27 @@
 
 namespace lnc {
 
-/// The parts of a fusion as kernels of their own, for a fused chapter to be compared with.
+/// The parts of a fusion as separate kernels, to compare a fused chapter with.
 struct PartsResult {
   int kernels;
   std::int64_t predicted_bytes;
-  std::optional<double> median_us;  ///< of all of them, one after another; none where not timed
+  std::optional<double> median_us;  ///< of all of them, one after another; none if not timed
 };
 
-/// Everything there is to say about one chapter on one problem.
+/// The result of one chapter on one problem.
 struct Result {
   const Chapter* chapter;
   Problem problem;
-  std::string set;  ///< that asked for it; empty for none
+  std::string set;  ///< the problem set that contains it; empty for none
   bool cold = true;
   std::vector<OutputCheck> checks;
-  std::optional<Timing> timing;      ///< none where nothing was timed
+  std::optional<Timing> timing;      ///< none if not timed
   std::optional<double> roof_us;     ///< of the same run, size and L2 state
   std::int64_t roof_bytes;           ///< that the roof's copy or triad moves
   std::int64_t operator_bytes;       ///< that any kernel must move
   std::int64_t predicted_bytes;      ///< that this one should move
-  std::optional<PartsResult> parts;  ///< none where the problem has no fusion
-  std::string error;                 ///< a launch or a kernel failed: what it said
+  std::optional<PartsResult> parts;  ///< none if has_parts is false or memory does not suffice
+  std::string error;                 ///< the message if a launch or a kernel failed
 
   bool passed() const;
   double gbps() const;  ///< the operator's bytes over the median
@@ -41,10 +41,10 @@ struct Result {
   std::optional<double> percent_of_roof() const;  ///< of its bytes per second
 };
 
-/// Why `chapter` cannot run `problem` here; empty where it can.
+/// Why `chapter` cannot run `problem` here; empty if it can.
 Refusal obstacle(const Chapter& chapter, const Problem& problem);
 
-/// The roofs of a program's run, each measured once.
+/// The roofs of one run of the program, each measured once.
 class Roofs {
  public:
   std::optional<double> us(Direction direction, const Problem& problem, const Sampling& sampling);
@@ -53,7 +53,7 @@ class Roofs {
   std::map<std::pair<Direction, std::int64_t>, std::optional<double>> roofs_;
 };
 
-/// Launches the chapter for the check, then for the time. What fails is in the result.
+/// Launches the chapter for the check, then for the time. A failure is in the result's `error`.
 Result run_chapter(const Chapter& chapter, const Tensors& tensors, const Sampling& sampling,
                    Roofs& roofs);
 

@@ -9,7 +9,7 @@
 namespace lnc {
 namespace {
 
-/// The median of a launch's samples with a cold L2, for measurements of the device itself.
+/// The median of a launch's samples, for measurements of the device itself.
 double median_us(const Launch& launch, int count, bool cold) {
   FlushSchedule schedule;
   std::size_t turn = 0;
@@ -20,7 +20,7 @@ double median_us(const Launch& launch, int count, bool cold) {
 }  // namespace
 
 int input_copies(const Problem& problem, const Sampling& sampling) {
-  constexpr std::int64_t kMost = 32;  // more would not help the smallest: they are launches
+  constexpr std::int64_t kMost = 32;  // more would not help tiny problems, which launches dominate
   if (device().emulated || !sampling.cold || sampling.samples == 0) return 1;
   const std::int64_t bytes = std::max<std::int64_t>(problem.tensor_bytes(), 1);
   return static_cast<int>(std::min(kMost, (kFlushBytes + bytes - 1) / bytes));

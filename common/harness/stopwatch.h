@@ -1,28 +1,28 @@
-// How long a launch takes on a GPU: the one clock of chapters and peers.
+// Measures how long a launch takes on a GPU: one clock for chapters and peers.
 //
-// Clock 2. A sample is the time between two events around one launch. Before it, L2 is flushed:
-// 256 MB are written, several times. This does four things.
+// Clock 2. A sample is the time between two events around one launch. Before it, L2 is flushed by
+// writing 256 MB, several times. Four things matter.
 //
 //   Cold lines.   One flush makes L2 cold. The launch then reads from device memory, as in a
 //                 network, where other layers run in between.
-//   A full queue. While the device writes, for 0.1 ms per flush, the host puts the launch and both
-//                 events into the queue. So the time does not include the host's.
-//   A lot.        The slot in the queue matters: with the same number of flushes before every
+//   A full queue. While the device writes, for 0.1 ms per flush, the host enqueues the launch and
+//                 both events. So the time does not include the host's.
+//   Random slots. The slot in the queue matters: with the same number of flushes before every
 //                 sample, one kernel on the same tensors took 10.1, 10.4, 10.4 or 11.1 us on an
 //                 H100, depending on the number of commands before it modulo 4, and all samples of
-//                 a call had the same slot. So the number of flushes is drawn by lot, three to six,
-//                 such that sixteen samples get each slot four times, however many commands a
-//                 launch consists of. And there are at least 160 samples: single samples of a 10 us
-//                 kernel vary by some 8 % either way, so that a median of 50 still moves by 2 %.
-//   Turns.        A line that was loaded with evict_last survives a flush. So launches use copies
+//                 a call had the same slot. So the number of flushes is drawn at random, three to
+//                 six, such that sixteen samples get each slot four times, whatever the number of
+//                 commands in a launch. And there are at least 160 samples: single samples of a
+//                 10 us kernel vary by some 8 % either way, so a median of 50 still moves by 2 %.
+//   Input copies. A line that was loaded with evict_last survives a flush. So launches use copies
 //                 of the inputs in turn, enough for 256 MB of x, but at most 32. A plain copy of
 //                 8 MiB took 10.7 us and one with such loads 9.0; with 24 copies of x, 10.6 and
 //                 10.4.
 //
-// A kernel gets the same time, within 2 % at 8 MiB, whether a chapter's program, the library's
+// A kernel's time is the same, within 2 % at 8 MiB, whether a chapter's program, the library's
 // dispatch or a peer's provider launches it: notebooks/data/clock_h100.csv.
 //
-// Clock 1, of older records: one flush before each sample, and the same inputs for all samples.
+// Clock 1, in older records: one flush before each sample, and the same inputs for all samples.
 //
 // `make peers` times with the same clock, in Python: common/bench/peer_clock.py.
 #pragma once
@@ -42,7 +42,7 @@ inline constexpr int kClock = 2;  ///< the method's number, in records
 
 struct Sampling {
   int samples = 320;          ///< at most; 0 times nothing
-  double budget_ms = 1000.0;  ///< device time to spend; one sample is taken however long it is
+  double budget_ms = 1000.0;  ///< device time to spend; takes one sample however long it is
   bool cold = true;           ///< flush L2 before each sample, and use copies of the inputs in turn
 };
 
@@ -58,18 +58,18 @@ int input_copies(const Problem& problem, const Sampling& sampling);
 
 /// Draws how often L2 is flushed before each sample.
 ///
-/// Each extra flush shifts this and all later samples by one queue slot. So the draw is of a slot
-/// for each sample, and the number of flushes follows from the distance to the previous sample's
-/// slot. Among 16 samples, the four whose numbers are equal modulo 4 get all four slots. The
-/// commands of a launch itself shift sample i by i times a constant, which modulo 4 is the same for
-/// each of those four, so they still get all four slots.
+/// Each extra flush shifts this and all later samples by one queue slot. So the schedule draws a
+/// slot for each sample, and the number of flushes follows from the distance to the previous
+/// sample's slot. Among 16 samples, the four whose indices are equal modulo 4 get all four slots.
+/// A launch's own commands shift sample i by i times a constant, which modulo 4 is the same for all
+/// four, so they still get all four slots.
 class FlushSchedule {
  public:
   static constexpr int kLeast = 3;
   static constexpr int kSlots = 4;  ///< in the queue
   static constexpr int kRound = kSlots * kSlots;
 
-  /// @param cold false: never
+  /// @param cold if false, never flush
   std::vector<int> draw(int count, bool cold);
 
  private:
@@ -84,15 +84,16 @@ class FlushSchedule {
 /// Takes `count` samples, in microseconds.
 using TakeSamples = std::function<std::vector<double>(int count)>;
 
-/// Samples until the median is stable, the samples are enough or the budget is spent. No cycles.
+/// Samples until the median is stable, sampling.samples are taken or the budget is spent. Does not
+/// set Timing::cycles.
 Timing sample(const TakeSamples& take, const Sampling& sampling);
 
-/// Whether the median of the newer half of the samples is that of all of them, within 0.5 %. Fewer
+/// Whether the median of the newer half of the samples is within 0.5 % of the median of all. Fewer
 /// than 160 samples are never stable.
 bool stable(const std::vector<double>& samples);
 
-/// Times launches in turn; warm them up first. An emulated device takes a few samples only, since
-/// they say nothing about a GPU.
+/// Times launches in turn; warm them up first. On an emulated device it takes only a few samples,
+/// since they say nothing about a GPU.
 Timing time_launches(const std::vector<Launch>& launches, const Sampling& sampling);
 
 /// Microseconds that the device needs to stream tensors of `bytes` each: for backward a triad (two
@@ -101,15 +102,15 @@ Timing time_launches(const std::vector<Launch>& launches, const Sampling& sampli
 /// tensors do not fit in the free device memory.
 std::optional<double> roof_us(Direction direction, std::int64_t bytes, bool cold);
 
-/// Converts event times to cycles. A kernel that spins for a known number of cycles, timed at two
-/// lengths, gives a line: its slope is the SM clock, and its intercept is what the events add.
+/// Converts event times to cycles. Timing a kernel that spins for two known numbers of cycles gives
+/// a line: its slope is the SM clock, and its intercept is what the events add.
 struct CycleClock {
   double cycles_per_us;
   double overhead_us;
 
   double cycles(double event_us) const { return (event_us - overhead_us) * cycles_per_us; }
 };
-/// None where the device is emulated.
+/// None if the device is emulated.
 std::optional<CycleClock> measure_cycle_clock();
 
 }  // namespace lnc

@@ -8,8 +8,8 @@
 namespace lnc {
 namespace {
 
-/// A pointer among the arguments: an input if it points to const. The elements of a void* are of
-/// type `dtype`.
+/// Describes a pointer among the arguments: an input if it points to const. `dtype` is the element
+/// type of a void*.
 template <typename P>
 Slot slot(P*& pointer, bool there = true, DType dtype = DType::F32) {
   using Element = std::remove_const_t<P>;
@@ -29,7 +29,7 @@ std::vector<TensorDescription> describe_tensors(const Problem& p, bool from_y,
   const Fusion& fusion = p.fusion;
   const DType stream = p.residual_dtype();
   const bool layer = p.kind == Kind::Layer;
-  const bool from_sum = fusion != Fusion{};  // a fused backward pass gets the sum instead of x
+  const bool from_sum = fusion != Fusion{};  // fused backward passes get the sum instead of x
   const bool dropout = fusion.dropout > 0.0f;
   const bool second_bias = fusion.second_affine && layer;
   const bool trains = !p.frozen;
@@ -50,8 +50,7 @@ std::vector<TensorDescription> describe_tensors(const Problem& p, bool from_y,
       {"dx", kMatrix, {}, true, none, slot(b.dx)},
       {"dweight", kColumns, {}, trains, none, slot(b.dweight)},
       {"dbias", kColumns, {}, trains && layer, none, slot(b.dbias)},
-      // A fusion: dropout(x · rowscale) + dropout(x1 · rowscale1) + residual = residual_out, the
-      // sum.
+      // A fusion: residual_out = dropout(x · rowscale) + dropout(x1 · rowscale1) + residual.
       {"rowscale", kRows, Random{6, 1, 0.25f}, fusion.rowscale, slot(f.fused.rowscale),
        slot(b.fused.rowscale)},
       {"seeds", kRows, Seeds{14}, dropout, slot(f.fused.seeds), slot(b.fused.seeds)},
@@ -86,7 +85,7 @@ std::vector<TensorDescription> describe_tensors(const Problem& p, bool from_y,
   };
 }
 
-// --- The code below works on the list above and knows no tensor by name.
+// --- The code below uses the list above and knows no tensor by name.
 
 std::vector<TensorDescription> describe_tensors(const Problem& problem, bool from_y) {
   return with_types(problem, [&]<typename T, typename W>() {

@@ -1,5 +1,5 @@
-// The tensors of a problem. Each is described once, in the list in tensor_descriptions.cpp;
-// allocation, checks, byte counts and dumps are made from that list.
+// The tensors of a problem. Each is described once, in the list in tensor_descriptions.cpp, from
+// which allocation, checks, byte counts and dumps are derived.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct Random {
   float centre;
   float deviation;
 };
-struct Seeds {  ///< of a dropout: random bits in the same way
+struct Seeds {  ///< dropout seeds: random bits, generated in the same way
   int stream;
 };
 enum class Saved { Y, Mean, Rstd, Sum };  ///< what a perfect forward pass stores, rounded
@@ -38,7 +38,7 @@ struct TensorDescription {
   std::string_view name;
   Shape shape;
   std::variant<std::monostate, Random, Seeds, Saved> source;  ///< of an input's elements
-  bool there;                                                 ///< whether the problem has it at all
+  bool there;                                                 ///< whether the problem has it
   Slot forward, backward;
   Slot copy = {};
   RowStrides rows = {};  ///< of a matrix
@@ -67,7 +67,7 @@ struct Arguments {
 };
 
 /// Every tensor that a pass may have, bound to the arguments of a launch.
-/// @param from_y a backward pass gets y instead of x and mean
+/// @param from_y whether a backward pass gets y instead of x and mean
 template <typename T, typename W>
 std::vector<TensorDescription> describe_tensors(const Problem& problem, bool from_y,
                                                 Arguments<T, W>& arguments);
@@ -75,7 +75,7 @@ std::vector<TensorDescription> describe_tensors(const Problem& problem, bool fro
 /// The same, not bound to any arguments.
 std::vector<TensorDescription> describe_tensors(const Problem& problem, bool from_y);
 
-/// The description of one tensor, of a pass from x in any direction.
+/// The description of one tensor, for passes from x.
 /// @throws std::logic_error if there is no such tensor
 TensorDescription find_tensor(const Problem& problem, std::string_view name);
 
@@ -94,7 +94,7 @@ std::int64_t operator_bytes(const Problem& problem, Direction direction, bool fr
 /// pass, a copy for any other.
 std::int64_t roof_bytes(const Problem& problem, Direction direction);
 
-/// Bytes of device memory that `chapter` needs for `problem`; a double, since a mistyped problem
+/// Bytes of device memory that `chapter` needs for `problem`; a double, because a mistyped size
 /// may need more than 2^63.
 double needed_device_bytes(const Chapter& chapter, const Problem& problem);
 

@@ -14,7 +14,7 @@
 namespace lnc {
 namespace {
 
-/// Values as elements of a type that holds them exactly.
+/// Values as elements of a type that represents them exactly.
 std::vector<std::byte> as_elements(DType dtype, const auto& values) {
   std::vector<std::byte> bytes(values.size() * element_type(dtype).bytes);
   with_element_type(dtype, [&]<typename T>() {
@@ -34,7 +34,7 @@ void upload_elements(const Tensor& tensor, std::int64_t begin, const auto& value
   upload(tensor.data() + begin * element_type(tensor.dtype()).bytes, bytes.data(), bytes.size());
 }
 
-/// Whole rows of a matrix, wherever they start.
+/// Uploads whole rows of a matrix, wherever they start.
 void upload_rows(const Tensor& tensor, const Problem& problem, RowRange rows, const auto& values) {
   const std::int64_t cols = problem.cols;
   if (!tensor.rows().apart) return upload_elements(tensor, rows.begin * cols, values);
@@ -73,7 +73,7 @@ const std::vector<double>& of(const SavedForward& saved, Saved what) {
   return saved.sum;
 }
 
-/// NumPy's file format, version 1.0.
+/// Writes NumPy's file format, version 1.0.
 void write_npy(const std::string& path, const Tensor& tensor, const Problem& problem) {
   std::string shape = std::to_string(tensor.count()) + ",";
   if (tensor.shape() == Shape::Matrix)
@@ -207,7 +207,7 @@ void Tensors::dump(const std::string& directory) const {
 
 namespace {
 
-/// The arguments of every direction, with the pointers of one.
+/// The arguments of every direction; only those of the tensors' direction have pointers.
 template <typename T, typename W>
 Arguments<T, W> arguments(const Tensors& tensors, void* workspace, int copy) {
   const Problem& problem = tensors.problem();

@@ -1,5 +1,5 @@
 // A pass's tensors in device memory: random inputs, outputs, and several copies of the inputs for
-// the stopwatch. All of it follows from the list in tensor_descriptions.cpp.
+// the stopwatch, all derived from the list in tensor_descriptions.cpp.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ namespace lnc {
 /// Bytes of host memory that the reference and the check need: a few rows of doubles per thread.
 double needed_host_bytes(const Problem& problem);
 
-/// Whether two chapters take the same inputs, so that they can work on the same tensors.
+/// Whether two chapters take the same inputs, so that they can share tensors.
 inline bool share_inputs(const Chapter& a, const Chapter& b) {
   return a.direction() == b.direction() && a.from_y == b.from_y;
 }
@@ -27,7 +27,7 @@ inline bool share_inputs(const Chapter& a, const Chapter& b) {
 /// Problem::stagger say.
 class Tensor {
  public:
-  /// @param number how many tensors of the pass come before it
+  /// @param number how many tensors subject to Problem::stagger come before it
   Tensor(TensorDescription description, Direction direction, const Problem& problem, int number);
 
   std::string_view name() const { return description_.name; }
@@ -65,7 +65,7 @@ class Tensor {
 class Tensors {
  public:
   /// @param from_y the inputs of a backward pass hold y instead of x and mean
-  /// @param copies of the inputs, which launches use in turn; fewer if memory does not suffice
+  /// @param copies of the inputs, for launches to use in turn; fewer if memory does not suffice
   Tensors(const Problem& problem, Direction direction, bool from_y = false, int copies = 1);
   Tensors(const Problem& problem, const Chapter& chapter, int copies = 1)
       : Tensors(problem, chapter.direction(), chapter.from_y, copies) {}

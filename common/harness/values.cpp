@@ -24,7 +24,7 @@ float nearly_normal(std::uint64_t bits) {
   return (sum * (1.0f / 65536.0f) - 2.0f) * kSqrt3;
 }
 
-/// Random bits by seed, stream and index.
+/// Random bits as a function of seed, stream and index.
 class Bits {
  public:
   Bits(const Problem& problem, int stream)

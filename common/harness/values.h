@@ -30,11 +30,10 @@ std::vector<double> reference_rows(const Problem& problem, std::string_view name
 std::vector<std::uint32_t> dropout_seeds(const Problem& problem, std::string_view name,
                                          RowRange rows);
 
-/// Rounds each value to the nearest of the type's; F32 changes nothing.
+/// Rounds each value to the nearest number of a type; F32 changes nothing.
 void round_to(DType dtype, std::span<float> values);
 
-/// A function that rounds a number to float, as a kernel holds it, and then to the nearest of the
-/// type's.
+/// A function that rounds a number first to float, in which kernels compute, and then to the type.
 double (*rounding_to(DType dtype))(double);
 
 }  // namespace lnc

@@ -1,4 +1,4 @@
-// What a branch goes through before it is added to the residual: explained by fwd07.
+// The scaling and dropout of a branch before it is added to the residual; fwd07 explains them.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace lnc {
 
-/// What a row of a branch, x or x1, is multiplied by on its way into the sum, and the sum's
-/// gradient on its way back: the row's scale, and for dropout with probability p 1 / (1 - p) or 0.
+/// The factors of a row of a branch, x or x1, in the forward pass, and of the sum's gradient in the
+/// backward pass: the row's scale and, for dropout with probability p, 1 / (1 - p) or 0.
 struct Branch {
   bool drops;
   float p;
@@ -25,9 +25,9 @@ struct Branch {
     return triton_uniform(seed, static_cast<std::uint32_t>(col)) > p;
   }
 
-  /// Scales the elements from column `col` on, and sets those to 0 that are dropped: 0 times an
-  /// infinity would be NaN. Whether anything is dropped is asked once a vector, so that the random
-  /// numbers of its elements are chains side by side.
+  /// Scales the elements from column `col` on and sets the dropped ones to 0: 0 times infinity
+  /// would be NaN. Tests for dropout once per vector, so that the random numbers of its elements
+  /// are independent instruction chains.
   template <int kElements>
   __device__ void apply(float (&values)[kElements], std::int64_t col) const {
     for (float& value : values) {

@@ -1,6 +1,6 @@
-// A cluster that walks over wide rows, a slice of the columns in each block, and exchanges a row's
-// sums while it adds up the next: the loop of lib_bwd_cluster and lib_bwd_cluster_unaligned,
-// explained by bwd13.
+// The loop of lib_bwd_cluster and lib_bwd_cluster_unaligned over wide rows: each block of a cluster
+// has a slice of the columns, and the blocks exchange a row's sums while they add up the next row.
+// bwd13 explains it.
 #pragma once
 
 #include "common/kernel/cluster_sums.h"
@@ -10,8 +10,8 @@
 
 namespace lnc {
 
-/// mean and rstd of a row, in lane 0; the other lanes get them by from_lane_0. nvcc would move a
-/// value that all lanes load alike to a uniform register, and wait for it in every step.
+/// Loads mean and rstd of a row in lane 0; from_lane_0 broadcasts them. If all lanes loaded the
+/// same value, nvcc would move it to a uniform register and wait for it in every step.
 template <bool kLayer, typename T, typename W>
 __device__ float2 load_in_lane_0(const BackwardArgs<T, W>& a, std::int64_t row, bool there) {
   return statistics_of<kLayer>(a, row, there && threadIdx.x % kWarpSize == 0);
@@ -22,10 +22,10 @@ __device__ float2 from_lane_0(float2 statistics) {
   return make_float2(mean, __shfl_sync(kFullMask, statistics.y, 0));
 }
 
-/// One thread's work in a backward pass over clusters. All threads of the cluster call it. It
-/// leaves dweight and dbias of the thread's columns in `gradients`.
+/// One thread's work in a backward pass over clusters. All threads of the cluster call it. It adds
+/// dweight and dbias of the thread's columns to `gradients`.
 ///
-/// `slices` has the block's slices of the cluster's rows, in a ring of shared memory:
+/// `slices` holds the block's slices of the cluster's rows, in a ring in shared memory:
 ///
 ///   rows                     of this cluster, of type Count
 ///   row_of(nth)              the number of its nth row
@@ -38,7 +38,7 @@ __device__ float2 from_lane_0(float2 statistics) {
 ///   terms(slot, i, …)        GradientTerms of its vector i
 ///   store(nth, i, dx)        stores dx of vector i
 ///
-/// @param lag how many rows dx is behind the sums: 1, or 0 where the ring has one stage only
+/// @param lag how many rows dx trails the sums: 1, or 0 if the ring has only one stage
 /// @param requester the thread that makes all requests after those that fill the ring
 template <bool kLayer, int kElements, int kVectors, typename Slices, typename T, typename W>
 __device__ void walk_cluster(const BackwardArgs<T, W>& a, Slices& slices, Exchange& exchange,
@@ -50,8 +50,8 @@ __device__ void walk_cluster(const BackwardArgs<T, W>& a, Slices& slices, Exchan
     exchange.init();
     ring.fill([&](int stage) { slices.request(stage, stage); });
   }
-  // No block may send before the others run and have initialised their mbarriers. No meeting at the
-  // end: a block that retires has received all pairs of its last row.
+  // No block may send before the others run and have initialised their mbarriers. No cluster
+  // barrier at the end: a block that retires has received all pairs of its last row.
   cluster_arrive_relaxed();
   slices.keep_weights();
   cluster_wait();
@@ -86,7 +86,7 @@ __device__ void walk_cluster(const BackwardArgs<T, W>& a, Slices& slices, Exchan
       send_sums(c, exchange, nth);
     }
     if (done >= 0) {
-      // In the same order in every block, hence the same bits.
+      // Every block adds in the same order and so gets the same bits.
       const float2 c = receive_sums(exchange, done);
       const auto slot = slices.slot(done, done_stage);
       const float2 scaled = scaled_means<kLayer>(c, inverse_cols, of_done.y);

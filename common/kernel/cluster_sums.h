@@ -1,5 +1,5 @@
-// A row's two sums over the blocks of a cluster that hold slices of it, while the rows before are
-// still on their way: explained by bwd13, used by cluster_backward.h.
+// A row's two sums over the blocks of a cluster that hold its slices, while those of earlier rows
+// are still in flight. bwd13 explains it, and cluster_backward.h uses it.
 #pragma once
 
 #include "common/kernel/hopper.h"
@@ -7,7 +7,7 @@
 
 namespace lnc {
 
-inline constexpr int kExchanges = 4;        // rows whose sums may be on their way
+inline constexpr int kExchanges = 4;        // rows whose sums may be in flight
 inline constexpr int kExchangeWarps = 16;   // of a block, at most
 inline constexpr int kExchangeBlocks = 16;  // of a cluster, at most
 
@@ -17,7 +17,7 @@ struct Exchange {
   float2 of_block[kExchanges][kExchangeBlocks];
   Barrier arrived[kExchanges];
 
-  /// One thread calls this before a fence_barrier_init() and the cluster's first meeting.
+  /// One thread calls this before a fence_barrier_init() and the first cluster barrier.
   __device__ void init() {
     for (Barrier& barrier : arrived) {
       barrier.init(1 + cluster_size());
@@ -25,9 +25,9 @@ struct Exchange {
   }
 };
 
-/// Adds up the threads' sums of the nth row and sends the block's to every block of the cluster.
-/// A block that has received them may overwrite this block's slots of rows up to nth - 2, which its
-/// warps have read.
+/// Adds up the threads' sums of the nth row and sends the block's to every block of the cluster. A
+/// block that has received them may overwrite this block's slots of rows up to nth - 2: this
+/// block's warps have read them.
 __device__ inline void send_sums(float2 c, Exchange& exchange, std::int64_t nth) {
   const int warp = threadIdx.x / kWarpSize;
   const int lane = threadIdx.x % kWarpSize;
@@ -48,7 +48,7 @@ __device__ inline void send_sums(float2 c, Exchange& exchange, std::int64_t nth)
   }
 }
 
-/// The nth row's sums over the cluster, when those of all blocks have arrived.
+/// Waits for all blocks' sums of the nth row, and returns their totals over the cluster.
 __device__ inline float2 receive_sums(Exchange& exchange, std::int64_t nth) {
   const int lane = threadIdx.x % kWarpSize;
   const int blocks = cluster_size();

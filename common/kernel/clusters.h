@@ -1,6 +1,6 @@
 // For the forward kernels over clusters: one exchange of moments for all rows of a cluster, which
-// then retires (lib_fwd_cluster and lib_fwd_cluster_unaligned; fwd09 explains it), and the launch
-// with the largest cluster that the GPU holds (lib_fwd_cluster_ring, too).
+// then retires (lib_fwd_cluster and lib_fwd_cluster_unaligned; fwd09 explains it), and a launch
+// with the largest cluster that fits on the GPU (also for lib_fwd_cluster_ring).
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,13 @@
 
 namespace lnc {
 
-inline constexpr int kMostClusterBlocks = 16;  // more than 8 are not portable
+inline constexpr int kMostClusterBlocks = 16;  // more than 8 is not portable
 
-/// Sends the moments of a warp's piece of each of a cluster's rows to every block of the cluster,
-/// and waits until those of all `pieces` have arrived in `moments`. `met` is a new Barrier of one
-/// arrival; between its fence_barrier_init() and this call is a cluster_arrive_relaxed().
+/// Sends a warp's moments of its piece of each row to every block of the cluster, and waits until
+/// those of all `pieces` have arrived in `moments`. `met` is a new Barrier of one arrival; the
+/// caller has called fence_barrier_init() for it and then cluster_arrive_relaxed().
 ///
-/// No block retires before all moments have reached it, so none is sent to a block that is gone.
+/// No block retires before all moments have reached it, so none is sent to a retired block.
 template <int kRows, int kMostPieces>
 __device__ void exchange_moments(const Moments (&of_piece)[kRows],
                                  Moments (&moments)[kRows][kMostPieces], Barrier& met, int blocks,

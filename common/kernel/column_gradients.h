@@ -9,8 +9,8 @@
 
 namespace lnc {
 
-/// mean and rstd of a row, or zeros where there is no such row, so that it adds nothing. RMS norm
-/// has no mean.
+/// mean and rstd of a row, or zeros if it does not exist, so that it adds nothing. RMS norm has no
+/// mean.
 template <bool kLayer, typename T, typename W>
 __device__ float2 statistics_of(const BackwardArgs<T, W>& a, std::int64_t row, bool there) {
   if (!there) return make_float2(0.0f, 0.0f);
@@ -33,8 +33,8 @@ __device__ void dx_of(const GradientTerms<kElements>& terms, float rstd, float2 
   }
 }
 
-/// dweight and dbias of a thread's columns, over the rows that it has seen. Without kBias, as in
-/// RMS norm, dbias takes no registers.
+/// dweight and dbias of a thread's columns, over the rows that it has processed. Without kBias, as
+/// in RMS norm, dbias takes no registers.
 template <int kElements, int kVectors, bool kBias = true>
 struct ColumnGradients {
   Vector<float, kElements> dweight[kVectors] = {};
@@ -56,7 +56,7 @@ struct ColumnGradients {
     store_sums(own, dweight, sums.dweight + at);
     if (bias) store_sums(own, dbias, sums.dbias + at);
   }
-  /// The same where `teams` teams of the block have seen different rows: their sums meet in dynamic
+  /// The same for `teams` teams of the block with different rows: it adds up their sums in dynamic
   /// shared memory, 2 · teams · own.cols floats, which no thread may still be reading. All threads
   /// of the block call it.
   __device__ void store_of_teams(const ThreadColumns& own, int team, int teams,

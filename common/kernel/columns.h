@@ -1,21 +1,21 @@
-// The columns of a row that may start anywhere, in vectors, whose elements outside the row are
-// masked: for lib_fwd_registers and lib_fwd_fused_any. fwd06 explains vectors.
+// The columns, in vectors, of a row that may start anywhere; elements outside the row are masked.
+// For lib_fwd_registers and lib_fwd_fused_any. fwd06 explains vectors.
 #pragma once
 
 #include "common/kernel/vector.h"
 
 namespace lnc {
 
-/// How many vectors a row lies in, at most. Where it is not aligned, it may start inside of one.
+/// The most vectors that a row can span. An unaligned row may start inside one.
 template <typename T, bool kAligned>
 std::int64_t vectors_of_row(std::int64_t cols) {
   constexpr int kElements = kVectorElements<T>;
   return blocks_for((kAligned ? 0 : kElements - 1) + cols, kElements);
 }
 
-/// The columns of a row that one vector covers, for access in 16 bytes where that is possible and
-/// element by element at a row's ends. kAligned: every tensor's rows start and end at 16-byte
-/// boundaries, so that it always is.
+/// The columns of a row that one vector covers, accessed as 16 bytes where possible and element by
+/// element at the row's ends. kAligned: every tensor's rows start and end at 16-byte boundaries, so
+/// 16-byte access is always possible.
 template <typename T, bool kAligned>
 struct Columns {
   static constexpr int kElements = kVectorElements<T>;
@@ -23,8 +23,7 @@ struct Columns {
   std::int64_t cols;
 
   /// @param batch_invariant vectors begin at the row's first column; otherwise at 16-byte
-  /// boundaries
-  ///     of memory, wherever the row begins
+  /// boundaries of memory
   __device__ Columns(const T* row, std::int64_t vector, std::int64_t cols, bool batch_invariant)
       : cols(cols) {
     const bool at_start = kAligned || batch_invariant;
@@ -54,7 +53,7 @@ struct Columns {
     }
     return __builtin_bit_cast(Packed<U, kElements>, vector);
   }
-  /// Of a tensor that may be null: then each element is `otherwise`.
+  /// The same for a tensor that may be null: each element is then `otherwise`.
   template <typename U>
   __device__ Packed<U, kElements> load_or(float otherwise, const U* row) const {
     const bool given = row != nullptr;

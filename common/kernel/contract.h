@@ -1,4 +1,4 @@
-// What a chapter is asked, and what it is given: a problem, and the arguments of a launch.
+// What a chapter is asked to solve, a problem, and what it is given, the arguments of a launch.
 #pragma once
 
 #include <driver_types.h>
@@ -21,29 +21,29 @@ enum class Kind { Layer, Rms };  ///< subtract the mean and divide by the deviat
 enum class Residual { None, Same, F32 };
 
 /// What a fused forward pass does before and after the norm, in this order: x · rowscale, dropout,
-/// + x1 (with a rowscale and a dropout of its own), + residual. That sum, rounded to the residual's
-/// type, is normalised: as it is stored, whether or not it is. A fused backward pass is the
-/// gradient of all that, from the sum as it was stored.
+/// + x1 (with a rowscale and a dropout of its own), + residual. That sum is rounded to the
+/// residual's type and then normalised, whether or not it is stored. A fused backward pass is the
+/// gradient of all that, from the rounded sum.
 struct Fusion {
-  bool rowscale = false;      ///< a float for each row of x, and of x1 where that is there
+  bool rowscale = false;      ///< a float for each row of x, and of x1 if there is one
   float dropout = 0.0f;       ///< probability of dropping an element, 0 <= p < 1
   bool second_input = false;  ///< x1
   Residual residual = Residual::None;
-  bool prenorm = false;        ///< the sum itself is an output too, in the residual's type
+  bool prenorm = false;        ///< the sum is also an output, in the residual's type
   bool second_affine = false;  ///< y1 from weight1 and bias1
   bool masks = false;          ///< the dropout masks are outputs too; a backward pass has none
 
-  /// Whether x (and x1) reach the sum other than as they are.
+  /// Whether x (and x1) are scaled or dropped before they reach the sum.
   bool changes_x() const { return rowscale || dropout > 0.0f; }
 
   friend bool operator==(const Fusion&, const Fusion&) = default;
 };
 
-/// Where the rows of a matrix start that is part of a wider tensor: `row_stride` elements apart, in
+/// Where the rows start in a matrix that is part of a wider tensor: `row_stride` elements apart, in
 /// groups of `group_rows` rows that start `group_stride` elements apart. Row r starts at element
 /// r / group_rows · group_stride + r % group_rows · row_stride.
 struct RowStrides {
-  bool apart = false;  ///< else rows lie one behind another, and the rest means nothing
+  bool apart = false;  ///< else rows are contiguous, and the other members are unused
   std::int64_t row_stride = 0;
   std::int64_t group_stride = 0;
   std::int64_t group_rows = 0;  ///< 0: all rows are one group
@@ -56,26 +56,26 @@ struct Problem {
   std::int64_t rows = 16 * 64;
   std::int64_t cols = 2048;
   float eps = 1e-5f;
-  bool affine = true;         ///< weight and (layer) bias are there; without, they are null
+  bool affine = true;         ///< weight and (layer norm) bias are given; else they are null
   bool mixed = false;         ///< weight, bias (and their gradients) are float, whatever dtype is
   float offset = 0.5f;        ///< the mean of x, whose deviation is 1
-  float weight_scale = 1.0f;  ///< weights are random numbers about this
+  float weight_scale = 1.0f;  ///< weights are random numbers around this
   int misalign = 0;           ///< elements by which tensors start past a 16-byte boundary
-  int stagger = 0;  ///< elements by which each starts further past one than that before it
-  int row_gap = 0;  ///< elements between a row of x, or of dy, and the next
-  int heads = 0;    ///< rows in a group, behind which `heads_gap` further elements lie; 0 for none
-  int heads_gap = 0;  ///< as q of a fused projection has those of k and v
-  int group = 0;  ///< rows a block, buffers, …: what Chapter::group says; 0 for its own choice
+  int stagger = 0;            ///< elements added to misalign for each tensor after the first
+  int row_gap = 0;            ///< elements between a row of x, or of dy, and the next
+  int heads = 0;      ///< rows in a group, followed by a gap of `heads_gap` elements; 0 for none
+  int heads_gap = 0;  ///< in q of a fused projection, the elements of k and v
+  int group = 0;      ///< rows a block, buffers, …: see Chapter::group; 0 lets the chapter choose
   bool recompute_output = false;  ///< a backward pass writes y again
-  bool frozen = false;            ///< nobody wants the parameters' gradients: they are null
-  /// A row's y, mean, rstd and dx depend on that row alone, bit for bit: not on how many rows there
-  /// are, nor on which of them it is, nor on where tensors start.
+  bool frozen = false;            ///< the parameters' gradients are not requested: they are null
+  /// A row's y, mean, rstd and dx depend on that row alone, bit for bit: not on the number of rows,
+  /// nor on its own position among them, nor on where tensors start.
   bool batch_invariant = false;
   std::uint64_t seed = 1;  ///< of the random x, weight, bias, dy
   Fusion fusion = {};
 
   DType parameter_dtype() const { return mixed ? DType::F32 : dtype; }
-  /// Of the residual stream: the residual, the sum as it is stored, and their gradients.
+  /// The type of the residual stream: the residual, the sum as stored, and their gradients.
   DType residual_dtype() const { return fusion.residual == Residual::F32 ? DType::F32 : dtype; }
 
   std::int64_t element_bytes() const { return element_type(dtype).bytes; }
@@ -89,21 +89,21 @@ struct Problem {
     const auto whole = [&](std::int64_t count) { return count * element_bytes() % 16 == 0; };
     return whole(misalign) && whole(stagger) && whole(cols) && whole(row_gap) && whole(heads_gap);
   }
-  /// Whether every tensor starts at a 16-byte boundary, so that its row m starts as theirs do.
+  /// Whether every tensor starts at a 16-byte boundary, so that row m of each starts alike.
   bool has_same_alignment() const {
     return misalign * element_bytes() % 16 == 0 && stagger * element_bytes() % 16 == 0;
   }
-  /// Whether the rows of x and dy lie apart.
+  /// Whether there are gaps between the rows of x and dy.
   bool strided() const { return row_gap != 0 || (heads > 0 && heads_gap != 0); }
-  /// Where they start.
+  /// Where these rows start.
   RowStrides row_strides() const {
     if (!strided()) return {};
     const std::int64_t row_stride = cols + row_gap;
     return {true, row_stride, heads * row_stride + heads_gap, heads};
   }
 
-  /// Whether a fused backward pass writes dx1, dresidual. Where nothing scales or drops x and the
-  /// types are the same, each would be dx bit for bit, and dx stands for it.
+  /// Whether a fused backward pass writes dx1, dresidual. If nothing scales or drops x and the
+  /// types are the same, each would equal dx bit for bit, and only dx is written.
   bool writes_dx1() const { return fusion.second_input && fusion.changes_x(); }
   bool writes_dresidual() const {
     return fusion.residual != Residual::None && (fusion.changes_x() || residual_dtype() != dtype);
@@ -112,27 +112,27 @@ struct Problem {
   friend bool operator==(const Problem&, const Problem&) = default;
 };
 
-/// The arguments of a copy: y becomes x, bit for bit. A copy asks nothing of a problem but its size
-/// and its type: not which elements are a row, not W.
+/// The arguments of a copy of x to y, bit for bit. A copy needs only a problem's size and type, not
+/// its row length or W.
 template <typename T, typename W = T>
 struct CopyArgs {
   const T* x;          ///< [count]
   T* y;                ///< [count]
-  std::int64_t count;  ///< of elements, rows · cols
+  std::int64_t count;  ///< elements: rows · cols
   cudaStream_t stream;
 };
 
-/// The further arguments of a fused forward launch; all null where a part is absent. T is the type
-/// of x, W of the parameters.
+/// The additional arguments of a fused forward launch; null for an absent part. T is the type of x,
+/// W of the parameters.
 template <typename T, typename W>
 struct FusedForward {
   const float* rowscale;        ///< [rows]
-  const std::uint32_t* seeds;   ///< [rows], the dropout's; null for none
+  const std::uint32_t* seeds;   ///< [rows], of the dropout; null for none
   const T* x1;                  ///< [rows, cols]
   const float* rowscale1;       ///< [rows], of x1
   const std::uint32_t* seeds1;  ///< [rows], of x1
   const void* residual;         ///< [rows, cols] of float where residual_is_float, else of T
-  void* residual_out;           ///< [rows, cols], the normalised sum, likewise
+  void* residual_out;           ///< [rows, cols], the sum that is normalised, of the same type
   const W* weight1;             ///< [cols]
   const W* bias1;               ///< [cols]
   T* y1;                        ///< [rows, cols], of weight1 and bias1
@@ -156,30 +156,29 @@ struct ForwardArgs {
   float eps;
   int group;  ///< Problem::group
   Kind kind;
-  void* workspace;  ///< Chapter::workspace_bytes of it, uninitialised
+  void* workspace;  ///< of Chapter::workspace_bytes, uninitialised
   cudaStream_t stream;
   FusedForward<T, W> fused;
-  RowStrides x_rows;     ///< of x; apart for Chapter::takes_strides only
+  RowStrides x_rows;     ///< of x; `apart` only for Chapter::takes_strides
   bool batch_invariant;  ///< Problem::batch_invariant
 };
 
-/// The further arguments of a fused backward launch; all null where a part is absent, and in a
-/// plain pass. There is no gradient of the rowscales.
+/// The additional arguments of a fused backward launch; null for an absent part, and all null in a
+/// plain pass. The rowscales have no gradient.
 template <typename T, typename W>
 struct FusedBackward {
   const T* dy1;                 ///< [rows, cols], the gradient of y1
   const void* residual_out;     ///< [rows, cols], the sum as the forward pass stored it, of float
                                 ///< where residual_is_float, else of T; never null if fused
-  const void* dresidual_out;    ///< [rows, cols], the gradient that reaches it past the norm,
-                                ///< likewise
+  const void* dresidual_out;    ///< [rows, cols], its gradient that bypasses the norm, same type
   const W* weight1;             ///< [cols], or null for 1
   const float* rowscale;        ///< [rows]
-  const std::uint32_t* seeds;   ///< [rows], the dropout's, as in the forward pass
+  const std::uint32_t* seeds;   ///< [rows], of the dropout, as in the forward pass
   const float* rowscale1;       ///< [rows], of x1
   const std::uint32_t* seeds1;  ///< [rows], of x1
-  T* dx1;                       ///< [rows, cols]; null, too, where it is dx (writes_dx1)
+  T* dx1;                       ///< [rows, cols]; also null where it equals dx (writes_dx1)
   void* dresidual;              ///< [rows, cols], the gradient of the whole sum, in the type of
-                                ///< residual_out; null, too, where it is dx (writes_dresidual)
+                                ///< residual_out; also null where it equals dx (writes_dresidual)
   W* dweight1;                  ///< [cols]
   W* dbias1;                    ///< [cols]; null for Kind::Rms
   float dropout;                ///< the probability of dropping an element
@@ -192,26 +191,26 @@ struct BackwardArgs {
   const T* dy;        ///< [rows, cols]
   const T* x;         ///< [rows, cols]; null for Chapter::from_y, and in a fused pass, which has
                       ///< fused.residual_out
-  const T* y;         ///< [rows, cols], as the forward pass wrote it; null but for Chapter::from_y
+  const T* y;         ///< [rows, cols], as the forward pass wrote it; null unless Chapter::from_y
   const W* weight;    ///< [cols], or null for 1
-  const float* mean;  ///< [rows], likewise; null for Kind::Rms and for Chapter::from_y
-  const float* rstd;  ///< [rows], likewise
-  const W* bias;      ///< [cols], or null for 0; only for what needs y
+  const float* mean;  ///< [rows], from the forward pass; null for Kind::Rms and Chapter::from_y
+  const float* rstd;  ///< [rows], from the forward pass
+  const W* bias;      ///< [cols], or null for 0; read only if y is needed
   T* dx;              ///< [rows, cols]
   W* dweight;         ///< [cols]; summed over the rows in float, rounded once; null where
                       ///< Problem::frozen, as are all gradients of parameters
-  W* dbias;           ///< [cols], likewise; null for Kind::Rms, too
+  W* dbias;           ///< [cols], summed the same way; also null for Kind::Rms
   T* y_again;         ///< [rows, cols], y recomputed; null where not asked for
   std::int64_t rows;
   std::int64_t cols;
-  float eps;  ///< the forward pass's; part of rstd already
+  float eps;  ///< of the forward pass; already part of rstd
   int group;  ///< Problem::group
   Kind kind;
   void* workspace;
   cudaStream_t stream;
   FusedBackward<T, W> fused;
-  RowStrides x_rows;   ///< of x; apart for Chapter::takes_strides only
-  RowStrides dy_rows;  ///< of dy, likewise
+  RowStrides x_rows;   ///< of x; `apart` only for Chapter::takes_strides
+  RowStrides dy_rows;  ///< of dy; the same
 };
 
 /// A chapter's host function for each pair of types; null for one that it does not take. In a

@@ -1,12 +1,12 @@
-// Asynchronous copies that a thread begins for itself, and its wait for them: explained by bwd11.
+// Asynchronous copies that a thread issues for itself, and its wait for them: explained by bwd11.
 #pragma once
 
 #include "common/kernel/launch.h"
 
 namespace lnc {
 
-/// Shared and global memory may have changed here: what comes behind reads it again, and does not
-/// use what registers held before. It is for the compiler only, and costs nothing.
+/// Tells the compiler that shared and global memory may have changed here, so that later code reads
+/// it again instead of using old register values. It emits no instruction.
 __device__ inline void forget() { asm volatile("" ::: "memory"); }
 
 /// Waits until of the thread's commit groups all but the youngest kLater have arrived.

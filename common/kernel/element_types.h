@@ -1,5 +1,5 @@
-// The element types that a tensor may have, each described once: who allocates, rounds, checks,
-// names or saves an element reads it here.
+// The element types that a tensor may have, each described once, for all code that allocates,
+// rounds, checks, names or saves elements.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -13,7 +13,7 @@ namespace lnc {
 
 enum class DType { F32, F16, BF16, U32, U8 };
 
-/// What is to be known of an element type.
+/// The properties of an element type.
 struct ElementType {
   DType dtype;
   std::string_view name;       ///< on the command line and in records
@@ -22,7 +22,7 @@ struct ElementType {
   int bytes;
   double roundoff = 0.0;     ///< half an ulp, relative to a normal number
   double smallest = 0.0;     ///< half the distance between two subnormal numbers
-  double error_limit = 0.0;  ///< of a whole output's relative error in norm
+  double error_limit = 0.0;  ///< on a whole output's relative error in norm
 };
 
 template <typename T>
@@ -36,7 +36,7 @@ inline constexpr ElementType kElementType<__half> = {DType::F16, "f16",   "float
 template <>
 inline constexpr ElementType kElementType<__nv_bfloat16> = {DType::BF16, "bf16", "bfloat16", "<u2",
                                                             2,           0x1p-8, 0x1p-134,   4e-3};
-// Seeds and masks of a dropout: no type of a problem.
+// For the seeds and masks of dropout; never a problem's type.
 template <>
 inline constexpr ElementType kElementType<std::uint32_t> = {DType::U32, "u32", "uint32", "<u4", 4};
 template <>
@@ -44,7 +44,7 @@ inline constexpr ElementType kElementType<std::uint8_t> = {DType::U8, "u8", "uin
 
 /// The types of a problem, for `X(T)`.
 #define LNC_ELEMENT_TYPES(X) X(float) X(__half) X(__nv_bfloat16)
-/// Those of single tensors.
+/// The types that only single tensors have.
 #define LNC_OTHER_TYPES(X) X(std::uint32_t) X(std::uint8_t)
 
 /// The pairs of types that chapters are compiled for: T of x, y, dy and dx, W of the parameters and

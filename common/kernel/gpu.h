@@ -1,5 +1,5 @@
-// Which GPU is there, for whoever chooses a chapter. Two files implement it, gpu_cuda.cu and
-// gpu_cpu.cpp; a program or library is linked with one of them.
+// The current GPU, for code that chooses a chapter. Two files implement it, gpu_cuda.cu and
+// gpu_cpu.cpp; a program or library links one of them.
 #pragma once
 
 #include "common/kernel/description.h"
@@ -9,8 +9,8 @@ namespace lnc {
 /// "cuda" or "cpu".
 const char* backend_name();
 
-/// The facts about the GPU that is current in the calling thread, which it remembers. The CPU
-/// stands for an H100, or where LNC_GPU is h200 or b200 for one of these. Starts no other program.
+/// The facts about the calling thread's current GPU; each thread caches them. The CPU backend acts
+/// as an H100, or as an H200 or B200 if LNC_GPU is h200 or b200. Starts no other program.
 /// @throws std::invalid_argument for another LNC_GPU
 Gpu current_gpu();
 

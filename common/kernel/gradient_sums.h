@@ -28,7 +28,7 @@ __global__ void zero_gradients_kernel(GradientSums sums, std::int64_t cols) {
   if (sums.dbias != nullptr) sums.dbias[col] = 0.0f;
 }
 
-/// Sums set to 0, for atomics to add to.
+/// Sets the sums to 0, for atomics to add to.
 template <typename T, typename W>
 GradientSums zero_gradient_sums(const BackwardArgs<T, W>& a) {
   GradientSums sums;
@@ -51,7 +51,7 @@ __global__ void round_gradients_kernel(GradientSums sums, W* dweight, W* dbias, 
   if (dbias != nullptr) dbias[col] = from_float<W>(sums.dbias[col]);
 }
 
-/// The sums rounded to W, into dweight and dbias; nothing to do for float.
+/// Stores the sums, rounded to W, in dweight and dbias; does nothing for float.
 template <typename T, typename W>
 void round_gradients(const BackwardArgs<T, W>& a, const GradientSums& sums) {
   if constexpr (sizeof(W) != sizeof(float)) {

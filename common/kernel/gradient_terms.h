@@ -1,4 +1,4 @@
-// What dx, dweight and dbias are made of, vector by vector: the formulas are bwd01's.
+// The terms of dx, dweight and dbias, vector by vector: the formulas are bwd01's.
 #pragma once
 
 #include "common/kernel/contract.h"
@@ -10,7 +10,7 @@ namespace lnc {
 
 __device__ inline float xhat_from_x(float x, float mean, float rstd) { return (x - mean) * rstd; }
 
-/// What dx, dweight and dbias are made of, for the columns of one vector.
+/// The terms of dx, dweight and dbias for the columns of one vector.
 template <int kElements>
 struct GradientTerms {
   float xhat[kElements], dy[kElements], wdy[kElements];
@@ -30,7 +30,7 @@ struct GradientTerms {
       wdy[k] *= dy[k];
     }
   }
-  /// Adds to the sums that c1 (x) and c2 (y) are means of. Where dy is 0 there is nothing to add.
+  /// Adds to the sums that c1 (x) and c2 (y) are means of. Elements with dy = 0 add nothing.
   __device__ void add_to(float2& sums) const {
     for (int k = 0; k < kElements; ++k) {
       sums.x += wdy[k] * xhat[k];
@@ -41,7 +41,7 @@ struct GradientTerms {
 
 inline constexpr int kMeansThreads = 512;
 
-/// c1 and c2 of a row, a block each, for kernels in which no block sees the whole of it.
+/// c1 and c2 of each row, computed by one block, for kernels in which no block has a whole row.
 template <typename T, typename W, int kElements, typename Rows>
 __global__ void __launch_bounds__(kMeansThreads)
     row_means(BackwardArgs<T, W> a, float2* means, InputRows<Rows> rows) {

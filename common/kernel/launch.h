@@ -1,9 +1,9 @@
-// CUDA's language and `launch`: nvcc's own, or the SIMT machine's where g++ compiles the kernel.
+// CUDA's language and `launch`: nvcc's own, or the SIMT machine's if g++ compiles the kernel.
 //
 //   launch(kernel, {grid, block, shared_bytes, stream}, arguments...)
 //
-// stands for kernel<<<grid, block, shared_bytes, stream>>>(arguments...) on both, and throws a
-// sentence with the kernel's name where it fails. dynamic_shared<T>() is the block's dynamic shared
+// means kernel<<<grid, block, shared_bytes, stream>>>(arguments...) on both, and throws an
+// exception that names the kernel if it fails. dynamic_shared<T>() is the block's dynamic shared
 // memory; multiprocessors() and resident_blocks() say what the GPU holds at once.
 #pragma once
 
@@ -26,13 +26,12 @@ constexpr unsigned blocks_for(std::int64_t count, std::int64_t per_block) {
   return static_cast<unsigned>((count + per_block - 1) / per_block);
 }
 
-/// Blocks of a launch, at most: as many as asked for, or as the GPU has `places` for on each
-/// multiprocessor.
+/// The most blocks of a launch: as many as asked for, or `places` on each multiprocessor.
 inline std::int64_t most_blocks(std::int64_t asked, std::int64_t places) {
   return asked > 0 ? asked : multiprocessors() * places;
 }
 
-/// Threads that a multiprocessor has places for, at least.
+/// Threads that a multiprocessor holds, at least.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 constexpr int kSmThreads = 1024;  // Turing
 #else

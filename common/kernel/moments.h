@@ -1,9 +1,9 @@
-// The mean and the deviation of a row that waits in registers or shared memory, by two walks over
-// it, exact also where the mean is thousands of deviations: fwd04 explains why.
+// The mean and standard deviation of a row in registers or shared memory, by two walks over it,
+// accurate even where the mean is thousands of deviations: fwd04 explains why.
 //
 //   near = sum of x / cols                         a float near the mean: all that rounding leaves
 //   sums = of the deviations x - near, and of their squares
-//   normaliser(near, sums, …)                      what `near` lacks, the variance, rstd
+//   normaliser(near, sums, …)                      the mean's distance from `near`, variance, rstd
 //   normalise(x, normaliser, …)                    y of elements of x
 //   store_statistics(a, row, normaliser)           mean and rstd
 //
@@ -70,7 +70,7 @@ struct Normaliser {
 
 /// @param sums of a whole row
 __device__ inline Normaliser normaliser(float near, float2 sums, float inverse_cols, float eps) {
-  const float delta = sums.x * inverse_cols;  // what `near` lacks
+  const float delta = sums.x * inverse_cols;  // the mean - near
   const float variance = sums.y * inverse_cols - delta * delta;
   const float not_negative = variance < 0.0f ? 0.0f : variance;  // rounded; NaN stays NaN
   const float rstd = rsqrtf(not_negative + eps);

@@ -11,7 +11,7 @@
 namespace lnc {
 
 /// Loads a thread's vectors of a row that starts at element `start` of a tensor, or of a parameter.
-/// What is past the row's end, or of a tensor that is null, is `otherwise`.
+/// Elements past the row's end, or of a null tensor, are `otherwise`.
 template <typename U, int kElements, int kVectors, typename Own>
 __device__ void load_vectors(Packed<U, kElements> (&values)[kVectors], const U* tensor,
                              std::int64_t start, const Own& own, float otherwise = 0.0f) {
@@ -34,7 +34,7 @@ __device__ float sum_of(const Vec (&x)[kVectors]) {
 }
 
 /// The same, with a branch around each vector: without it nvcc converts all vectors to floats at
-/// once, and lib_fwd_ring takes 80 registers, not 64.
+/// once, and lib_fwd_ring takes 80 registers instead of 64.
 template <typename Vec, int kVectors, typename Own>
 __device__ float sum_of(const Vec (&x)[kVectors], const Own& own) {
   float sum = 0.0f;

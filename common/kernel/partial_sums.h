@@ -1,5 +1,5 @@
-// dweight and dbias in parts, and the kernel that adds the parts up: explained by bwd06, its early
-// start by bwd12.
+// Partial sums of dweight and dbias, and the kernel that adds them up: explained by bwd06, its
+// early start by bwd12.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +13,8 @@
 
 namespace lnc {
 
-/// dweight and dbias in parts: float sums over some of the rows each, [parts, stride], of which the
-/// first columns are a part's. dbias is null for Kind::Rms.
+/// Parts of dweight and dbias, [parts, stride] floats: each is the sum over some of the rows, in
+/// the first columns of its stride. dbias is null for Kind::Rms.
 struct PartialSums {
   float* dweight;
   float* dbias;
@@ -22,8 +22,8 @@ struct PartialSums {
 };
 
 /// The stride of parts that begin and end at a sector's boundary, so that parts of any width can be
-/// added up in vectors (lib_bwd_cluster_unaligned). After its columns a part then has up to seven
-/// floats, which the kernel sets to 0.
+/// added up in vectors (lib_bwd_cluster_unaligned). Up to seven floats then follow a part's
+/// columns; the kernel sets them to 0.
 inline std::int64_t whole_sectors(std::int64_t cols) {
   constexpr std::int64_t kFloats = 32 / sizeof(float);
   return (cols + kFloats - 1) / kFloats * kFloats;
@@ -55,26 +55,26 @@ struct OrdinaryStart {
   static __device__ void wait() {}
 };
 
-/// How a block adds up parts: kLanes threads side by side have kElements columns each, and kGroups
-/// groups of so many threads share the parts: group g has the parts g, g + kGroups, … A thread asks
-/// for kAtOnce of them before it adds one. Then group 0 adds up the sums of all groups.
+/// How a block adds up parts. A group is kLanes neighbouring threads with kElements columns each,
+/// and kGroups groups share the parts: group g has the parts g, g + kGroups, … A thread requests
+/// kAtOnce of them before it adds one. Then group 0 adds up the sums of all groups.
 struct SumOfColumns {
   static constexpr int kElements = 1, kLanes = 16, kGroups = 32;
   static constexpr int kAtOnce = 9;  // 32 · 9 is more than the 2 · 132 parts of two blocks an SM
 };
-/// Where there are columns enough for a whole GPU, or few parts.
+/// For enough columns to fill the GPU, or few parts.
 struct SumOfVectors {
   static constexpr int kElements = 4, kLanes = 32, kGroups = 8;
   static constexpr int kAtOnce = 3;
 };
-/// Where there are both many columns and many parts: rows that a block holds, or two.
+/// For both many columns and many parts: rows that one or two blocks hold.
 struct SumOfManyVectors {
   static constexpr int kElements = 4, kLanes = 16, kGroups = 32;
   static constexpr int kAtOnce = 5;  // 32 · 5 is more than the 132 parts of a block an SM
 };
 
-/// Adds up `rows` rows of `cols` floats, which threads of this block have left in shared memory
-/// side by side, into `to`. All threads call it, behind a __syncthreads(). cols: a multiple of 4.
+/// Adds up `rows` consecutive rows of `cols` floats, which threads of this block have stored in
+/// shared memory, into `to`. All threads call it, after a __syncthreads(). cols: a multiple of 4.
 __device__ inline void add_rows(const float* of_rows, int rows, int cols, float* to) {
   using Four = Vector<float, 4>;
 #pragma unroll 4
@@ -113,8 +113,8 @@ __global__ void __launch_bounds__(Cut::kLanes* Cut::kGroups)
     Part part[Cut::kAtOnce];
 #pragma unroll
     for (int i = 0; i < Cut::kAtOnce; ++i) {
-      // Past the last part that one comes again, and is not added. A condition on the load itself
-      // would make nvcc wait for each value before it asks for the next.
+      // Past the last part this loads the last one again, which is not added. A condition on the
+      // load itself would make nvcc wait for each value before it requests the next.
       const auto further = static_cast<unsigned>(min(i * kGroups, left - 1));
       part[i] = *reinterpret_cast<const Part*>(from + std::uint64_t{stride} * further);
     }
@@ -144,11 +144,11 @@ __global__ void __launch_bounds__(Cut::kLanes* Cut::kGroups)
   }
 }
 
-/// Adds up the parts, and rounds the sums to W, into dweight and dbias. No parts give 0. Where
-/// these are null, frozen parameters', nothing is launched.
-/// @tparam Start EarlyStart (common/kernel/hopper.h) where the kernel before calls
+/// Adds up the parts and stores the sums, rounded to W, in dweight and dbias. No parts give 0.
+/// Launches nothing if dweight is null, as for frozen parameters.
+/// @tparam Start EarlyStart (common/kernel/hopper.h) if the previous kernel calls
 /// launch_dependents()
-/// @tparam kMaxCols columns that the caller takes at most
+/// @tparam kMaxCols the most columns that the caller takes
 template <typename Start = OrdinaryStart,
           std::int64_t kMaxCols = std::numeric_limits<std::int64_t>::max(), typename T, typename W>
 void add_partial_sums(const BackwardArgs<T, W>& a, const PartialSums& sums, std::int64_t parts) {
@@ -160,7 +160,7 @@ void add_partial_sums(const BackwardArgs<T, W>& a, const PartialSums& sums, std:
     launch(add_partial_sums_kernel<Start, Cut, W>, {grid, kThreads, 0, a.stream, 0, Start::kEarly},
            sums, static_cast<int>(parts), a.dweight, a.dbias, static_cast<unsigned>(a.cols));
   };
-  constexpr std::int64_t kWide = 8192;  // columns: blocks of vectors for a whole GPU
+  constexpr std::int64_t kWide = 8192;  // columns: enough blocks of vectors for a whole GPU
   if constexpr (kMaxCols > kWide) {
     constexpr bool kManyParts = kMaxCols <= 2 * kWide;  // each multiprocessor holds whole rows
     using Cut = std::conditional_t<kManyParts, SumOfManyVectors, SumOfVectors>;

@@ -35,12 +35,12 @@ struct Team {
   static constexpr int kBlocks = kLargestBlock / kThreads;  ///< on a multiprocessor at once
 };
 
-/// Adds up the teams' sums of the same columns; the first team has them then.
+/// Adds up the teams' sums of the same columns into those of the first team.
 template <typename Team>
 __device__ void add_teams(Vector<float, Team::kElements> (&sums)[Team::kVectors]) {
   if constexpr (Team::kTeams > 1) {
     __shared__ Vector<float, Team::kElements> of_thread[Team::kVectors][Team::kThreads];
-    __syncthreads();  // what an earlier call left there is read
+    __syncthreads();  // an earlier call's values have been read
 #pragma unroll
     for (int i = 0; i < Team::kVectors; ++i) {
       of_thread[i][threadIdx.x] = sums[i];
@@ -59,8 +59,8 @@ __device__ void add_teams(Vector<float, Team::kElements> (&sums)[Team::kVectors]
   }
 }
 
-/// c1 and c2 of a row, of what its threads have added up. All threads of the block call it;
-/// `parity` is that of row_sums.
+/// c1 and c2 of a row, from its threads' sums. All threads of the block call it; `parity` is that
+/// of row_sums.
 template <typename Team>
 __device__ float2 c1_and_c2(float2 sums, int parity, float inverse_cols, bool layer) {
   sums = row_sums<Team::kThreads, Team::kRowThreads>(sums, parity);
@@ -69,13 +69,13 @@ __device__ float2 c1_and_c2(float2 sums, int parity, float inverse_cols, bool la
   return make_float2(c1, c2);
 }
 
-/// How the work is cut. There are `groups` groups of rows, with a block for each slice of their
-/// columns. A row is one slice, but where it does not fit in a block.
+/// How the work is cut: `groups` groups of rows, with a block for each slice of their columns. A
+/// row is one slice unless it does not fit in a block.
 struct Shares {
   int row_threads;           ///< Team::kRowThreads
   std::int64_t slices;       ///< of a row
   std::int64_t slice_cols;   ///< columns of each but the last, which may have fewer
-  std::int64_t groups;       ///< none is without a row
+  std::int64_t groups;       ///< each has at least one row
   std::int64_t rows_a_step;  ///< of all groups
 
   dim3 grid() const { return {static_cast<unsigned>(slices), static_cast<unsigned>(groups)}; }
@@ -111,16 +111,16 @@ struct OwnShare {
   }
 };
 
-/// A thread's part of a backward pass: it walks over its team's rows, and loads the next while it
-/// works on one. `source` says what a row is made of:
+/// A thread's part of a backward pass: it walks over its team's rows and loads the next one while
+/// it works on a row. `source` says what a row consists of:
 ///
 ///   Source::Row                    what a thread has of a row, with its rstd
 ///   Source::Terms                  GradientTerms, or a type with the same members
-///   load(row, there)               a Row; zeros where there is none, which add nothing to any sum
+///   load(row, there)               a Row; zeros past the last, which add nothing to any sum
 ///   terms(row, i)                  the Terms of its vector i
 ///   stored(at, i, terms)           dx of vector i has been stored from element `at` on
 ///
-/// @param c_of_rows c1 and c2 of each row where rows are cut in slices, else null
+/// @param c_of_rows c1 and c2 of each row if rows are cut in slices, else null
 template <typename Team, typename Source, typename T, typename W>
 __device__ void walk_rows(const BackwardArgs<T, W>& a, const Shares& shares,
                           const OwnShare<Team>& share, const Source& source,
@@ -133,8 +133,8 @@ __device__ void walk_rows(const BackwardArgs<T, W>& a, const Shares& shares,
   const auto load = [&](std::int64_t row) { return source.load(row, row < a.rows); };
   typename Source::Row next = load(share.first_row + share.team);
   int parity = 0;
-  // Over steps, not over a team's own rows: all threads of the block must reach the barrier equally
-  // often.
+  // Loops over steps, not over a team's own rows: all threads of the block must reach the barrier
+  // equally often.
   for (std::int64_t step_row = share.first_row; step_row < a.rows; step_row += shares.rows_a_step) {
     const std::int64_t row = step_row + share.team;
     const bool there = row < a.rows;
@@ -176,10 +176,10 @@ __device__ void walk_rows(const BackwardArgs<T, W>& a, const Shares& shares,
 }
 
 inline constexpr int kThreadVectors = 2;  ///< of 16 bytes, that a thread has of a row
-inline constexpr int kThreadSingles = 8;  ///< single columns, where rows start at no such boundary
+inline constexpr int kThreadSingles = 8;  ///< single columns, of unaligned rows
 
-/// @param aligned rows are made of 16-byte vectors
-/// @param asked groups, at most; 0 for as many as the GPU runs at once
+/// @param aligned rows consist of aligned 16-byte vectors
+/// @param asked the most groups; 0 for as many as the GPU runs at once
 inline Shares shares_for(std::int64_t rows, std::int64_t cols, std::int64_t element_bytes,
                          bool aligned, std::int64_t asked) {
   const std::int64_t columns = aligned ? kThreadVectors * 16 / element_bytes : kThreadSingles;
@@ -206,7 +206,7 @@ inline Shares shares_for(std::int64_t rows, std::int64_t cols, std::int64_t elem
   return {row_threads, slices, slice_cols, groups, groups * teams};
 }
 
-/// Calls `run` with the Team that has the threads.
+/// Calls `run` with the Team of `row_threads` threads.
 template <int kVectors, int kElements, int kRowThreads = kWarpSize, typename Run>
 void with_team(int row_threads, const Run& run) {
   if (row_threads == kRowThreads) {
@@ -230,8 +230,8 @@ void run_shares(const BackwardArgs<T, W>& a, bool aligned, std::int64_t asked, c
   }
 }
 
-/// Partial sums of all groups and, behind them, c1 and c2 of each row that is cut in slices: what
-/// the pass needs, wherever its tensors start.
+/// Bytes for the partial sums of all groups and then for c1 and c2 of each row that is cut in
+/// slices: enough for the pass, wherever its tensors start.
 inline std::int64_t shares_bytes(const Problem& p, std::int64_t asked) {
   std::int64_t most = 0;
   for (const bool aligned : {false, true}) {
@@ -244,7 +244,7 @@ inline std::int64_t shares_bytes(const Problem& p, std::int64_t asked) {
   return most;
 }
 
-/// c1 and c2 of each row in such a workspace; null where a row is not cut.
+/// c1 and c2 of each row in such a workspace; null if rows are not cut.
 template <typename T, typename W>
 float2* c_of_rows_in_workspace(const BackwardArgs<T, W>& a, const Shares& shares) {
   if (shares.slices == 1) return nullptr;
@@ -252,8 +252,8 @@ float2* c_of_rows_in_workspace(const BackwardArgs<T, W>& a, const Shares& shares
   return reinterpret_cast<float2*>(static_cast<float*>(a.workspace) + sums);
 }
 
-/// Bytes that a pass moves to and from device memory. It reads its two tensors once more, for c1
-/// and c2, where rows are cut in slices.
+/// Bytes that a pass moves to and from device memory. If rows are cut in slices, it reads its two
+/// tensors once more, for c1 and c2.
 inline std::int64_t shares_predicted_bytes(const Problem& p, const Gpu& gpu) {
   const Shares shares = shares_for(p.rows, p.cols, p.element_bytes(), p.aligned(), p.group);
   const int walks = shares.slices > 1 ? 2 : 1;

@@ -1,6 +1,6 @@
 // Per-piece statistics of a row that several warps share, how they are merged into the row's, and
 // how a row is cut into pieces. fwd09 explains the exchange and fwd04 the mean in two floats;
-// lib_fwd_cluster cuts rows by it.
+// lib_fwd_cluster and lib_fwd_cluster_unaligned cut rows this way.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +13,15 @@
 
 namespace lnc {
 
-/// What a piece is known by. For RMS norm `near` counts as 0, and `squares` are those of x.
+/// The statistics of a piece. For RMS norm `near` counts as 0, and `squares` are those of x.
 struct alignas(16) Moments {
   float columns;     ///< of the piece
   float near;        ///< a float near their mean
-  float deviations;  ///< from that, their sum
-  float squares;     ///< of the deviations, likewise
+  float deviations;  ///< sum of the deviations from `near`
+  float squares;     ///< sum of their squares
 };
 
-/// Of so many columns, and of their deviations from `near`, added up over the piece.
+/// The Moments of a piece of `columns` columns, from its sums of deviations from `near`.
 __device__ inline Moments moments_of(int columns, float near, float2 sums) {
   return {static_cast<float>(columns), near, sums.x, sums.y};
 }
@@ -29,9 +29,9 @@ __device__ inline Moments moments_of(int columns, float near, float squares) {
   return {static_cast<float>(columns), near, 0.0f, squares};
 }
 
-/// A float near the mean of a warp's piece: the mean of what its lanes have first, a vector and
-/// perhaps one element beside it, `columns` in all. What a lane does not have is 0. If that is one
-/// column of v, it lies less than sqrt(v) standard deviations of the piece from the piece's mean.
+/// A float near the mean of a warp's piece: the mean of each lane's first vector and perhaps one
+/// more element, `columns` in all. A lane passes 0 for what it does not have. If that is one column
+/// in v, it is less than sqrt(v) standard deviations of the piece away from the piece's mean.
 template <typename T, int kElements>
 __device__ inline float mean_of_first(const Packed<T, kElements>& vector, float beside,
                                       int columns) {
@@ -40,8 +40,8 @@ __device__ inline float mean_of_first(const Packed<T, kElements>& vector, float 
   return warp_sum(sum) / static_cast<float>(columns > 0 ? columns : 1);
 }
 
-/// What a row is normalised by, of the moments of its pieces, kMostPieces or fewer. A warp calls
-/// this, and each lane has the result.
+/// Merges the moments of a row's pieces, kMostPieces or fewer, into its Normaliser. A whole warp
+/// calls this, and each lane has the result.
 template <Kind kKind, int kMostPieces>
 __device__ inline Normaliser merge_moments(const Moments* moments, int pieces, float inverse_cols,
                                            float eps) {
@@ -78,7 +78,7 @@ __device__ inline Normaliser merge_moments(const Moments* moments, int pieces, f
 
 /// How a row is cut over a cluster, a piece for each warp.
 struct Cut {
-  int blocks;   ///< of the cluster; 0: the row has no room
+  int blocks;   ///< of the cluster; 0: the row does not fit
   int warps;    ///< of a block
   int vectors;  ///< of a thread
   int places() const { return blocks * warps * vectors; }
@@ -86,8 +86,8 @@ struct Cut {
   std::int64_t cost() const { return std::int64_t{places()} * (32 + blocks); }
 };
 
-/// The cut of a row of so many vectors that costs least.
-/// @param each vectors of a thread, to choose from
+/// The cut of least cost for a row of `vectors` vectors.
+/// @param each the vectors that a thread may have
 inline Cut cut_row(std::int64_t vectors, std::initializer_list<int> each, int most_blocks,
                    int most_warps) {
   Cut best{};

@@ -10,8 +10,8 @@
 
 namespace lnc {
 
-/// The sum of `value` over the 32 lanes of a warp, or over each kLanes neighbours, a power of two,
-/// in every lane. All lanes must call it.
+/// The sum of `value` over the 32 lanes of a warp, or over each group of kLanes neighbours, a power
+/// of two, in every lane. All lanes must call it.
 template <int kLanes = kWarpSize>
 __device__ inline float warp_sum(float value) {
 #pragma unroll
@@ -20,7 +20,7 @@ __device__ inline float warp_sum(float value) {
   return value;
 }
 
-/// Likewise of both values.
+/// The same for both values.
 template <int kLanes = kWarpSize>
 __device__ inline float2 warp_sum(float2 values) {
   return make_float2(warp_sum<kLanes>(values.x), warp_sum<kLanes>(values.y));
@@ -46,8 +46,8 @@ __device__ Value block_sum(Value value, int threads = kMaxThreads) {
 
 /// The sums of a value, or of both of a float2, over the kRowThreads threads of a row, in each of
 /// them; a block has kThreads / kRowThreads rows at a time. All threads of the block must call it,
-/// with 0 and 1 as `parity` in turns: then the barrier of one call says that the partials of the
-/// call before are read, and a second barrier is not needed.
+/// with a `parity` that alternates between 0 and 1: the barrier of one call then ensures that the
+/// partials of the previous call have been read, so no second barrier is needed.
 template <int kThreads, int kRowThreads, typename Values>
 __device__ Values row_sums(Values values, int parity) {
   static_assert((kRowThreads & (kRowThreads - 1)) == 0);
@@ -66,8 +66,8 @@ __device__ Values row_sums(Values values, int parity) {
   return values;
 }
 
-/// Likewise over a team of `team_warps` neighbouring warps, the first of which is `first_warp`, in
-/// a block of up to kMostThreads threads. `place`, below kPlaces, is another than the last call's.
+/// The same over a team of `team_warps` neighbouring warps, the first of which is `first_warp`, in
+/// a block of up to kMostThreads threads. `place`, below kPlaces, must differ from the last call's.
 template <int kMostThreads, int kPlaces, typename Values>
 __device__ Values team_sums(Values values, int place, int first_warp, int team_warps) {
   static_assert(kPlaces >= 2 && kMostThreads <= kWarpSize * kWarpSize);

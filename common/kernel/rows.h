@@ -1,7 +1,7 @@
-// Where the rows of an input start: the one place that knows of strides. lib_fwd_registers,
-// lib_fwd_narrow, lib_bwd_any, lib_bwd_narrow and lib_bwd_ring take inputs that are a part of a
-// wider tensor, such as q and k in the output of a fused projection. They are compiled once for
-// contiguous rows and once for strided ones, so that the former pay nothing for the latter.
+// Where the rows of an input start: the only code that knows about strides. lib_fwd_registers,
+// lib_fwd_narrow, lib_bwd_any, lib_bwd_narrow and lib_bwd_ring take inputs that are part of a wider
+// tensor, such as q and k in the output of a fused projection. They are compiled once for
+// contiguous rows and once for strided ones, so that contiguous rows pay nothing for strides.
 #pragma once
 
 #include <bit>
@@ -14,7 +14,7 @@
 
 namespace lnc {
 
-/// Rows one behind another.
+/// Contiguous rows.
 struct DenseRows {
   /// The element at which a row starts.
   template <typename Cols>
@@ -23,7 +23,7 @@ struct DenseRows {
   }
 };
 
-/// Division of numbers below 2^31 by one that is known before the launch: a multiplication, an
+/// Division of numbers below 2^31 by a divisor known before the launch: a multiplication, an
 /// addition and a shift, where a GPU's own division takes dozens of instructions.
 ///
 /// Granlund, Montgomery 1994, "Division by invariant integers using multiplication", figure 4.1.
@@ -50,7 +50,7 @@ class Divisor {
   std::uint32_t multiplier_;
 };
 
-/// Rows apart, as RowStrides says. There are fewer than 2^31 of them.
+/// Strided rows, as RowStrides describes them; fewer than 2^31.
 class StridedRows {
  public:
   explicit StridedRows(const RowStrides& strides)
@@ -71,7 +71,7 @@ class StridedRows {
   Divisor group_;
 };
 
-/// The rows of a backward pass's inputs, of one kind both.
+/// The rows of a backward pass's two inputs, both of the same type.
 template <typename Rows>
 struct InputRows {
   Rows x, dy;
@@ -96,7 +96,7 @@ void with_rows(const BackwardArgs<T, W>& a, const Body& body) {
                               StridedRows(a.dy_rows.apart ? a.dy_rows : dense)});
 }
 
-/// Whether each row starts a whole number of 16-byte vectors behind the first.
+/// Whether each row starts a whole number of 16-byte vectors after the first.
 template <typename T>
 bool rows_of_vectors(const RowStrides& rows) {
   constexpr int kElements = 16 / static_cast<int>(sizeof(T));

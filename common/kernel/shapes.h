@@ -24,7 +24,7 @@ template <typename... Shapes, typename Row, typename Run>
 }
 
 /// The same for a kernel whose shapes hold every row that it does not refuse.
-/// @throws std::logic_error where none holds this one
+/// @throws std::logic_error if none holds this one
 template <typename... Shapes, typename Row, typename Run>
 void run_shapes(const Row& row, const Run& run) {
   if (!try_shapes<Shapes...>(row, run))

@@ -1,13 +1,13 @@
-// A row that starts anywhere, in whole vectors that begin at its first boundary; weight and bias
-// come in whole vectors, too, and are shifted into place: for lib_fwd_unaligned and
-// lib_fwd_cluster_unaligned. fwd16 explains the shift, and shows its own.
+// A row that starts anywhere, in whole vectors from its first 16-byte boundary on. Weight and bias
+// are loaded in whole vectors too and shifted into place. For lib_fwd_unaligned and
+// lib_fwd_cluster_unaligned; fwd16 explains the shift with code of its own.
 //
 //   whole_vectors   how many vectors each row has
-//   RowShare        what a thread has of a row whose warps have a piece each
-//   load_row        x of that
-//   ask_for_parameters, piece_moments, store_row   what is done with it, in this order
+//   RowShare        a thread's share of a row of which each warp has a piece
+//   load_row        loads x of that share
+//   ask_for_parameters, piece_moments, store_row   the next steps, in this order
 //
-// The few elements before and behind a row's vectors are its edges: single lanes of the first piece
+// The few elements before and after a row's vectors are its edges: single lanes of the first piece
 // have them.
 #pragma once
 
@@ -23,14 +23,14 @@
 
 namespace lnc {
 
-/// How many vectors each row has, wherever it starts: each lies in two of weight's. The other
-/// columns are edges, fewer than two vectors of them.
+/// How many vectors each row has, wherever it starts; each overlaps two of weight's. The other
+/// columns, fewer than two vectors, are edges.
 template <typename T>
 int whole_vectors(std::int64_t cols) {
   return static_cast<int>(std::max<std::int64_t>(cols / kVectorElements<T> - 1, 0));
 }
 
-/// Moves words down by `places`, fewer than 2 · kStep: by kStep or not, then by half of it or not.
+/// Moves words down by `places`, fewer than 2 · kStep: by kStep or 0, then by half of it or 0, …
 template <int kStep, int kWords>
 __device__ void move_down(std::uint32_t (&words)[kWords], int places) {
 #pragma unroll
@@ -40,8 +40,8 @@ __device__ void move_down(std::uint32_t (&words)[kWords], int places) {
   if constexpr (kStep > 1) move_down<kStep / 2>(words, places);
 }
 
-/// kElements elements of `from`, beginning at its element `past`, below kElements: taken out of the
-/// whole vectors that they lie in.
+/// kElements elements of `from` from its element `past` (below kElements) on, extracted from the
+/// whole vectors that contain them.
 template <int kElements, typename W>
 __device__ Packed<W, kElements> load_past(const W* from, int past) {
   constexpr int kVector = kVectorElements<W>;
@@ -70,7 +70,7 @@ __device__ Packed<W, kElements> load_past(const W* from, int past) {
   return packed;
 }
 
-/// The same number. But nvcc does not know any more that all lanes have it.
+/// Returns `number`, but nvcc no longer knows that it is the same in all lanes.
 __device__ inline int of_lane(int number) {
 #if defined(__CUDA_ARCH__)
   asm("" : "+r"(number));
@@ -78,18 +78,18 @@ __device__ inline int of_lane(int number) {
   return number;
 }
 
-/// What a thread has of a row, of which each warp has a piece: kVectors vectors a lane.
+/// A thread's share of a row of which each warp has a piece: kVectors vectors a lane.
 template <int kVectors>
 struct RowShare {
   int head;           ///< elements before the row's first vector
-  int first_col;      ///< of the thread's first vector, counted from there
+  int first_col;      ///< of the thread's first vector, counted from the row's first vector
   int left;           ///< vectors of the row from that one on
-  int edge_col;       ///< of its edge
-  bool has_edge;      ///< at all
+  int edge_col;       ///< of its edge element
+  bool has_edge;      ///< whether it has one
   int columns;        ///< of the warp's piece
   int first_columns;  ///< of these, the edges and those of the lanes' first vectors
 
-  /// @param y_row where y's row starts, for its stores must be whole
+  /// @param y_row where y's row starts: stores must be whole vectors
   /// @param vectors of the row
   template <typename T>
   __device__ RowShare(const T* y_row, int cols, int vectors, int piece) {
@@ -108,18 +108,18 @@ struct RowShare {
     columns = of_piece * kElements + of_edges;
     first_columns = min(of_piece, kWarpSize) * kElements + of_edges;
   }
-  /// Whether the thread's vector i is there.
+  /// Whether the row has the thread's vector i.
   __device__ bool has(int i) const { return i * kWarpSize < left; }
 };
 
-/// x of a thread's share of a row. What is not there is 0.
+/// x of a thread's share of a row. Elements outside the row are 0.
 template <typename T, int kVectors>
 struct RowValues {
   Packed<T, kVectorElements<T>> x[kVectors];
   Packed<T, 1> edge;
 };
 
-/// Loads x of a thread's share: element by element where x's row does not start as y's does.
+/// Loads x of a thread's share: element by element if x's row does not start as y's does.
 template <typename T, int kVectors>
 __device__ RowValues<T, kVectors> load_row(const T* x_row, const T* y_row,
                                            const RowShare<kVectors>& own) {
@@ -143,7 +143,7 @@ __device__ RowValues<T, kVectors> load_row(const T* x_row, const T* y_row,
   return values;
 }
 
-/// Asks L2 for weight and bias of a thread's vectors.
+/// Prefetches weight and bias of a thread's vectors into L2.
 template <typename T, typename W, int kVectors>
 __device__ void ask_for_parameters(const W* weight, const W* bias, const RowShare<kVectors>& own) {
   for (int i = 0; i < kVectors; ++i) {
@@ -172,7 +172,7 @@ __device__ Moments piece_moments(RowValues<T, kVectors>& row, const RowShare<kVe
 }
 
 /// Weight or bias of a vector that starts in the column `past` + `col`, where `col` is a multiple
-/// of kElements. kWhole: the tensor is given, and starts at a boundary.
+/// of kElements. kWhole: the tensor is not null and starts at a 16-byte boundary.
 template <bool kWhole, int kElements, typename W>
 __device__ Packed<W, kElements> load_parameter(const W* tensor, int col, int past,
                                                float otherwise) {
@@ -183,7 +183,7 @@ __device__ Packed<W, kElements> load_parameter(const W* tensor, int col, int pas
   }
 }
 
-/// Makes y of a thread's vectors, and stores it. `bias` is null in RMS norm.
+/// Computes y of a thread's vectors and stores it. `bias` is null in RMS norm.
 template <bool kWhole, Kind kKind, typename T, typename W, int kVectors>
 __device__ void store_vectors(T* y_row, const RowValues<T, kVectors>& row, const Normaliser& of_row,
                               const W* weight, const W* bias, const RowShare<kVectors>& own) {
@@ -203,8 +203,8 @@ __device__ void store_vectors(T* y_row, const RowValues<T, kVectors>& row, const
   }
 }
 
-/// Makes y of a thread's share, and stores it. Where weight or bias is null, or starts at no
-/// boundary, both come element by element.
+/// Computes y of a thread's share and stores it. If weight or bias is null or not 16-byte aligned,
+/// both are loaded element by element.
 template <Kind kKind, typename T, typename W, int kVectors>
 __device__ void store_row(T* y_row, const RowValues<T, kVectors>& row, const Normaliser& of_row,
                           const W* weight, const W* bias, const RowShare<kVectors>& own) {

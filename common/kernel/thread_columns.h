@@ -1,6 +1,6 @@
-// Which columns of a row a thread has, and its sums of them: for the library's kernels of whole
-// vectors, such as lib_fwd_fused and lib_bwd_registers. fwd06 explains vectors, bwd09 sums that
-// stay in registers.
+// Which columns of a row a thread has, and the store of its sums over them: for library kernels on
+// whole vectors, such as lib_fwd_fused and lib_bwd_registers. fwd06 explains vectors, bwd09 sums
+// that stay in registers.
 #pragma once
 
 #include "common/kernel/vector.h"
@@ -8,8 +8,8 @@
 namespace lnc {
 
 /// The columns of a row, or of a slice of one, that a thread has: whole vectors, each `apart`
-/// columns behind the one before. The threads between have the others, so that neighbours read what
-/// lies side by side.
+/// columns after the previous one. Other threads have the vectors between, so that neighbours read
+/// neighbouring vectors.
 struct ThreadColumns {
   int first;  ///< column of its first vector
   int apart;
@@ -20,7 +20,7 @@ struct ThreadColumns {
 };
 
 /// Stores a thread's sums to their columns of a row of floats.
-/// @tparam Columns ThreadColumns, or what says likewise which vectors the thread has
+/// @tparam Columns ThreadColumns, or a type with the same has(i) and of(i)
 template <typename Columns, int kVectors, int kElements>
 __device__ void store_sums(const Columns& columns, const Vector<float, kElements> (&sums)[kVectors],
                            float* row) {

@@ -1,5 +1,5 @@
-// Neighbouring rows of a tensor in shared memory, a tile, which the copy engine brings and takes
-// away: explained by fwd15.
+// A tile: neighbouring rows of a tensor in shared memory, which the copy engine loads and stores.
+// fwd15 explains it.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,11 @@ namespace lnc {
 /// elements in all; the block's threads move the rest one by one.
 template <typename T>
 struct Tile {
-  T* shared;  ///< where they lie in shared memory, from a 16-byte boundary on
+  T* shared;  ///< their place in shared memory, at a 16-byte boundary
   int elements;
   int to_copy;
 
-  /// @param at_boundary the tile starts at a 16-byte boundary in the tensor; else nothing is copied
+  /// @param at_boundary the tile starts at a 16-byte boundary in the tensor; else threads move all
   __device__ Tile(T* shared_, int elements_, bool at_boundary)
       : shared(shared_), elements(elements_) {
     constexpr int kElements = kVectorElements<T>;
@@ -27,25 +27,25 @@ struct Tile {
   }
   __device__ unsigned bytes_to_copy() const { return static_cast<unsigned>(to_copy * sizeof(T)); }
 
-  /// One thread asks for the tile, which starts at `from`, once `full` expects its bytes.
+  /// One thread requests the tile, which starts at `from`, once `full` expects its bytes.
   __device__ void ask_for(const T* from, Barrier& full) const {
     if (to_copy > 0) bulk_load(shared, from, bytes_to_copy(), full);
   }
-  /// All threads bring the rest. A __syncthreads() must follow.
+  /// All threads load the rest. A __syncthreads() must follow.
   __device__ void bring_rest(const T* from) const {
     for (int i = to_copy + static_cast<int>(threadIdx.x); i < elements; i += blockDim.x) {
       shared[i] = from[i];
     }
   }
-  /// One thread has the tile taken to `to`, behind a fence_proxy_async() of all threads and a
-  /// __syncthreads(). Before the tile is written again, or the thread ends, it waits for its bulk
-  /// stores.
+  /// One thread issues the store of the tile to `to`, after a fence_proxy_async() by all threads
+  /// and a __syncthreads(). It must wait for its bulk stores before the tile is written again or it
+  /// exits.
   __device__ void take_away(T* to) const {
     if (to_copy == 0) return;
     bulk_store(to, shared, bytes_to_copy());
     commit_bulk_stores();
   }
-  /// All threads take the rest.
+  /// All threads store the rest.
   __device__ void take_rest(T* to) const {
     for (int i = to_copy + static_cast<int>(threadIdx.x); i < elements; i += blockDim.x) {
       to[i] = shared[i];
@@ -53,10 +53,10 @@ struct Tile {
   }
 };
 
-/// The row of a tile that a thread has, where each has one. All lanes of a warp read at once, each
-/// in its row, and meet in no bank if their rows lie an odd number of words apart. Rows of an odd
-/// number of 16-bit elements do not, but every second one does: two warps share 64 rows. Of an even
-/// number, lanes may meet.
+/// The row of a tile that a thread has, if each has one. All lanes of a warp read at once, each in
+/// its own row, without bank conflicts if their rows are an odd number of words apart. Rows of an
+/// odd number of 16-bit elements are not, but every second one is: two warps share 64 rows. Rows of
+/// an even number may conflict.
 template <typename T>
 __device__ inline int own_row_of_tile(int thread, int cols) {
   if (sizeof(T) == sizeof(float) || cols % 2 == 0) return thread;
@@ -80,7 +80,7 @@ __device__ inline void read_elements(const T* from, float (&values)[kCount]) {
   }
 }
 
-/// Writes them, likewise, rounded.
+/// Writes floats, rounded, the same way.
 template <typename T, int kCount>
 __device__ inline void write_elements(T* to, const float (&values)[kCount]) {
   constexpr int kOfWord = kCount == 1 ? 1 : 4 / static_cast<int>(sizeof(T));
@@ -95,8 +95,8 @@ __device__ inline void write_elements(T* to, const float (&values)[kCount]) {
 }
 
 /// Calls visit<kCount>(col) for the columns of a row in shared memory, or of a part of one, in
-/// order: kCount of them from `col` on, which is four, from a word's boundary on. It is one where
-/// the row begins or ends inside of a word, or has less than four left.
+/// order: kCount of them from `col` on. kCount is four, from a word's boundary on, or one where the
+/// row begins or ends inside a word or has fewer than four left.
 template <typename T, typename Visit>
 __device__ inline void for_columns(const T* row, int cols, const Visit& visit) {
   int col = 0;

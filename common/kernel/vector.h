@@ -10,15 +10,15 @@
 
 namespace lnc {
 
-/// kCount neighbouring elements, moved at once: up to 16 bytes in one instruction, and as often as
-/// it takes for more. Their address must be a multiple of the alignment.
+/// kCount neighbouring elements, moved together: up to 16 bytes in one instruction, more in
+/// several. Their address must be a multiple of the alignment.
 template <typename T, int kCount>
 struct alignas(sizeof(T) * kCount < 16 ? sizeof(T) * kCount : 16) Vector {
   T at[kCount];
 };
 
-/// The elements as floats. Halves and bfloat16s are converted in pairs: an instruction an element,
-/// where taking them apart first costs two.
+/// The elements as floats. Halves and bfloat16s are converted in pairs: one instruction an element,
+/// against two if they are first unpacked.
 template <typename T, int kCount>
 __device__ inline void to_floats(const Vector<T, kCount>& vector, float (&values)[kCount]) {
   if constexpr (sizeof(T) == 2 && kCount % 2 == 0) {
@@ -39,9 +39,9 @@ __device__ inline void to_floats(const Vector<T, kCount>& vector, float (&values
   }
 }
 
-/// A vector as registers hold it: in words of 32 bits, where T is shorter two elements each. A
-/// Vector that waits in a register, or that is one of two things, is taken apart into its elements
-/// by the compiler, and for that it first waits for the load.
+/// A vector as registers hold it: in words of 32 bits, each with two elements if T is shorter. The
+/// compiler splits a Vector that stays in registers, or is selected from two, into its elements,
+/// and therefore waits for the load first.
 template <typename T, int kCount>
 struct alignas(Vector<T, kCount>) Packed {
   using Word = std::conditional_t<sizeof(T) * kCount % 4 == 0, std::uint32_t, std::uint16_t>;
@@ -69,18 +69,18 @@ __device__ inline void to_floats(const Packed<T, kCount>& packed, float (&values
   }
 }
 
-/// Called once in each turn of a loop, keeps the compiler from converting a vector before the loop
-/// and holding floats all the while: twice the registers, where T is shorter.
+/// Called in each iteration of a loop, keeps the compiler from converting a vector before the loop
+/// and holding floats throughout: twice the registers if T is shorter.
 template <typename T, int kCount>
 __device__ inline void stay_packed([[maybe_unused]] Packed<T, kCount>& packed) {
 #if defined(__CUDA_ARCH__)
   if constexpr (sizeof(T) < sizeof(float) && sizeof(packed.at[0]) == 4)
-    for (auto& word : packed.at) asm volatile("" : "+r"(word));  // perhaps it changes here
+    for (auto& word : packed.at) asm volatile("" : "+r"(word));  // may change here
 #endif
 }
 
-/// A vector of single elements as Packed. Those of 16 bits are put in pairs by an instruction: what
-/// is only cast, nvcc keeps an element a register.
+/// A vector of single elements as Packed. An instruction packs those of 16 bits in pairs: after a
+/// mere cast, nvcc keeps one element a register.
 template <typename T, int kCount>
 __device__ inline Packed<T, kCount> pack(const Vector<T, kCount>& vector) {
 #if defined(__CUDA_ARCH__)
@@ -97,8 +97,8 @@ __device__ inline Packed<T, kCount> pack(const Vector<T, kCount>& vector) {
   return __builtin_bit_cast(Packed<T, kCount>, vector);
 }
 
-/// Floats as elements, rounded to nearest even, and packed already: what is stored from registers
-/// of single elements is stored four bytes at a time.
+/// Floats as packed elements, rounded to nearest even: nvcc stores registers of single elements
+/// four bytes at a time.
 template <typename T, int kCount>
 __device__ inline Packed<T, kCount> from_floats(const float (&values)[kCount]) {
   Packed<T, kCount> packed;
@@ -122,29 +122,29 @@ __device__ inline Packed<T, kCount> from_floats(const float (&values)[kCount]) {
   return packed;
 }
 
-/// Rounds each float to the nearest that T has.
+/// Rounds each float to the nearest value of T.
 template <typename T, int kCount>
 __device__ inline void round_to(float (&values)[kCount]) {
   to_floats(from_floats<T>(values), values);
 }
 
-/// Rounds the floats and stores them from element `index` on, a multiple of kCount: at once, up to
-/// 16 bytes. The address is made of a number of whole vectors: of `tensor + index` nvcc 13 does not
-/// see that it is aligned, and stores 4 bytes at a time.
+/// Rounds the floats and stores them from element `index` on, a multiple of kCount, up to 16 bytes
+/// in one instruction. The address counts whole vectors: nvcc 13 does not see that `tensor + index`
+/// is aligned, and stores 4 bytes at a time.
 template <typename T, int kCount>
 __device__ inline void store(T* tensor, std::int64_t index, const float (&values)[kCount]) {
   const auto vector = static_cast<std::uint64_t>(index) / kCount;
   reinterpret_cast<Packed<T, kCount>*>(tensor)[vector] = from_floats<T>(values);
 }
 
-/// Likewise, to an address that is a multiple of the vector's alignment.
+/// The same, to an address that is a multiple of the vector's alignment.
 template <typename T, int kCount>
 __device__ inline void store_vector(T* to, const float (&values)[kCount]) {
   *reinterpret_cast<Packed<T, kCount>*>(to) = from_floats<T>(values);
 }
 
-/// The vector at element `at` of a tensor where it is there, and `otherwise` in each element where
-/// not. Its address must be a multiple of the vector's alignment.
+/// The vector at element `at` of a tensor if it is `there`, else `otherwise` in each element. Its
+/// address must be a multiple of the vector's alignment.
 template <int kElements, typename T>
 __device__ inline Packed<T, kElements> load_if(bool there, const T* tensor, std::int64_t at,
                                                float otherwise = 0.0f) {
@@ -155,14 +155,14 @@ __device__ inline Packed<T, kElements> load_if(bool there, const T* tensor, std:
   return packed;
 }
 
-/// The vector at element `at` of a tensor, likewise aligned.
+/// The vector at element `at` of a tensor, with the same alignment.
 template <int kElements, typename T>
 __device__ inline Packed<T, kElements> load_vector(const T* tensor, std::int64_t at) {
   return *reinterpret_cast<const Packed<T, kElements>*>(tensor + at);
 }
 
-/// Asks L2 for the line of element `i`, and waits for nothing: no register holds what comes. A null
-/// tensor has none. The SIMT machine has no L2 to ask.
+/// Prefetches the line of element `i` into L2: no thread waits, and no register holds it. Does
+/// nothing for a null tensor, or on the SIMT machine, which has no L2.
 template <typename T>
 __device__ inline void prefetch_to_l2([[maybe_unused]] const T* tensor,
                                       [[maybe_unused]] std::int64_t i) {
@@ -172,7 +172,7 @@ __device__ inline void prefetch_to_l2([[maybe_unused]] const T* tensor,
 #endif
 }
 
-/// Whether each pointer is to a 16-byte boundary; null is.
+/// Whether each pointer is at a 16-byte boundary; null counts as one.
 template <typename... Ts>
 bool at_16_bytes(const Ts*... pointers) {
   return ((reinterpret_cast<std::uintptr_t>(pointers) % 16 == 0) && ...);

@@ -10,12 +10,12 @@ namespace {
 
 // common/bench/tests/dispatch_test.py compares the table with what was measured on an H100 and on
 // an H200: at each shape its choice must be within 5 % of the fastest kernel. These shapes are the
-// problem sets progression, sweep, large, wide, narrow, odd and small (h100.csv), and the widths
-// that models have and some that none has, both kinds, bfloat16 and float, in tensors of 128 MiB,
-// and eight of them in 64 and 8 MiB (peers_h100.csv); of an H200 peers_h200.csv and the sets
+// problem sets progression, sweep, large, wide, narrow, odd and small (h100.csv), and widths that
+// models have and some that none has, for both kinds, bfloat16 and float, in tensors of 128 MiB,
+// and eight of them in 64 and 8 MiB (peers_h100.csv); for an H200, peers_h200.csv and the sets
 // progression and sweep of h200.csv. Mixed types and null parameters are not measured and get the
-// same kernels. Other GPUs get the rules For::Any alone. Each kernel finds its launch shape itself;
-// those that need Hopper refuse older GPUs, and the next rule is asked.
+// same kernels. Other GPUs get only the rules For::Any. Each kernel chooses its own launch shape;
+// those that need Hopper refuse older GPUs, and the next rule is tried.
 constexpr Choice kChoices[] = {
 #include "dispatch_table.inc"
 };
@@ -44,7 +44,7 @@ bool is_for(const Choice& choice, const Gpu& gpu) {
   return choice.gpus == For::Any || measured != MeasuredGpu::None;
 }
 
-/// A batch-invariant request as the table sees it: however many rows there are, wherever they are.
+/// A batch-invariant request as the table sees it, whatever the number and addresses of its rows.
 Request normalised(Request request) {
   Problem& problem = request.problem;
   if (!problem.batch_invariant) return request;
@@ -54,8 +54,8 @@ Request normalised(Request request) {
   return request;
 }
 
-/// Whether the numbers of rows and bytes suit a rule; those of a batch-invariant request do not
-/// count.
+/// Whether a rule takes these numbers of rows and bytes; those of a batch-invariant request do not
+/// matter.
 bool takes_size(const Choice& choice, const Problem& problem) {
   if (problem.batch_invariant) return choice.batch_invariant;
   return choice.min_rows <= problem.rows && problem.tensor_bytes() <= choice.max_tensor_bytes;
@@ -85,8 +85,8 @@ bool takes(const Choice& choice, const Request& request) {
 
 namespace {
 
-/// The first rule that takes a request and whose kernel does not refuse it. A rule whose kernel
-/// this program was linked without counts only if `any_kernel`.
+/// The first rule that takes a request and whose kernel does not refuse it. A rule whose kernel is
+/// not linked into this program counts only if `any_kernel`.
 const Choice* first_rule(const Request& request, std::span<const Choice> table, bool any_kernel) {
   for (const Choice& choice : table) {
     if (!takes(choice, request)) continue;

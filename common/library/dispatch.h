@@ -1,4 +1,4 @@
-// Which kernel runs a problem where the caller names none: one table, dispatch.json.
+// Which kernel runs a problem if the caller names none: one table, dispatch.json.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,14 @@
 namespace lnc {
 
 /// The GPUs that the table was measured on, both SXM. An H100 or H200 with fewer multiprocessors or
-/// another memory, such as an H100 PCIe, is another GPU.
+/// other memory, such as an H100 PCIe, counts as another GPU.
 enum class MeasuredGpu { H100, H200, None };
 MeasuredGpu measured_gpu(const Gpu& gpu);
 
 /// Which GPUs a rule of the table is for.
 enum class For {
   Any,       ///< a default; most follow from what fits. Other GPUs get only these
-  Measured,  ///< tuned on an H100, and held to an H200's measurements
+  Measured,  ///< tuned on an H100, and checked against an H200's measurements
   H100,      ///< tuned on an H100, and not measured on an H200
   H200,      ///< tuned on an H200
 };
@@ -33,19 +33,19 @@ struct Request {
   bool in_place = false;  ///< a forward pass whose y is x, or whose sum is the residual
 };
 
-/// A rule of the table: a kernel, and the problems that get it. What a rule leaves out it takes in
-/// every value; a range takes both of its ends. dispatch.json has a row for each:
+/// A rule of the table: a kernel, and the problems that get it. A field that a rule omits matches
+/// every value; a range includes both of its ends. dispatch.json has a row for each:
 ///
 ///   kernel, direction   "lib_fwd_ring", "forward"
 ///   pass                "fused" or "from y"; else a plain pass
 ///   kind, types         "rms"; a type, or "16-bit"
 ///   starts              where rows start: "aligned" (Problem::aligned), "alike"
-///                       (Problem::has_same_alignment), or "alike, odd" (and no whole number of 16
-///                       bytes)
+///                       (Problem::has_same_alignment), or "alike, odd" (and rows are not a
+///                       multiple of 16 bytes)
 ///   cols_from, cols_to, row_bytes_to, rows_from, mib_to
 ///                       columns, bytes a row, rows, MiB of x
-///   gpu                 "H100, H200": tuned on an H100 and held to an H200's measurements; "H100",
-///                       "H200": tuned on that one alone; else a default for every GPU
+///   gpu                 "H100, H200": tuned on an H100, checked against an H200's measurements;
+///                       "H100", "H200": tuned on that one alone; else a default for every GPU
 ///   architecture_from, architecture_to
 ///                       of such a default
 ///   batch_invariant     false: not for a batch-invariant pass. All other rules take such a pass,
@@ -56,13 +56,13 @@ struct Choice {
   std::string_view because;
   Direction direction;
   bool from_y = false;
-  bool fused = false;                      ///< takes fused passes, and those only
-  bool needs_aligned = false;              ///< takes what is Problem::aligned only
-  bool needs_same_alignment = false;       ///< takes what Problem::has_same_alignment only
-  bool needs_unaligned_row_bytes = false;  ///< takes rows of no whole number of 16 bytes only
+  bool fused = false;                      ///< takes only fused passes
+  bool needs_aligned = false;              ///< takes only problems that are aligned()
+  bool needs_same_alignment = false;       ///< takes only problems with has_same_alignment()
+  bool needs_unaligned_row_bytes = false;  ///< takes only rows that are not a multiple of 16 bytes
   bool batch_invariant = true;
   std::optional<Kind> kind = {};
-  bool needs_16_bit = false;  ///< takes types of 16 bits only
+  bool needs_16_bit = false;  ///< takes only types of 16 bits
   std::optional<DType> dtype = {};
   std::int64_t min_cols = 1, max_cols = std::numeric_limits<std::int64_t>::max();
   std::int64_t max_row_bytes = std::numeric_limits<std::int64_t>::max();
@@ -80,7 +80,7 @@ struct Choice {
 /// The table. Its first rule that takes a request, and whose kernel does not refuse it, wins.
 std::span<const Choice> choices();
 
-/// Whether `choice` takes `request`, whatever its chapter says.
+/// Whether `choice` takes `request`, even if its chapter would refuse it.
 bool takes(const Choice& choice, const Request& request);
 
 /// A rule of the table and its kernel; both null where there is none.
@@ -93,8 +93,8 @@ struct Chosen {
 /// alone.
 Chosen choose(const Request& request, std::span<const Choice> table = choices());
 
-/// The id of the kernel that the table gives to `request`, also in a program that was linked
-/// without it; empty where there is none.
+/// The id of the kernel that the table chooses for `request`, even in a program that was linked
+/// without it; empty if there is none.
 std::string_view kernel_for(const Request& request);
 
 }  // namespace lnc

@@ -18,7 +18,7 @@ struct StagedShape {
   RowStrides strides = {};     ///< of an input
 };
 
-/// Puts copies into a workspace in place of the caller's tensors: inputs at once, outputs by
+/// Replaces the caller's tensors by copies in a workspace: copies inputs at once, and outputs in
 /// copy_back().
 class Staging {
  public:

@@ -17,7 +17,7 @@
 namespace lnc {
 namespace {
 
-/// "weight_scale" is --weight-scale.
+/// The spelling of an option: --weight-scale for "weight_scale".
 std::string spelt(std::string_view name) {
   std::string text = "--" + std::string(name);
   std::replace(text.begin(), text.end(), '_', '-');
@@ -28,7 +28,7 @@ std::string spelt(std::string_view name) {
   throw CLI::ValidationError(option, why);
 }
 
-/// The number that a text is, if the whole text is one.
+/// Parses a text as a number; none unless the whole text is one.
 template <typename V>
 std::optional<double> parse_number(const std::string& text) {
   if constexpr (std::is_integral_v<V>) {
@@ -45,7 +45,7 @@ std::optional<double> parse_number(const std::string& text) {
   }
 }
 
-/// The number that a text is, if it is one of the range. @throws CLI::ValidationError
+/// Parses a text as a number within a range. @throws CLI::ValidationError
 template <typename V>
 V number_within(const std::string& option, const Range& range, const std::string& text) {
   const std::optional<double> value = parse_number<V>(text);
@@ -54,7 +54,7 @@ V number_within(const std::string& option, const Range& range, const std::string
   return static_cast<V>(*value);
 }
 
-/// Gives an option of the problem its value. @throws CLI::ValidationError
+/// Sets an option of the problem. @throws CLI::ValidationError
 void set(const Option& option, const std::string& text) {
   std::visit(
       [&]<typename V>(V* field) {
@@ -105,7 +105,7 @@ CLI::Option* add(CLI::App& app, const Option& option) {
       ->group(group);
 }
 
-/// What Chapter::group counts, as an option: "rows a block" is --rows-per-block.
+/// What Chapter::group counts, as an option: --rows-per-block for "rows a block".
 std::string option_of_group(std::string_view group) {
   std::string words(group);
   if (const auto at = words.find(" a "); at != std::string::npos) words.replace(at, 3, " per ");
@@ -113,7 +113,7 @@ std::string option_of_group(std::string_view group) {
   return "--" + words;
 }
 
-/// What the chapters of this program let one choose, each with those that do.
+/// Each meaning of Problem::group in this program, with the ids of the chapters that use it.
 std::map<std::string_view, std::vector<std::string>> groups_of_chapters() {
   std::map<std::string_view, std::vector<std::string>> groups;
   for (const Chapter& chapter : chapters())
@@ -121,8 +121,8 @@ std::map<std::string_view, std::vector<std::string>> groups_of_chapters() {
   return groups;
 }
 
-/// Adds an option for each meaning that Problem::group has in this program; a command has one of
-/// them at most. `asked` will be the meaning of the one that was given.
+/// Adds an option for each meaning that Problem::group has in this program; a command may use at
+/// most one of them. Parsing sets `asked` to the meaning of the option that was given.
 void add_groups(CLI::App& app, const Option& option, std::string_view& asked) {
   std::vector<CLI::Option*> added;
   for (const auto& [group, takers] : groups_of_chapters()) {
@@ -143,7 +143,7 @@ void add_groups(CLI::App& app, const Option& option, std::string_view& asked) {
   }
 }
 
-/// Why a word of the command line is not taken, and what is like it.
+/// Why a word of the command line is unknown, and which options there are instead.
 std::string unknown(const std::string& word) {
   std::vector<std::string> own;
   for (const auto& [group, takers] : groups_of_chapters()) own.push_back(option_of_group(group));
@@ -156,7 +156,7 @@ std::string unknown(const std::string& word) {
   return text + (own.empty() ? "; --help lists what it takes" : ", and --help lists all");
 }
 
-/// A number that is no option of a problem.
+/// Adds a number that is not an option of a problem.
 template <typename V>
 CLI::Option* add_number(CLI::App& app, const char* name, V& to, Range range, const char* help) {
   return app
@@ -176,7 +176,7 @@ std::string text_of(const std::string& path) {
   return text.str();
 }
 
-/// The sets that are asked for, in the order of the asking.
+/// The requested sets, in the requested order.
 std::vector<ProblemSet> choose_sets(const std::vector<std::string>& asked,
                                     std::vector<ProblemSet> known) {
   std::vector<ProblemSet> chosen;
@@ -193,7 +193,7 @@ std::vector<ProblemSet> choose_sets(const std::vector<std::string>& asked,
   return chosen;
 }
 
-/// The problem of a program where no option says otherwise: as many elements for each chapter.
+/// A program's default problem: the same number of elements for every chapter.
 Problem usual_problem() {
   Problem problem;
   if (chapters().size() > 1) return problem;
@@ -269,7 +269,7 @@ CommandLine parse_command_line(int argc, char** argv) {
          "the dispatch's table, as JSON")
       ->group("Output");
 
-  // --list --json has no file.
+  // --json takes no file after --list.
   const bool asks_for_list = std::any_of(
       argv, argv + argc, [](const char* word) { return std::string_view(word) == "--list"; });
   if (asks_for_list) app.get_option("--json")->expected(0, 1);
@@ -313,7 +313,7 @@ std::string refusal_of_group(const CommandLine& line, const Chapter& chapter) {
 
 namespace {
 
-/// "; the library takes it: make run LIB=fwd_ring", of what a chapter does not take.
+/// "; the library takes it: make run LIB=fwd_ring", for a problem that a chapter does not take.
 std::string other_kernel(const Chapter& chapter, const Problem& problem) {
   if (chapter.in_library() || chapter.direction() == Direction::Copy ||
       refusal(chapter, problem).empty())

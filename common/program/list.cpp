@@ -40,6 +40,7 @@ Json of(const Chapter& chapter) {
           {"types", types},
           {"group", chapter.group},
           {"fused", chapter.fused},
+          {"residual_only", chapter.residual_only},
           {"from_y", chapter.from_y},
           {"recomputes_output", chapter.recomputes_output},
           {"deterministic", chapter.deterministic},
@@ -49,7 +50,7 @@ Json of(const Chapter& chapter) {
           {"min_architecture", chapter.min_architecture}};
 }
 
-/// A line of the dispatch's table; what it leaves open is left out.
+/// A rule of the dispatch, without the conditions that it leaves open.
 Json of(const Choice& choice) {
   Json line{{"chapter", choice.chapter},
             {"because", choice.because},
@@ -97,7 +98,7 @@ void print_choice(const char* what, const Request& request) {
               std::string(chosen.line->because).c_str());
 }
 
-/// What the dispatch chooses for a problem.
+/// Prints what the dispatch chooses for a problem.
 void print_choices(const Problem& problem) {
   Gpu gpu{};
   try {

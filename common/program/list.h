@@ -1,4 +1,4 @@
-// What this program has: for a person, and for scripts.
+// Lists what this program contains, for a person and for scripts.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace lnc {
 
-/// A line for each chapter, on standard output. Of all chapters also which the dispatch takes for
-/// `problem` on this GPU, by which of its rules, and where that was measured.
+/// Prints a line for each chapter. The program of all library kernels also prints which of them the
+/// dispatch chooses for `problem` on this GPU, why, and on which GPU that was measured.
 void print_list(const Problem& problem);
 
 /// Chapters, element types, problem sets and the dispatch's table, as one JSON object.

@@ -1,5 +1,5 @@
-// The program of every chapter, and of all of them: parse, make the problem, run, check, time,
-// report.
+// The program of every chapter, and of all of them: parses the command line, then runs, checks,
+// times and reports.
 #include <cstdio>
 #include <exception>
 #include <iostream>
@@ -15,11 +15,11 @@ namespace {
 
 constexpr int kFailed = 1, kWrongRequest = 2;
 
-/// A run of the program: chapters on problems, with what is reported on the way.
+/// A run of the program: runs chapters on problems and reports as it goes.
 class Session {
  public:
   explicit Session(const CommandLine& line) : line_(line), progress_(count_of(line)) {
-    device();  // without a usable one, nothing is written
+    device();  // fails before any file is written if there is no usable device
     if (line.json) records_ = std::make_unique<RecordFile>(*line.json);
   }
 
@@ -39,7 +39,7 @@ class Session {
     return problems * chapters().size();
   }
 
-  /// Chapters that share their inputs work on the same tensors, one after another.
+  /// Runs the chapters on a problem. Consecutive ones with the same inputs share their tensors.
   void run_problem(const std::string& set, const Problem& problem) {
     for (auto next = chapters().begin(); next != chapters().end();) {
       const Chapter& first = *next;
@@ -55,7 +55,7 @@ class Session {
     }
   }
 
-  /// Why a chapter is not run, as a sentence; empty where it is.
+  /// Why a chapter cannot run, as a sentence; empty if it can.
   std::string obstacle_to(const Chapter& chapter, const Problem& problem) const {
     const std::string why = refusal_of_group(line_, chapter);
     if (!why.empty()) return why;
@@ -94,7 +94,7 @@ class Session {
 
   int refuse_all() const {
     if (obstacles_.empty()) {
-      std::cerr << "the sets that are asked for hold no problem\n";
+      std::cerr << "the requested sets contain no problems\n";
       return kWrongRequest;
     }
     std::cerr << obstacles_.front();
@@ -114,7 +114,7 @@ class Session {
   std::unique_ptr<RecordFile> records_;
   Progress progress_;
   Roofs roofs_;
-  std::string said_;  // of the problem, to a person
+  std::string said_;  // the description of the problem that was printed last
   std::vector<std::string> obstacles_;
   std::vector<Result> results_;
   bool all_passed_ = true;

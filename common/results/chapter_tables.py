@@ -179,14 +179,16 @@ def groups(results, chapter):
 
 @table("profile <chapter>", "make profile CH={}")
 def profile(results, chapter):
-    """what the hardware counted while the chapter ran"""
-    launches = results.profiles.get((chapter.id, PROGRESSION))
-    if not launches:
+    """what the hardware counted while the chapter ran; of one that does not take the progression, its own problem"""
+    problems = [problem for of, problem in results.profiles if of == chapter.id]
+    if not problems:
         return None
-    measured = results.measured.find(chapter.id, PROGRESSION) or {}
+    problem = PROGRESSION if PROGRESSION in problems else problems[0]
+    launches = results.profiles[chapter.id, problem]
+    measured = results.measured.find(chapter.id, problem) or {}
     return {"heads": ["", *(f"`{launch['kernel']}`" for launch in launches), ""], "launches": launches,
             "rows": profile_rows(launches, launches[0].get("predicted_bytes") or measured.get("predicted_bytes")),
-            "problem": PROGRESSION}
+            "problem": problem}
 
 
 @table("counted <chapter>", "make count CH={}")

@@ -20,9 +20,8 @@ import difflib
 import re
 import sys
 
-import plots
-
 from common.results import chapter_tables  # noqa: F401  each registers its tables
+from common.results import figures
 from common.results.chapters import DIRECTIONS
 from common.results.device import open_results
 from common.results.other_tables import MarkerError
@@ -100,27 +99,27 @@ def show_change(name, line, request, old, new, most=8):
         print(f"    … and {len(difference) - most} lines more")
 
 
-def figures(results):
+def figures_of(results):
     """[(path, what it shows, how it is drawn)]: plain rows, so that a check need not draw them."""
     both = [[row for direction in DIRECTIONS for row in results.rows(direction, problems)]
             for problems in ([PROGRESSION], SWEEP)]
-    return [(FIGURES / "progression.svg", both[0], plots.progression), (FIGURES / "sweep.svg", both[1], plots.sweep),
-            (FIGURES / "peers.svg", pairs_of_layer_norm(results), plots.peers_map),
-            (FIGURES / "widths.svg", bf16_width_rows(results), plots.widths),
-            (FIGURES / "training.svg", results.training_rows(), plots.training)]
+    return [(FIGURES / "progression.svg", both[0], figures.progression), (FIGURES / "sweep.svg", both[1], figures.sweep),
+            (FIGURES / "peers.svg", pairs_of_layer_norm(results), figures.peers_map),
+            (FIGURES / "widths.svg", bf16_width_rows(results), figures.widths),
+            (FIGURES / "training.svg", results.training_rows(), figures.training)]
 
 
 def refresh(path, rows, draw, root, check):
     """Draws a figure whose data changed. True unless it should only be checked and disagrees."""
-    if not rows or plots.drawn_from(root / path) == plots.digest(rows):
+    if not rows or figures.drawn_from(root / path) == figures.digest(rows):
         return True
     if check:
         print(f"{path} was not drawn from these data; `make tables` draws it")
-    elif plots.write_figure(draw, rows, root / path):
+    elif figures.write_figure(draw, rows, root / path):
         print(f"{path}: drawn")
     else:
         print(f"matplotlib is not installed, so {path} stays as it is; "
-              "python3 -m pip install -r common/setup/requirements-tables.txt")
+              "`bash common/setup/setup.sh --with-tables` installs it")
     return not check
 
 
@@ -146,6 +145,6 @@ def main(argv, root=ROOT):
         elif changes:
             file.write_text(text, encoding="utf-8")
             print(f"{name}: wrote {', '.join(request for _, request, _, _ in changes)}")
-    for figure in figures(results):
+    for figure in figures_of(results):
         agrees &= refresh(*figure, root, check)
     return int(check and not agrees)

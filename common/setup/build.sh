@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # build.sh DIRECTORY TARGET [CMAKE OPTION…]
 #
-# Configures build/DIRECTORY if that is new, or if what it was configured with has changed, and
-# builds TARGET. The backend is DIRECTORY up to its first '-': 'cuda-all' is built with nvcc.
+# Configures build/DIRECTORY with the preset of that name if it is new, or if what it was configured with has
+# changed, and builds TARGET. One without a preset of its own, cpu-mine, has that of its backend.
 # Everything goes to stderr, so that stdout belongs to the program that runs next.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -11,7 +11,9 @@ cd "$(dirname "$0")/../.."
 
 directory=build/$1
 target=$2
-options=(-G Ninja -DCMAKE_BUILD_TYPE=Release "-DBACKEND=${1%%-*}")
+preset=$1
+grep -q "\"name\": \"$1\"" CMakePresets.json || preset=${1%%-*}
+options=()
 if [ "${1%%-*}" = cuda ]; then
   options+=("-DCMAKE_CUDA_COMPILER=$(find_nvcc)")
 fi
@@ -24,13 +26,13 @@ CMAKE_PREFIX_PATH=$(printf %s "${CMAKE_PREFIX_PATH:-}" | tr ';' ':')
 export CMAKE_PREFIX_PATH
 
 # A changed compiler or a moved checkout needs a fresh cache, not only another run of CMake.
-configured="$PWD ${CXX:-} $CMAKE_PREFIX_PATH ${CUDA_HOME:-} ${CUDA_PATH:-} ${options[*]}"
+configured="$PWD $(cksum CMakePresets.json) ${CXX:-} $CMAKE_PREFIX_PATH ${CUDA_HOME:-} ${CUDA_PATH:-} ${options[*]}"
 if [ ! -f "$directory/build.ninja" ] ||
   [ "$(cat "$directory/configured_with" 2>/dev/null)" != "$configured" ]; then
   mkdir -p "$directory"
   rm -rf "$directory/CMakeCache.txt" "$directory/CMakeFiles" "$directory/configured_with"
   echo "configure: $directory" >&2
-  cmake -S . -B "$directory" "${options[@]}" >"$directory/configure.log" ||
+  cmake --preset "$preset" -B "$directory" "${options[@]}" >"$directory/configure.log" ||
     { echo "configure failed; its whole output is in $directory/configure.log" >&2 && exit 1; }
   echo "$configured" >"$directory/configured_with"
 fi

@@ -45,34 +45,9 @@ find_cuda_headers() {
   venv_has cuda-headers .venv
 }
 
-# has_modules PYTHON REQUIREMENTS…: that interpreter has what the files list, in versions new enough.
-has_modules() {
-  "$1" - "${@:2}" 2>/dev/null <<'END'
-import fileinput, re, sys
-from importlib.metadata import version
-number = lambda text: [int(digits) for digits in re.findall(r"\d+", text)]
-for line in fileinput.input(encoding="utf-8"):
-    name, _, least = line.partition("#")[0].strip().partition(">=")
-    if name and number(version(name)) < number(least):
-        sys.exit(1)
-END
-}
-
-# The path of the pinned clang-format: CLANG_FORMAT if the user sets it, the system's, or the .venv's.
-find_clang_format() {
-  local major candidate
-  major=$(sed -n 's/^clang-format==\([0-9]*\).*/\1/p' common/setup/clang-format.txt)
-  if [ -n "${CLANG_FORMAT:-}" ]; then
-    command -v "$CLANG_FORMAT"
-    return
-  fi
-  for candidate in "clang-format-$major" clang-format .venv/bin/clang-format; do
-    if "$candidate" --version 2>/dev/null | grep -q "version $major\."; then
-      echo "$candidate"
-      return
-    fi
-  done
-  return 1
+# has_group PYTHON GROUP: that interpreter has what the group of pyproject.toml lists. One that cannot tell has not.
+has_group() {
+  "$1" common/setup/has_group.py "$2" 2>/dev/null
 }
 
 # The browser that the book is tested in, and the program that drives it: GitHub's machines have them in other places.
@@ -84,17 +59,14 @@ find_driver() {
   command -v chromedriver || { [ -x "${CHROMEWEBDRIVER:-}/chromedriver" ] && echo "$CHROMEWEBDRIVER/chromedriver"; }
 }
 
-# venv_has NAME VENV: what common/setup lists under NAME is in that environment: venv_install got to its end, with this
-# very list.
+# venv_has GROUP VENV: what pyproject.toml lists in the group is in that environment: venv_install got to its end, with
+# these very lists.
 venv_has() {
-  cmp -s "$(list_of "$1")" "$2/.$1"
+  lists | cmp -s - "$2/.$1"
 }
 
-# list_of tests: the path of a list for pip.
-list_of() {
-  local list=common/setup/requirements-$1.txt
-  [ -e "$list" ] || list=common/setup/$1.txt
-  echo "$list"
+lists() {
+  cat pyproject.toml common/setup/constraints.txt
 }
 
 # find_torch: prints the directory of the PyTorch that the library is bound to: of .venv-torch, or the reader's own.

@@ -1,26 +1,18 @@
 #!/usr/bin/env bash
-# python.sh [--with-notebooks|--with-book|--with-browser] SCRIPT [ARGUMENT…]: runs SCRIPT with a Python that has
-# common/setup/requirements-tables.txt, and if so asked what the notebooks, the book or its tests need. setup.sh
-# installs them into .venv where they are missing.
+# python.sh [--with-notebooks|--with-book|--with-browser] SCRIPT [ARGUMENT…]: runs SCRIPT with a Python that has what
+# pyproject.toml lists in the group tables, or in the one that is asked for. setup.sh installs it into .venv where it is
+# missing.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . common/setup/find.sh
 
-parts=(tables)
-case ${1:-} in
-  --with-notebooks) parts+=(notebooks) ;;
-  --with-book) parts+=(notebooks book) ;;
-  --with-browser) parts+=(notebooks book tests browser) ;;
-esac
-part=--with-tables
-if [ ${#parts[@]} -gt 1 ]; then
-  part=$1
+group=tables
+if [[ ${1:-} == --with-* ]]; then
+  group=${1#--with-}
   shift
 fi
-needed=()
-for name in "${parts[@]}"; do needed+=("$(list_of "$name")"); done
-bash common/setup/setup.sh "$part"
-if ! has_modules "${PYTHON:-python3}" "${needed[@]}"; then
+bash common/setup/setup.sh "--with-$group"
+if ! has_group "${PYTHON:-python3}" "$group"; then
   PYTHON=.venv/bin/python
 fi
 exec "${PYTHON:-python3}" "$@"

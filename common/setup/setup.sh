@@ -21,7 +21,7 @@ refuse() {
 
 packages=() # Debian packages
 missing=()  # the same, in words
-wheels=()   # "NAME VENV", for venv_install
+wheels=()   # "GROUP VENV", for venv_install
 
 lacks() {
   packages+=("$1")
@@ -44,18 +44,14 @@ check_build() {
 check_cpu() {
   { find_header boost/context/fiber.hpp && find_library boost_context; } ||
     lacks libboost-context-dev Boost.Context
-  find_cuda_headers || wheels+=("cuda-headers .venv")
+  find_cuda_headers || check_venv cuda-headers .venv
 }
 
-# check_python VENV NAME…: the reader's own Python has what the lists ask for, or the environment has.
-check_python() {
-  local venv=$1 name lists=()
-  shift
-  for name in "$@"; do lists+=("$(list_of "$name")"); done
-  if ! has_modules "${PYTHON:-python3}" "${lists[@]}"; then
-    for name in "$@"; do venv_has "$name" "$venv" || wheels+=("$name $venv"); done
-  fi
-}
+# check_venv GROUP VENV: the environment has what the group lists.
+check_venv() { venv_has "$1" "$2" || wheels+=("$1 $2"); }
+
+# check_python GROUP VENV: the reader's own Python has it, or the environment.
+check_python() { has_group "${PYTHON:-python3}" "$1" || check_venv "$1" "$2"; }
 
 check() {
   local part wheel
@@ -66,24 +62,20 @@ check() {
       cpu) check_cpu ;;
       cuda) find_nvcc >/dev/null ||
         refuse "This needs the CUDA Toolkit, and there is $no_nvcc." ;;
-      --with-format) find_clang_format >/dev/null || wheels+=("clang-format .venv") ;;
-      --with-lint) venv_has lint .venv || wheels+=("lint .venv") ;;
-      --with-tables) check_python .venv tables ;;
-      --with-tests) check_python .venv tables tests ;;
-      --with-notebooks) check_python .venv tables notebooks ;;
-      --with-book) check_python .venv tables notebooks book ;;
+      --with-format | --with-lint) check_venv "${part#--with-}" .venv ;;
+      --with-tables | --with-tests | --with-notebooks | --with-book) check_python "${part#--with-}" .venv ;;
       --with-browser)
-        check_python .venv tables notebooks book tests browser
+        check_python browser .venv
         find_browser >/dev/null || lacks chromium 'a browser (Chromium or Chrome)'
         find_driver >/dev/null || lacks chromium-driver 'its driver (chromedriver)'
         ;;
-      --with-torch) check_python .venv-torch torch tests models ;;
+      --with-torch) check_python torch .venv-torch ;;
       *) refuse "setup.sh: '$part' is none of cpu, cuda, --with-{format,lint,tables,tests,notebooks,book,browser,torch}." ;;
     esac
   done
   for wheel in ${wheels[@]+"${wheels[@]}"}; do
     venv_works "${wheel#* }" || "${PYTHON:-python3}" -c 'import ensurepip' 2>/dev/null ||
-      lacks python3-venv "Python's venv (to install $(list_of "${wheel% *}"))"
+      lacks python3-venv "Python's venv (to install ${wheel% *})"
   done
   # cpu and cuda ask for much the same.
   mapfile -t packages < <(printf '%s\n' "${packages[@]}" | awk 'NF && !seen[$0]++')
@@ -127,24 +119,24 @@ install_packages() {
 
 venv_works() { [ ! -e "$1/.unfinished" ] && "$1/bin/python" -m pip --version >/dev/null 2>&1; }
 
-# venv_install NAME VENV. A copy of the list in VENV says that it is in there. What was interrupted is
+# venv_install GROUP VENV. A copy of the lists in VENV says that it is in there. What was interrupted is
 # made again: half a package looks whole to pip.
 venv_install() {
-  local name=$1 venv=$2 list
-  list=$(list_of "$name")
+  local group=$1 venv=$2 pip=("$2/bin/python" -m pip install --quiet --disable-pip-version-check --only-binary :all:)
   if ! venv_works "$venv"; then
     say "making $venv"
     [ ! -e "$venv/.unfinished" ] || rm -rf "$venv"
     mkdir -p "$venv" && touch "$venv/.unfinished"
     "${PYTHON:-python3}" -m venv "$venv"
   fi
-  say "pip installs $name into $venv: $(grep -v '^#' "$list" | tr '\n' ' ')"
+  say "pip installs the dependency group $group into $venv"
   touch "$venv/.unfinished"
-  if ! "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --only-binary :all: -r "$list"; then
+  # The first pip that knows groups; without the network where it is there.
+  if ! { "${pip[@]}" 'pip>=25.1' && "${pip[@]}" --group "$group" -c common/setup/constraints.txt; }; then
     rm "$venv/.unfinished" # pip has undone its work
-    refuse "set-up: pip could not install what $list lists."
+    refuse "set-up: pip could not install what pyproject.toml lists in the group $group."
   fi
-  cp "$list" "$venv/.$name"
+  lists >"$venv/.$group"
   rm "$venv/.unfinished"
 }
 

@@ -56,7 +56,7 @@ inline void Barriers::wait_for_block(std::source_location where) {
   self.state = Thread::State::Waiting;
   self.op = Op::BlockBarrier;
   self.where = where;
-  // Every thread counts: one that has exited, or waits elsewhere, keeps the others waiting.
+  // Every thread counts: one that has exited or waits elsewhere keeps the others waiting.
   // Hardware does not wait for exited threads, but CUDA's rule is that all threads reach the
   // barrier or none.
   ++at_barrier_;
@@ -70,7 +70,7 @@ inline void Barriers::wait_for_block(std::source_location where) {
   witness_.block_meets(self.place);
 }
 
-// Inlined into the function that kernels call: see Scheduler::suspend.
+// Inlined into the function that kernels call, for the reason given at Scheduler::suspend.
 [[gnu::always_inline]] inline std::uint64_t Barriers::collective(Op op, unsigned mask,
                                                                  std::uint64_t value, int x,
                                                                  int width,
@@ -97,11 +97,11 @@ void Barriers::exit(const Thread& thread) {
   warp.exited |= 1u << thread.lane();
   const Thread* const lanes = lanes_of(thread);
   for (unsigned rest = warp.waiting; rest != 0; rest &= warp.waiting & (rest - 1))
-    complete(lanes[std::countr_zero(rest)]);  // perhaps they waited only for this one
+    complete(lanes[std::countr_zero(rest)]);  // they may have waited only for this thread
 }
 
-// The heart of every warp operation. Once all lanes in the thread's mask are at it or have exited,
-// the last to arrive reads what each has brought and writes what each gets.
+// The core of every warp operation. Once all lanes in the thread's mask have arrived or exited, the
+// last one to arrive reads every lane's input and writes every lane's result.
 void Barriers::complete(const Thread& last) {
   Warp& warp = warps_[last.warp()];
   Thread* const lanes = lanes_of(last);
@@ -125,7 +125,7 @@ void Barriers::complete(const Thread& last) {
   witness_.meets(last.warp(), active, last.op, last.place);
 }
 
-// A shuffle reads a lane that takes no part in it.
+// The fault of a shuffle that reads a lane outside its mask or the block, or one that has exited.
 Fault Barriers::no_source(const Thread& reader) const {
   const unsigned number = reader.warp() * kWarpSize + reader.source;
   const char* why = number < threads_.size() ? "has exited" : "the block does not have";

@@ -15,7 +15,7 @@ namespace simt {
 
 class Barriers {
  public:
-  /// @param watched whether `witness` wants to know which lanes shuffles read
+  /// @param watched whether to report to `witness` which lanes shuffles read
   Barriers(std::vector<Thread>& threads, Scheduler& scheduler, const Faults& faults,
            Witness& witness, bool watched);
 
@@ -23,7 +23,7 @@ class Barriers {
   void wait_for_block(std::source_location where);
   std::uint64_t collective(Op op, unsigned mask, std::uint64_t value, int x, int width,
                            std::source_location where);
-  /// The thread has exited: the lanes of its warp no longer wait for it.
+  /// Marks a thread as exited: the lanes of its warp no longer wait for it.
   void exit(const Thread& thread);
 
  private:

@@ -53,7 +53,7 @@ void Block::run(const Schedule& schedule, const std::atomic<bool>& failed) {
     if (round.progress)
       last_progress = now;
     else
-      std::this_thread::yield();  // what the threads spin for may need this very core
+      std::this_thread::yield();  // the block that the threads spin on may need this core
     if (scheduler_.error()) break;
     const bool idle = stuck || !round.progress;
     std::string wrong = problem(now - last_progress > schedule.patience);
@@ -76,7 +76,7 @@ void Block::run(const Schedule& schedule, const std::atomic<bool>& failed) {
   if (scheduler_.error()) std::rethrow_exception(scheduler_.error());
 }
 
-// What is wrong with the block between two rounds.
+// What is wrong with the block after a round; empty if nothing is.
 std::string Block::problem(bool out_of_patience) const {
   if (exited_ < threads_.size())
     return out_of_patience ? "its threads spin, and what they wait for does not come" : "";
@@ -111,8 +111,8 @@ void Block::wake() {
   }
 }
 
-// Whether what a thread waits for in wait() has come about. No wait for a barrier of the block or
-// of a warp is over: Barriers ends those.
+// Whether a thread's wait in wait() is over. Always false for the barriers of a block or a warp:
+// Barriers ends those waits.
 bool Block::is_over(const Thread& waiting) const {
   switch (waiting.op) {
     case Op::BarrierWait:

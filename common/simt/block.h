@@ -1,6 +1,5 @@
-// A block while it runs: its threads, and the parts of the machine that serve them. What kernels
-// call (machine.h) is written in terms of these, each function in the file of the part that it is
-// about.
+// A running block: its threads, and the parts of the machine that serve them. The functions that
+// kernels call (machine.h) use these parts; each is defined in the file of the part it uses.
 #pragma once
 
 #include <atomic>
@@ -29,7 +28,8 @@ class Block {
   Block(const Launch& launch, const std::function<void()>& body, std::uint64_t number,
         Cluster& cluster, Watch* watch);
 
-  /// Runs until all threads have exited, or another block has `failed`; throws what ends it early.
+  /// Runs until all threads have exited or another block has `failed`; rethrows any error that
+  /// ends the block early.
   void run(const Schedule& schedule, const std::atomic<bool>& failed);
 
   unsigned rank() const { return rank_; }
@@ -42,7 +42,7 @@ class Block {
   bool is_watched() const { return watched_ != nullptr; }
   Thread& running() const { return scheduler_.running(); }
 
-  /// The running thread begins an operation.
+  /// Records that the running thread begins an operation.
   Thread& at(Op op, std::source_location where) {
     Thread& self = running();
     self.op = op;
@@ -54,8 +54,8 @@ class Block {
     if (!problem.empty()) throw faults_.of(running(), problem);
   }
   void require_shared(const void* pointer) const;
-  /// Waits until what the running thread's operation waits for has come about; what may bring it
-  /// about calls wake().
+  /// Suspends the running thread until its operation is over. Every function that can end such a
+  /// wait calls wake().
   void wait() {
     Thread& self = running();
     while (!is_over(self)) {
@@ -78,7 +78,7 @@ class Block {
   std::vector<Thread> threads_;
   std::size_t exited_ = 0;
   const SharedMemory shared_;
-  const std::unique_ptr<Witness> watched_;  // null where the block is not watched
+  const std::unique_ptr<Witness> watched_;  // null if the block is not watched
   Witness silent_;
   Witness* const witness_;
   CopyEngine copies_;
@@ -87,10 +87,11 @@ class Block {
   Barriers barriers_;
 };
 
-/// The block that this core runs; null outside of kernels.
+/// The block that this core is running; null outside kernels.
 extern constinit thread_local Block* current_block;
 
-/// The same for a function that a kernel calls. Inlined there, it notes where the call came from.
+/// The current block, for a function that a kernel calls. Inlined, so that it can record the
+/// address of that call.
 [[gnu::always_inline]] inline Block& this_block() {
   if (current_block == nullptr) throw std::logic_error("only a kernel may call this");
   current_block->running().place = __builtin_return_address(0);

@@ -53,7 +53,7 @@ void Cluster::pass_turn(unsigned rank, unsigned steps) {
 }
 
 bool Cluster::all_stuck(unsigned rank, bool stuck) {
-  if (!stuck) {  // what it did may be what the others wait for
+  if (!stuck) {  // the others may have waited for what it did
     for (unsigned other = 0; other < size(); ++other) stuck_[other] = blocks_[other] == nullptr;
   }
   stuck_[rank] = stuck;
@@ -105,8 +105,8 @@ void cluster_wait(std::source_location where) {
   block.witness().cluster_passes(self.number);
 }
 
-// What `local` is in this block, in the shared memory of block `rank`. Only a cluster_sync assures
-// a thread that the other block has started, and that it has not ended.
+// The address in block `rank` that corresponds to `local` in this block. Only cluster_sync
+// guarantees that the other block has started and has not yet ended.
 static std::byte* address_in(const Block& block, const void* local, unsigned rank) {
   const std::string whose = "reaches for the shared memory of block " + std::to_string(rank);
   if (rank >= block.cluster().size()) block.require(whose + ", which the cluster does not have");

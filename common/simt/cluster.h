@@ -1,4 +1,4 @@
-// A cluster of Hopper: which of its blocks has its turn, and who has come to cluster_sync.
+// A Hopper cluster: which of its blocks has the turn, and how many threads are at cluster_sync.
 #pragma once
 
 #include <atomic>
@@ -12,8 +12,8 @@ namespace simt {
 
 class Block;
 
-/// The blocks of a cluster, one on each of `size` cores. One of them at a time has the turn, so
-/// what they share needs no lock. A block without a cluster is alone in one.
+/// The blocks of a cluster, one on each of `size` cores. Only the block that has the turn runs, so
+/// their shared state needs no lock. A launch without clusters uses clusters of one block.
 class Cluster {
  public:
   Cluster(unsigned size, std::uint64_t threads, const std::atomic<bool>& failed)
@@ -24,22 +24,22 @@ class Cluster {
         meeting_(size),
         has_turn_(size) {}
 
-  /// The number of the next cluster of the grid, the same for all blocks; all of them must call it.
+  /// The number of the grid's next cluster, the same for all blocks; every block must call it.
   std::uint64_t next(unsigned rank, std::atomic<std::uint64_t>& counter);
-  /// Enters a block. The turns begin, with block `first`, when all have entered.
+  /// Adds a block. Once all have entered, block `first` gets the first turn.
   void enter(unsigned rank, Block* block, unsigned first);
   void leave(unsigned rank);
-  /// Gives the turn to the block that is `steps` ranks further, and waits for its own.
+  /// Gives the turn to the block `steps` ranks further on, and waits to get it back.
   void pass_turn(unsigned rank, unsigned steps);
-  /// Notes whether a block could do nothing in its turn; returns whether none of them can.
+  /// Records whether a block was stuck in its turn; returns whether all of them are.
   bool all_stuck(unsigned rank, bool stuck);
 
   unsigned size() const { return blocks_.size(); }
   /// Null before the block has entered and after it has left.
   Block* block(unsigned rank) const { return blocks_[rank]; }
-  /// How many phases of cluster_arrive are complete.
+  /// The number of completed phases of cluster_arrive.
   std::uint64_t phase() const { return phase_; }
-  /// A thread arrives, or exits; the others do not wait for one that has exited.
+  /// A thread arrives or exits. The others do not wait for a thread that has exited.
   void arrive() {
     ++arrived_;
     complete_phase();
@@ -61,7 +61,7 @@ class Cluster {
   const std::atomic<bool>& failed_;
   std::barrier<> meeting_;
   std::mutex mutex_;
-  std::vector<std::condition_variable> has_turn_;  // one a block: a turn wakes no other
+  std::vector<std::condition_variable> has_turn_;  // one per block, to wake only the next
   std::uint64_t number_ = 0;
   unsigned turn_ = 0;
   unsigned entered_ = 0;

@@ -11,7 +11,7 @@
 namespace simt {
 namespace {
 
-constexpr std::byte kPoison{0xFF};  // where a copy has not arrived
+constexpr std::byte kPoison{0xFF};  // fills a copy's destination until it arrives
 
 void poison(std::byte* to, std::size_t bytes) { std::memset(to, static_cast<int>(kPoison), bytes); }
 bool is_poison(const std::byte* p, std::size_t bytes) {
@@ -60,7 +60,7 @@ std::string ThreadCopies::wait(std::size_t prior, Witness& witness) {
 // ----------------------------------------------------------------------- mbarriers and bulk copies
 
 std::string BulkCopy::name() const {
-  const bool is_remote_store = data.size() < 16;  // st.async: a bulk copy has 16 bytes or more
+  const bool is_remote_store = data.size() < 16;  // st.async; bulk copies have at least 16 bytes
   const std::string kind = is_remote_store ? "asynchronous" : "bulk";
   const std::string does = barrier != nullptr && !is_remote_store ? "load" : "store";
   return "the " + kind + " " + does + " of " + std::to_string(data.size()) + " bytes that thread " +
@@ -200,7 +200,7 @@ void barrier_wait(const void* barrier, unsigned parity, Scope scope, std::source
   block.witness().passes(self.number, barrier, scope);
 }
 
-// By the running thread, in either direction; a store has no barrier.
+// Starts a load or a store for the running thread; a store has no barrier.
 static void begin_bulk_copy(Block& block, Copy::Kind kind, void* to, const void* from,
                             std::uint32_t bytes, const void* barrier) {
   const Thread& self = block.running();

@@ -1,11 +1,11 @@
-// What goes on in a block while its threads do something else: its mbarriers, the bulk copies in
-// flight, and each thread's own asynchronous copies.
+// The asynchronous part of a block: its mbarriers, the bulk copies in flight, and each thread's own
+// asynchronous copies.
 //
-// A copy arrives later than it begins: a bulk copy when the scheduler says so, a thread's own copy
-// when the thread waits for it. Until then its destination holds 0xFF (NaN), so a thread that does
-// not wait computes nonsense.
+// Every copy arrives late: a bulk copy when the scheduler decides, a thread's own copy when the
+// thread waits for it. Until then its destination holds 0xFF (NaN), so a thread that does not wait
+// computes with NaN.
 //
-// The functions that return a string say what is wrong; an empty string means that nothing is.
+// Functions that return a string return the error, or an empty string if there is none.
 #pragma once
 
 #include <array>
@@ -21,16 +21,16 @@
 
 namespace simt {
 
-/// Numbers the copies of a program.
+/// The next copy's number, unique in the program.
 std::uint64_t next_copy();
 
-/// The copies of one thread, in groups (cp.async of PTX). They arrive only when it waits for them.
+/// One thread's copies, in groups (PTX's cp.async). They arrive only when it waits for them.
 class ThreadCopies {
  public:
   std::string begin(void* to, const void* from, std::size_t bytes, std::size_t zeros,
                     std::uint64_t number);
   void commit() { ++groups_; }
-  /// Ends all copies of the groups committed so far except the last `prior`.
+  /// Completes the copies of all committed groups except the last `prior`.
   std::string wait(std::size_t prior, Witness& witness);
 
  private:
@@ -41,7 +41,7 @@ class ThreadCopies {
     std::size_t group;
     std::uint64_t number;
   };
-  std::vector<Copy> copies_;  // few; a deque would allocate even where there are none
+  std::vector<Copy> copies_;  // few; an empty deque would still allocate
   std::size_t groups_ = 0;    // committed
 };
 
@@ -49,16 +49,16 @@ struct BulkCopy {
   std::byte* to;
   const std::byte* from;
   std::vector<std::byte> data;  // as it was when the copy began
-  const void* barrier;          // of a load; a store has none
+  const void* barrier;          // of a load; null for a store
   unsigned thread;
-  unsigned group;  // of a store, among its thread's
+  unsigned group;  // of a store: index among its thread's groups
   std::uint64_t number;
   std::source_location where;
 
   std::string name() const;
 };
 
-/// The mbarriers of a block, and the copies that complete on them or for them.
+/// A block's mbarriers, and its copies in flight.
 class CopyEngine {
  public:
   explicit CopyEngine(Witness& witness) : witness_(witness) {}
@@ -66,9 +66,9 @@ class CopyEngine {
   std::string init(const void* barrier, unsigned arrivals);
   void fence_init();
   void fence_stores() { stores_fenced_ = true; }
-  /// Arrives, and expects `bytes` more.
+  /// Arrives, and adds `bytes` to the bytes that the phase expects.
   std::string arrive(const void* barrier, std::uint32_t bytes);
-  /// Whether the phase of this parity is complete: the one before the current has the other parity.
+  /// Whether the phase of this parity is complete: then the current phase has the other parity.
   bool passed(const void* address, unsigned parity) const {
     const Mbarrier* const barrier = find(address);
     return barrier != nullptr && (barrier->phase & 1) != parity;
@@ -76,11 +76,12 @@ class CopyEngine {
   bool knows(const void* barrier) const { return find(barrier) != nullptr; }
 
   std::string begin(BulkCopy copy, std::size_t bytes);
-  /// Begins a copy without the rules of bulk copies: another block of the cluster sends it.
+  /// Begins a copy sent by another block of the cluster, to which the rules of bulk copies do not
+  /// apply.
   void post(BulkCopy copy);
   std::size_t in_flight() const { return copies_.size(); }
   bool has_store(unsigned thread, unsigned before_group) const;
-  /// Ends copy `i` of those in flight.
+  /// Completes copy `i` of those in flight.
   std::string complete(std::size_t i);
 
   /// What is wrong if the block ends now.
@@ -89,13 +90,13 @@ class CopyEngine {
   std::string missing(const void* barrier) const;
 
  private:
-  // An mbarrier as PTX describes it. A phase is complete when no arrival and no byte is missing.
+  // PTX's mbarrier. A phase is complete when no arrival and no byte is pending.
   struct Mbarrier {
-    unsigned arrivals;  // that a phase takes
+    unsigned arrivals;  // per phase
     unsigned pending = arrivals;
-    std::int64_t bytes = 0;  // expected less arrived: below 0 where some came before that was said
+    std::int64_t bytes = 0;  // expected minus arrived; negative if some arrive before the expect
     std::uint64_t phase = 0;
-    bool fenced = false;  // known to the copy engine
+    bool fenced = false;  // visible to the copy engine
   };
 
   const Mbarrier* find(const void* address) const {
@@ -110,7 +111,7 @@ class CopyEngine {
   Witness& witness_;
   std::map<const void*, Mbarrier> barriers_;
   std::vector<BulkCopy> copies_;
-  bool stores_fenced_ = false;  // by any thread, at any time: a fence missing later is not noticed
+  bool stores_fenced_ = false;  // by any thread, ever: a fence missing later goes unnoticed
 };
 
 }  // namespace simt

@@ -1,22 +1,24 @@
-// CUDA's spelling of the SIMT machine: what nvcc knows by itself, and g++ learns here.
+// CUDA's spelling of the SIMT machine: the built-ins of nvcc, defined for g++.
 //
-// With this header a kernel.cu is a C++ file. Types, vector types and 16-bit floats are the CUDA
-// Toolkit's own, whose headers serve any C++ compiler; the functions below stand in for the
-// device's. Each that waits takes, unseen, the place of its call, so that a fault can name it.
+// With this header a kernel.cu is a C++ file. Types, vector types and 16-bit floats come from the
+// CUDA Toolkit's headers, which any C++ compiler accepts; the functions below replace the device's.
+// Each function that waits takes the location of its call as a default argument, for error reports.
 #pragma once
 
 #include "common/simt/machine.h"
 #include "common/simt/watch.h"
 
-// In a build that watches, the compiler puts a call before each access of a kernel. A helper's are
-// told to belong to the line that calls it, so all helpers are inlined, as nvcc does; SIMT_UNSEEN
-// keeps the machine's own work out of sight, and SIMT_TELL says what it did instead.
-#if defined(SIMT_WATCH)
+// A kernel's linker name has a tag, "[abi:kernel]", by which common/tools/test_chapter.py finds it.
+// In a WATCH build the compiler inserts a call before each memory access of a kernel. Accesses in a
+// helper are attributed to the line that calls it, so all helpers are inlined, as nvcc does.
+// SIMT_UNSEEN excludes the machine's own accesses, and SIMT_TELL reports what they stand for.
 #undef __global__
-#define __global__ __attribute__((flatten))
+#if defined(SIMT_WATCH)
+#define __global__ __attribute__((abi_tag("kernel"), flatten))
 #define SIMT_UNSEEN __attribute__((noinline, no_sanitize("thread"), no_sanitize_coverage))
 #define SIMT_TELL(call) simt::call
 #else
+#define __global__ __attribute__((abi_tag("kernel")))
 #define SIMT_UNSEEN
 #define SIMT_TELL(call) ((void)0)
 #endif
@@ -35,11 +37,11 @@
 #include <cstring>
 #include <type_traits>
 
-// A block stays on one core until it ends, so what that core's threads share is the block's.
-// Like shared memory it starts with whatever the last block left there.
+// A block stays on one core until it ends, so that core's thread-local storage serves as the
+// block's shared memory. Like shared memory, it starts with whatever the last block left in it.
 #undef __shared__
 #define __shared__ static thread_local
-#define __launch_bounds__(...)  // a promise to the register allocator; nothing depends on it here
+#define __launch_bounds__(...)  // for nvcc's register allocator; unused on the CPU
 #ifndef __grid_constant__
 #define __grid_constant__
 #endif
@@ -86,14 +88,14 @@ T __shfl_sync(unsigned mask, T value, int source, int width = warpSize,
   return simt::shuffle(simt::Op::Shuffle, mask, value, source, width, where);
 }
 
-/// The value of the lane `delta` below; a lane without one keeps its own.
+/// The value of the lane `delta` below; a lane's own value if its segment has no such lane.
 template <simt::Shuffled T>
 T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = warpSize,
                  std::source_location where = std::source_location::current()) {
   return simt::shuffle(simt::Op::ShuffleUp, mask, value, static_cast<int>(delta), width, where);
 }
 
-/// The value of the lane `delta` above; a lane without one keeps its own.
+/// The value of the lane `delta` above; a lane's own value if its segment has no such lane.
 template <simt::Shuffled T>
 T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = warpSize,
                    std::source_location where = std::source_location::current()) {
@@ -119,7 +121,7 @@ inline int __any_sync(unsigned mask, int predicate,
   return simt::vote(simt::Op::Any, mask, predicate != 0, where) != 0;
 }
 
-/// Whether the predicate holds in all lanes of `mask`: none votes that it does not.
+/// Whether the predicate holds in all lanes of `mask`.
 inline int __all_sync(unsigned mask, int predicate,
                       std::source_location where = std::source_location::current()) {
   return simt::vote(simt::Op::All, mask, predicate == 0, where) == 0;
@@ -127,17 +129,17 @@ inline int __all_sync(unsigned mask, int predicate,
 
 // ----------------------------------------------------------------------------- asynchronous copies
 
-/// Begins to copy 4, 8 or 16 bytes to shared memory, the last `zfill` of them zeros. They are there
-/// when this thread has waited for their group; for other threads after a barrier that follows.
+/// Starts a copy of 4, 8 or 16 bytes to shared memory, the last `zfill` of them zeros. This thread
+/// may read them once it has waited for their group; the others, after a barrier that follows.
 inline void __pipeline_memcpy_async(void* to_shared, const void* from_global, std::size_t bytes,
                                     std::size_t zfill = 0,
                                     std::source_location where = std::source_location::current()) {
   simt::memcpy_async(to_shared, from_global, bytes, zfill, where);
 }
-/// Makes a group of the copies that this thread has begun since the last.
+/// Commits a group: all copies that this thread has started since its last commit.
 inline void __pipeline_commit() { simt::commit_copies(); }
-/// Waits for all groups of this thread but the last `prior`; of these there are at most 8, as in
-/// CUDA's header.
+/// Waits for all groups of this thread except the last `prior`. A `prior` above 8 counts as 8, as
+/// in CUDA's header.
 inline void __pipeline_wait_prior(std::size_t prior,
                                   std::source_location where = std::source_location::current()) {
   simt::wait_for_copies(std::min<std::size_t>(prior, 8), where);
@@ -145,15 +147,15 @@ inline void __pipeline_wait_prior(std::size_t prior,
 
 // ----------------------------------------------------------------------------------------- atomics
 //
-// Blocks run on different cores, so these are real atomics. Like CUDA's they order nothing but
-// themselves; a kernel that publishes data adds __threadfence(). Each returns the old value.
+// Blocks run on different cores, so these are real atomics. Like CUDA's they are relaxed: a kernel
+// that publishes data adds __threadfence(). Each returns the old value.
 
 namespace simt {
 
 template <typename T, typename... Ts>
 concept OneOf = (std::same_as<T, Ts> || ...);
 
-// By the compiler's own atomics, since the library's would be seen where they are inlined.
+// Compiler built-ins: std::atomic would be inlined, and its accesses reported as the kernel's.
 template <typename T>
 SIMT_UNSEEN T load(T* address) {
   T value;
@@ -186,7 +188,7 @@ T atomicAdd(T* address, std::type_identity_t<T> value) {
   return simt::atomic_update(address, [=](T old) { return old + value; });
 }
 
-/// Atomic for the threads of one block alone.
+/// Atomic only among the threads of one block.
 template <simt::OneOf<float, double, int, unsigned, unsigned long long> T>
 T atomicAdd_block(T* address, std::type_identity_t<T> value) {
   const auto add = [=](T old) { return old + value; };
@@ -203,7 +205,8 @@ T atomicMin(T* address, std::type_identity_t<T> value) {
   return simt::atomic_update(address, [=](T old) { return std::min(old, value); });
 }
 
-// Locks are made of the next three. A thread that spins on one gives the lock's holder its turn.
+// Kernels build locks from the next three. Each yields, so that the lock's holder can run while
+// another thread spins.
 
 template <simt::OneOf<int, unsigned, unsigned long long> T>
 T atomicCAS(T* address, std::type_identity_t<T> compare, std::type_identity_t<T> value) {
@@ -219,12 +222,12 @@ T atomicExch(T* address, std::type_identity_t<T> value) {
 
 inline void __nanosleep(unsigned) { simt::yield(); }
 
-/// This thread's writes before the fence are seen, on the device or in the block, before those
-/// after.
+/// Orders this thread's writes: the rest of the device, or the block, sees those before the fence
+/// before those after it.
 inline void __threadfence() { simt::fence(simt::Scope::Device); }
 inline void __threadfence_block() { simt::fence(simt::Scope::Block); }
 
-// -------------------------------------------------------------------------------------- the small
+// ------------------------------------------------------------------------------------------- rest
 
 using std::max;
 using std::min;
@@ -237,7 +240,7 @@ T __ldg(const T* address) {
   return *address;
 }
 
-/// A load past L1, from the cache that all blocks share; a CPU keeps its caches alike by itself.
+/// A load that bypasses L1 and reads from L2, which all blocks share. CPU caches are coherent.
 template <typename T>
 T __ldcg(const T* address) {
   SIMT_TELL(loads_past_l1(address, sizeof(T)));

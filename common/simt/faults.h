@@ -1,4 +1,4 @@
-// What a Fault says: the kernel, the block, what is wrong, and where each thread is.
+// The text of a Fault: the kernel, the block, what is wrong, and where each thread is.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +19,10 @@ class Faults {
       : launch_(launch), block_(block), threads_(threads), copies_(copies) {}
 
   Fault of_block(const std::string& what) const;
-  /// @param does what the thread does wrong at its operation
+  /// @param does what the thread does wrong, as a verb phrase
   Fault of(const Thread& thread, const std::string& does) const;
 
-  /// What the block waits for, if none of its threads can go on.
+  /// What the block waits for when none of its threads can continue.
   std::string what_is_missing() const;
 
  private:

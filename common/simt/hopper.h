@@ -28,13 +28,13 @@ class Barrier {
   }
 
  private:
-  std::uint64_t state_;  // its size is the hardware's; the machine keeps its own account
+  std::uint64_t state_;  // only gives it the hardware's size; the machine keeps the real state
 };
 
 inline void fence_barrier_init() { simt::fence_barrier_init(); }
 inline void fence_proxy_async() { simt::fence_proxy_async(); }
 
-enum class L2Policy { EvictNormal, EvictFirst };  // ignored: there is no L2 here
+enum class L2Policy { EvictNormal, EvictFirst };  // ignored: the machine has no L2
 inline void bulk_load(void* to_shared, const void* from_global, std::uint32_t bytes,
                       Barrier& barrier, L2Policy = L2Policy::EvictNormal,
                       std::source_location where = std::source_location::current()) {
@@ -86,7 +86,7 @@ inline void remote_arrive(Barrier& barrier, unsigned rank,
   simt::remote_arrive(&barrier, rank, where);
 }
 
-// Kernels run one after the other.
+// Kernels run one after another, so neither of these waits.
 inline void launch_dependents() { simt::launches_dependents(); }
 inline void grid_dependency_wait() { simt::grid_dependency_wait(); }
 

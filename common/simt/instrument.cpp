@@ -1,8 +1,8 @@
 // The functions that the compiler calls from an instrumented kernel.
 //
 // With -fsanitize=thread GCC inserts a call before each load and store, named after its size; with
-// -fsanitize-coverage=trace-pc one at the start of each basic block. Both are meant for GCC's own
-// runtimes, which are not linked: these functions take their place and report to the machine.
+// -fsanitize-coverage=trace-pc, one at the start of each basic block. GCC's own runtimes, which
+// normally provide these functions, are not linked; the ones below report to the machine instead.
 #include <cstddef>
 #include <cstdint>
 
@@ -12,8 +12,8 @@ using simt::Kind;
 
 #define HERE __builtin_return_address(0)
 
-// An access that is not aligned to its size is split, as on a GPU: a struct of three floats into
-// three, one of 32 bytes at a boundary of 16 into two.
+// Splits an access that is not aligned to its size, as on a GPU: a struct of three floats into
+// three accesses, 32 bytes aligned to 16 into two.
 #define IN_PIECES(p, bytes, kind)                                                     \
   {                                                                                   \
     auto* const begin = static_cast<const char*>(p);                                  \
@@ -32,7 +32,7 @@ using simt::Kind;
 
 namespace {
 
-constexpr std::size_t kVector = 16;  // bytes that one instruction moves
+constexpr std::size_t kVector = 16;  // the most bytes that one instruction moves
 constexpr std::size_t kWord = 4;
 
 std::size_t piece_of(const void* begin, std::size_t bytes) {
@@ -60,7 +60,7 @@ void __tsan_write_range(void* p, std::size_t bytes) { IN_PIECES(p, bytes, Store)
 
 void __sanitizer_cov_trace_pc() { simt::enters(HERE); }
 
-// C++ atomics, which the host code in a kernel's file may use: executed and reported.
+// C++ atomics, which the host code in a kernel's file may use. They execute; updates are reported.
 #define ATOMICS(bits)                                                                         \
   using Word##bits = std::uint##bits##_t;                                                     \
   Word##bits __tsan_atomic##bits##_load(const volatile Word##bits* p, int) {                  \

@@ -1,4 +1,4 @@
-// kernel<<<grid, block, shared_bytes, stream>>>(args...), spelt so that it is C++: the CPU's side.
+// kernel<<<grid, block, shared_bytes, stream>>>(args...), spelt in plain C++: the CPU's version.
 #pragma once
 
 #include <algorithm>
@@ -16,13 +16,13 @@ struct LaunchConfig {
   dim3 block;
   std::size_t shared_bytes = 0;
   cudaStream_t stream = nullptr;
-  unsigned cluster = 0;       ///< blocks, neighbours in x, that share their shared memory
+  unsigned cluster = 0;       ///< blocks, adjacent in x, that share their shared memory
   bool starts_early = false;  ///< every thread calls grid_dependency_wait(); kernels never overlap
 };
 
 /// Runs `kernel` over the grid and returns when it has ended. Each thread gets its own copy of the
-/// arguments, converted once to the kernel's parameters. An empty grid launches nothing: M = 0 has
-/// no rows. Throws what simt::run throws.
+/// arguments, converted once to the kernel's parameters. An empty grid, as for M = 0, launches
+/// nothing. Throws what simt::run throws.
 template <typename... Params, typename... Args>
 void launch(void (*kernel)(Params...), const LaunchConfig& config, Args&&... args) {
   static_assert(sizeof...(Params) == sizeof...(Args), "one argument for each kernel parameter");
@@ -34,13 +34,13 @@ void launch(void (*kernel)(Params...), const LaunchConfig& config, Args&&... arg
   simt::run(launch, [&] { std::apply(kernel, params); });
 }
 
-/// How many multiprocessors the GPU has that this backend assumes: an H100.
+/// Multiprocessors of the GPU that this backend assumes: an H100.
 inline int multiprocessors() { return 132; }
 
-/// How much dynamic shared memory a block can have.
+/// The most dynamic shared memory, in bytes, that a block can have.
 inline int max_shared_bytes() { return 227 << 10; }
 
-/// How many blocks a multiprocessor of that GPU holds at once, if each thread has 64 registers.
+/// How many blocks one multiprocessor of that GPU can hold, at 64 registers per thread.
 template <typename... Params>
 int resident_blocks(void (*)(Params...), int threads, std::size_t shared_bytes) {
   const auto fit =
@@ -48,7 +48,7 @@ int resident_blocks(void (*)(Params...), int threads, std::size_t shared_bytes) 
   return std::clamp(fit, 1, std::max(1024 / threads, 1));
 }
 
-/// How many clusters of a launch that GPU holds at once.
+/// How many clusters of a launch that GPU can hold.
 template <typename... Params>
 int resident_clusters(void (*kernel)(Params...), const LaunchConfig& config) {
   const int blocks = resident_blocks(kernel, static_cast<int>(config.block.x), config.shared_bytes);

@@ -33,8 +33,8 @@ constinit thread_local dim3 gridDim{};
 namespace simt {
 namespace {
 
-// Stacks and their guard pages are two memory mappings each, and Linux grants a process 65530, so
-// at most 16 blocks of 1024 threads can run at once.
+// A stack and its guard page take two memory mappings, and Linux allows a process 65530, so at most
+// 16 blocks of 1024 threads can run at once.
 constexpr int kMaxCores = 16;
 
 void check(const Launch& launch) {
@@ -80,8 +80,8 @@ Schedule& active_schedule() {
   return schedule;
 }
 
-// The kernels that have run. At the end of the program their names, as the linker has them, are
-// written to the file that SIMT_LAUNCHED names, if it names one.
+// The kernels that have run. When the program ends, writes their linker symbols to the file that
+// SIMT_LAUNCHED names, if any.
 class Launched {
  public:
   void add(const void* kernel) { kernels_.insert(kernel); }
@@ -109,7 +109,7 @@ void set_schedule(Schedule schedule) { active_schedule() = schedule; }
 
 void run(const Launch& launch, const std::function<void()>& thread_body) {
   check(launch);
-  // One grid at a time, whichever threads of the program launch it: more are too many stacks.
+  // One grid at a time, even if several host threads launch: two would need too many stacks.
   static std::mutex one_grid;
   const std::lock_guard lock(one_grid);
   static Launched launched;

@@ -1,13 +1,13 @@
 // A small SIMT machine: it runs a CUDA kernel, compiled as C++, on the CPU.
 //
-// A thread of a block is a fiber: a stack of its own that runs until it must wait, then hands the
-// core to the next thread. A block stays on one core, so its threads never run at the same instant
-// and `__shared__` can be thread-local storage; the blocks of a grid spread over the cores. Waiting
-// at a barrier or a shuffle is bookkeeping here, so the machine notices a wait that can never end
-// and reports a Fault that says which threads wait where.
+// Each thread of a block is a fiber with its own stack: it runs until it must wait, then hands the
+// core to the next thread. A block stays on one core, so its threads never run simultaneously and
+// `__shared__` can be thread-local storage; the blocks of a grid spread over the cores. The machine
+// keeps track of every wait, so it notices one that can never end and reports a Fault that says
+// which threads wait where.
 //
-// Hopper's bulk copies arrive later than they begin (copies.h). The blocks of a cluster have a core
-// each, since each has a `__shared__` of its own, and run one at a time.
+// Hopper's bulk copies arrive later than they begin (copies.h). Each block of a cluster has its own
+// core, since each needs its own `__shared__`, but they run one at a time.
 //
 // Kernels include cuda.h, which spells this interface the way CUDA does.
 #pragma once
@@ -29,40 +29,40 @@ extern constinit thread_local dim3 gridDim;
 
 namespace simt {
 
-/// What `kernel<<<grid, block, shared_bytes>>>` says. Error messages turn the kernel's address into
-/// its name (link with -rdynamic).
+/// The arguments of `kernel<<<grid, block, shared_bytes>>>`. Error messages turn the kernel's
+/// address into its name (link with -rdynamic).
 struct Launch {
   dim3 grid;
   dim3 block;
   std::size_t shared_bytes = 0;
   const void* kernel = nullptr;
-  unsigned cluster = 0;       ///< blocks, neighbours in x; 0: the launch names no cluster
+  unsigned cluster = 0;       ///< blocks, adjacent in x; 0: a launch without clusters
   bool starts_early = false;  ///< every thread must call grid_dependency_wait()
 };
 
 /// The threads of a block, or the blocks of a grid.
 inline std::uint64_t volume(dim3 extent) { return std::uint64_t{extent.x} * extent.y * extent.z; }
 
-/// A kernel broke a rule of the execution model. The message names kernel, block, threads and
+/// A kernel broke a rule of the execution model. The message names the kernel, block, threads and
 /// lines.
 class Fault : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
 /// The order in which blocks start and in which a block's threads run. CUDA promises none, so a
-/// kernel without races gives the same bits under each. Random draws a new permutation every round,
-/// and the warps that run in it, so that some get far ahead of others. A bulk copy arrives when no
-/// thread can continue without it, the oldest first (Forward) or last (Reverse); under Random it
+/// kernel without races gives the same bits under each. Random draws a new permutation every round
+/// and also which warps run in it, so that some get far ahead of others. A bulk copy arrives when
+/// no thread can continue without it, the oldest first (Forward) or last (Reverse); under Random it
 /// may arrive at any time.
 enum class Order { Forward, Reverse, Random };
 
 struct Schedule {
   Order order = Order::Forward;
-  std::uint64_t seed = 0;  ///< of Order::Random; the same seed replays the same turns of each block
-  std::chrono::duration<double> patience{30};  ///< how long a block may spin before it is a Fault
+  std::uint64_t seed = 0;  ///< of Order::Random; a seed gives each block the same order every time
+  std::chrono::duration<double> patience{30};  ///< a block that spins for longer is a Fault
 };
 
-/// The schedule of the launches to come. Until set_schedule, the environment decides:
+/// The schedule of later launches. Until set_schedule is called, the environment decides:
 /// SIMT_SCHEDULE = forward | reverse | random | random:SEED. Throws std::invalid_argument for any
 /// other value.
 Schedule schedule();
@@ -70,26 +70,26 @@ void set_schedule(Schedule schedule);
 
 /// Runs `thread_body` once for every thread of the grid and returns when all have ended.
 /// Throws std::runtime_error for a configuration that CUDA refuses, Fault for a broken rule, and
-/// whatever the body throws; the first failure wins, and the blocks not yet started are skipped.
-/// If the environment variable SIMT_LAUNCHED names a file, the linker's names of all kernels that
-/// ran are written there when the program ends.
+/// whatever the body throws; the first failure wins, and blocks not yet started are skipped.
+/// If the environment variable SIMT_LAUNCHED names a file, the program writes the linker symbols of
+/// all kernels that ran to it when it ends.
 void run(const Launch& launch, const std::function<void()>& thread_body);
 
-/// The running block's dynamic shared memory: `shared_bytes` long to the byte, 128-byte aligned,
-/// and filled with 0xFF (NaN in every float format) when the block starts. A write past its end is
-/// a Fault when the block ends.
+/// The running block's dynamic shared memory: exactly `shared_bytes` bytes, 128-byte aligned, and
+/// filled with 0xFF (NaN in every float format) when the block starts. A write past its end is a
+/// Fault when the block ends.
 void* dynamic_shared();
 
 // The functions below implement cuda.h.
 
-/// Which earlier writes an arrival at a cluster's barrier makes visible.
+/// Which earlier writes an arrival at the cluster barrier makes visible.
 enum class Publishes : std::uint8_t { All, BarrierInits };
 
 /// Which threads see an operation.
 enum class Scope : std::uint8_t { Block, Cluster, Device };
 
-/// Every operation at which a thread can wait or fault: of the block (BlockBarrier), of the warp
-/// (through All), of Hopper (through Remote), and for the thread's own copies.
+/// Every operation at which a thread can wait or fault: the block's (BlockBarrier), the warp's (up
+/// to All), Hopper's (up to Remote), and those of the thread's own copies.
 enum class Op {
   BlockBarrier,
   SyncWarp,
@@ -122,8 +122,8 @@ void barrier(std::source_location where);
 std::uint64_t collective(Op op, unsigned mask, std::uint64_t value, int x, int width,
                          std::source_location where);
 
-/// A copy by this thread to shared memory, whose last `zeros` bytes are 0. It arrives when the
-/// thread waits for its group, and no sooner.
+/// Starts a copy by this thread to shared memory, whose last `zeros` bytes are 0. It arrives only
+/// when the thread waits for its group.
 void memcpy_async(void* to, const void* from, std::size_t bytes, std::size_t zeros,
                   std::source_location where);
 void commit_copies();
@@ -147,13 +147,13 @@ unsigned cluster_size();
 void cluster_arrive(std::source_location where, Publishes what = Publishes::All);
 void cluster_wait(std::source_location where);
 
-/// The address in the shared memory of the cluster's block `rank` that corresponds to `local` here.
+/// The address in the shared memory of the cluster's block `rank` that corresponds to `local`.
 std::byte* remote(const void* local, unsigned rank, std::source_location where);
 void remote_store_async(const void* local, unsigned rank, const void* value, std::size_t bytes,
                         const void* barrier, std::source_location where);
 void remote_arrive(const void* barrier, unsigned rank, std::source_location where);
 
-/// Kernels never overlap here, so it returns at once; a launch that starts early must call it.
+/// Kernels never overlap here, so it returns at once; a kernel that starts early must call it.
 void grid_dependency_wait();
 
 /// Lets the block's other threads run. Spin loops need this, since no thread is preempted.

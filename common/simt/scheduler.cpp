@@ -11,7 +11,7 @@ namespace {
 
 using boost::context::fiber;
 
-struct Unwind {};  // thrown through the threads of an abandoned block
+struct Unwind {};  // thrown in the suspended threads of an abandoned block
 
 }  // namespace
 
@@ -43,9 +43,8 @@ void Scheduler::unwind() {
   }
 }
 
-// Inlined, as is what it calls: hundreds of threads stop here, and each frame that they leave on
-// their stacks takes room in the L1 cache. A kernel with many barriers runs 15 % faster with one
-// frame.
+// Inlined, as is what it calls: hundreds of threads are suspended here, and each frame on their
+// stacks takes up L1 cache. A kernel with many barriers runs 15 % faster with one frame.
 [[gnu::always_inline]] inline void Scheduler::suspend() {
   go_on_with(next_in_turn(), running_->context);
   if (unwinding_) throw Unwind{};
@@ -59,7 +58,7 @@ void Scheduler::suspend_waiting() {
   witness_.goes_on(self.number);
 }
 
-// The next lane of the warp that can run; null if none is left, and the scheduler goes on.
+// The next lane of the warp that can run; null if none is left and the scheduler must continue.
 inline Thread* Scheduler::next_in_turn() {
   while (!lanes_.empty() && !error_ && !unwinding_) {
     const std::size_t number = warp_ * kWarpSize + lanes_.front();
@@ -69,19 +68,19 @@ inline Thread* Scheduler::next_in_turn() {
   return nullptr;
 }
 
-// The caller stops, and `from` keeps where; returns when it is resumed.
+// Suspends the caller in `from` and resumes `thread`; returns when the caller is resumed.
 [[gnu::always_inline]] inline void Scheduler::go_on_with(Thread* thread, Context& from) {
   Context& to = context_of(thread);
   if (!to.stopped) start(*thread);
   left_ = &from;
   before_switch(&from.asan_keep, to.bottom, to.size);
-  // What stops gets no handle to its own context; what goes on is given it, and stores it.
+  // A suspended fiber has no handle to itself: the one that resumes receives and stores it.
   fiber stopped = std::move(to.stopped).resume();
   left_->stopped = std::move(stopped);
   after_switch(from.asan_keep);
 }
 
-// Of the thread, or the scheduler, that goes on next.
+// The context of a thread, which becomes the running one; the scheduler's for null.
 inline Context& Scheduler::context_of(Thread* thread) {
   if (thread == nullptr) return self_;
   running_ = thread;
@@ -89,12 +88,12 @@ inline Context& Scheduler::context_of(Thread* thread) {
   return thread->context;
 }
 
-// A thread gets a stack when it starts, and leaves it, with the core, to the next that starts in
-// its turn: threads that never wait share one stack, warm in the cache.
+// A thread gets a stack when it starts. When it ends, the next thread to start inherits its stack
+// and core: threads that never wait share one stack, warm in the cache.
 void Scheduler::start(Thread& first) {
   const stack_context stack = stack_pool->take();
-  // Stack addresses differ by multiples of a page. With equal offsets their tops would fall into
-  // the same few sets of the L1 cache and evict each other: 1.6 times the run time.
+  // Stack addresses differ by multiples of a page. With equal offsets their tops would map to the
+  // same few sets of the L1 cache and evict each other: 1.6 times the run time.
   const std::size_t offset = first.number % 32 * 128;
   const boost::context::preallocated memory(static_cast<char*>(stack.sp) - offset,
                                             stack.size - offset, stack);
@@ -105,7 +104,7 @@ void Scheduler::start(Thread& first) {
     left_->stopped = std::move(left);
     while (true) {
       run_to_its_end();
-      Thread* const next = next_in_turn();  // none after an error
+      Thread* const next = next_in_turn();  // null after an error
       left_ = &running_->context;
       Context& to = context_of(next);
       if (next == nullptr || to.stopped) {

@@ -1,5 +1,5 @@
-// Gives a block's threads the core, one at a time. A thread is a fiber: it runs until it must wait,
-// then hands the core to the next lane of its warp, and the last lane hands it to the scheduler.
+// Runs a block's threads on its core, one at a time. A thread is a fiber: it runs until it must
+// wait, then hands the core to the next lane of its warp; the last lane returns to the scheduler.
 #pragma once
 
 #include <exception>
@@ -15,7 +15,7 @@ namespace simt {
 
 class Scheduler {
  public:
-  /// @param body runs the running thread from its start to its exit
+  /// @param body runs the current thread from start to exit
   Scheduler(std::vector<Thread>& threads, std::function<void()> body, Witness& witness)
       : threads_(threads), body_(std::move(body)), witness_(witness) {}
   Scheduler(const Scheduler&) = delete;
@@ -24,22 +24,22 @@ class Scheduler {
     bool some_ran = true;
     bool progress = true;  ///< a thread did more than spin
   };
-  /// Gives every warp that is awake its turns.
+  /// Runs every warp that is awake.
   Round run_round(Turns& turns);
 
   Thread& running() const { return *running_; }
 
-  /// Hands the core on and returns at the running thread's next turn. A round in which threads do
-  /// nothing else makes no progress.
+  /// Hands the core on and returns at the running thread's next turn. A round in which threads only
+  /// do this makes no progress.
   void suspend();
-  /// The same for a thread that waits, which is progress.
+  /// The same for a thread that starts to wait, which counts as progress.
   void suspend_waiting();
 
-  /// What has ended the block early; null where nothing has.
+  /// The error that ended the block early; null if none did.
   const std::exception_ptr& error() const { return error_; }
   void fail(std::exception_ptr error) { error_ = std::move(error); }
 
-  /// Ends all threads that have stopped, so that their destructors run.
+  /// Ends all suspended threads by an exception, so that their destructors run.
   void unwind();
 
  private:
@@ -53,12 +53,12 @@ class Scheduler {
   const std::function<void()> body_;
   Witness& witness_;
 
-  Context self_;             // where run_round() stopped, while a thread has its turn
-  Context* left_ = nullptr;  // of the thread, or the scheduler, that stopped last
+  Context self_;             // where run_round() stopped, while a thread runs
+  Context* left_ = nullptr;  // of the thread, or the scheduler, that was suspended last
   Thread* running_ = nullptr;
-  unsigned warp_ = 0;                // whose lanes have their turns
-  std::span<const unsigned> lanes_;  // whose turns are still to come
-  bool progress_ = false;            // one of the warp's lanes has done more than spin
+  unsigned warp_ = 0;                // the warp that is running
+  std::span<const unsigned> lanes_;  // its lanes that have yet to run
+  bool progress_ = false;            // whether one of its lanes has done more than spin
   std::exception_ptr error_;
   bool unwinding_ = false;
 };

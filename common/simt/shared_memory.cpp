@@ -13,8 +13,8 @@ namespace {
 
 constexpr std::byte kUntouched{0xFF};
 
-// The thread-local variables of the program, or of the library that this machine is part of, as
-// this core has them: every __shared__ is among them, and so is `found`.
+// This core's copy of the thread-local variables of the program, or of the library that contains
+// this machine. They include every __shared__, and `found` itself.
 std::span<std::byte> thread_local_variables() {
   thread_local std::span<std::byte> found;
   if (!found.empty()) return found;
@@ -34,7 +34,7 @@ std::span<std::byte> thread_local_variables() {
   return found;
 }
 
-// In rising order of their addresses.
+// In ascending order of address.
 std::array<DeviceBuffer, 4> special_registers() {
   const auto place_of = [](const auto& variable) {
     return DeviceBuffer{reinterpret_cast<const std::byte*>(&variable), sizeof variable};

@@ -1,5 +1,5 @@
-// The shared memory of a block: what it allocates for dynamic_shared(), and every `__shared__` of
-// the program, which is thread-local storage of the block's core.
+// A block's shared memory: its allocation for dynamic_shared(), and every `__shared__` of the
+// program, which is thread-local storage of the block's core.
 #pragma once
 
 #include <cstddef>
@@ -23,12 +23,12 @@ class SharedMemory {
     return (p >= dynamic() && p < dynamic() + bytes_) ||
            (p >= static_.data() && p < static_.data() + static_.size());
   }
-  /// The address here of what `other` has at `p`; null where that is not in its shared memory.
+  /// The address that corresponds to `p` in `other`; null if `p` is not in `other`.
   std::byte* same_place(const SharedMemory& other, const std::byte* p) const;
   /// Whether a thread has written to the bytes past the end of the dynamic part.
   bool overrun() const;
-  /// Where each `__shared__` may be: all thread-local variables but CUDA's special registers, since
-  /// kernels use no others.
+  /// The memory that may hold a `__shared__`: all thread-local variables except CUDA's special
+  /// registers. Kernels use no other thread-local variables.
   std::vector<DeviceBuffer> static_parts() const;
 
  private:

@@ -1,4 +1,4 @@
-// A thread of a block, as the machine keeps it between its turns.
+// The machine's state of a thread of a block.
 #pragma once
 
 #include <vector_types.h>
@@ -22,9 +22,9 @@ inline uint3 index_of(std::uint64_t i, dim3 extent) {
           static_cast<unsigned>(i / extent.x / extent.y)};
 }
 
-/// Where a thread, or the scheduler, has stopped, and on which stack.
+/// Where a thread, or the scheduler, was suspended, and on which stack.
 struct Context {
-  /// Empty while it runs, before a thread's first turn and after its last.
+  /// Empty while it runs, before a thread has started and after it has ended.
   boost::context::fiber stopped;
   const void* bottom = nullptr;  ///< of its stack
   std::size_t size = 0;
@@ -38,7 +38,7 @@ struct Thread {
   uint3 index = {};
   State state = State::Runnable;
   Context context;
-  // The operation that it waits at, what it contributes, and what it gets in return.
+  // The operation that it waits at, its inputs, and its result.
   Op op = Op::BlockBarrier;
   unsigned mask = 0;
   std::uint64_t value = 0;
@@ -47,10 +47,10 @@ struct Thread {
   std::uint64_t result = 0;
   const void* object = nullptr;  // the Barrier that it waits for
   ThreadCopies copies;
-  unsigned groups = 0;              // of bulk stores that it has committed
+  unsigned groups = 0;              // of bulk stores, committed
   Place place = nullptr;            // of its last operation, in the kernel's machine code
-  std::uint64_t cluster_phase = 0;  // the last that it has arrived for
-  bool waited_for_grid = false;     // grid_dependency_wait
+  std::uint64_t cluster_phase = 0;  // the last one it arrived for
+  bool waited_for_grid = false;     // has called grid_dependency_wait
 
   bool is_runnable() const { return state == State::Runnable; }
   bool waits_at(Op at) const { return state == State::Waiting && op == at; }

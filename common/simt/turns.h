@@ -1,4 +1,4 @@
-// Who has the next turn: what a Schedule decides wherever CUDA promises no order.
+// Which warp, lane, copy or block comes next: a Schedule's choices where CUDA promises no order.
 #pragma once
 
 #include <algorithm>
@@ -16,9 +16,9 @@
 
 namespace simt {
 
-/// The order of a block's warps and of their lanes, round by round. A random order also lets half
-/// of the warps sleep, for 8 rounds on average, so that the others get far ahead of them: otherwise
-/// a missing barrier that only a fast warp would need goes unnoticed.
+/// The order of a block's warps and of their lanes, round by round. A random order also puts half
+/// of the warps to sleep, for 8 rounds on average, so that the others get far ahead: a missing
+/// barrier that matters only when one warp is fast would otherwise go unnoticed.
 class Turns {
  public:
   Turns(const Schedule& schedule, std::uint64_t block, std::size_t threads)
@@ -43,12 +43,12 @@ class Turns {
   std::span<const unsigned> lanes() const { return lanes_; }
   bool sleeps(unsigned warp) const { return (awake_ >> warp & 1) == 0; }
 
-  /// Whether the warp whose turn it is must stop although its lanes could go on. Otherwise it runs
-  /// until all of them wait, which keeps their stacks in the cache.
+  /// Whether to stop the running warp although its lanes could continue. Otherwise it runs until
+  /// all of them wait, which keeps their stacks in the cache.
   bool interrupts() { return is_random() && random_() % kChanceToStop == 0; }
 
-  /// Which of the copies in flight arrives now: in a random order any may at any time; otherwise
-  /// one arrives when the block is idle, which means that no thread can go on without it.
+  /// Which of the copies in flight arrives now, if any. In a random order any may arrive at any
+  /// time; otherwise one arrives when the block is idle: no thread can continue without it.
   std::optional<std::size_t> arrival(std::size_t copies, bool idle) {
     if (is_random()) {
       const std::size_t drawn = random_() % (idle ? copies : 2 * copies);
@@ -59,9 +59,9 @@ class Turns {
     return order_ == Order::Reverse ? copies - 1 : 0;
   }
 
-  /// Which of a cluster's `size` blocks has the first turn.
+  /// Which of a cluster's `size` blocks runs first.
   unsigned first_block(unsigned size) const { return order_ == Order::Reverse ? size - 1 : 0; }
-  /// How many ranks further the block is that has the next turn; none where this one keeps it.
+  /// How many ranks to advance to the block that runs next; none if this block keeps running.
   std::optional<unsigned> steps_to_next_block(unsigned size, bool idle) {
     if (is_random()) {
       if (random_() % kChanceToStop != 0) return std::nullopt;
@@ -81,7 +81,7 @@ class Turns {
   std::mt19937_64 random_;
   std::vector<unsigned> warps_;
   std::array<unsigned, kWarpSize> lanes_;
-  std::uint64_t awake_ = ~std::uint64_t{0};  // a bit for each warp
+  std::uint64_t awake_ = ~std::uint64_t{0};  // one bit per warp
 };
 
 }  // namespace simt

@@ -14,7 +14,7 @@ std::vector<DeviceBuffer>& known_buffers() {
   return buffers;
 }
 
-// Which memory an address is in; none where it is the thread's own.
+// Which memory an address is in; none if it is private to the thread.
 std::optional<Space> space_of(const Block& block, const std::byte* p) {
   if (block.shared().holds(p)) {
     if (in_special_register(p)) return std::nullopt;

@@ -23,7 +23,7 @@ inline std::string to_string(dim3 d) {
   return out.str();
 }
 
-// "ns::kernel<float>": without the return type and the parameters that demangling adds.
+// "ns::kernel<float>": the demangled name without its return type, tag and parameters.
 inline std::string kernel_name(const void* kernel) {
   Dl_info info;
   if (kernel == nullptr || dladdr(kernel, &info) == 0 || info.dli_saddr != kernel)
@@ -42,11 +42,13 @@ inline std::string kernel_name(const void* kernel) {
       break;
     }
   }
+  constexpr std::string_view kTag = "[abi:kernel]";  // of __global__
+  if (const std::size_t at = name.find(kTag); at != std::string::npos) name.erase(at, kTag.size());
   return name.starts_with("void ") ? name.substr(5) : name;
 }
 
-// "common/kernel/reduce.h:7": the path inside the repository, whose root is found from this file's
-// own path.
+// "common/kernel/reduce.h:7": the path relative to the repository's root, which is derived from
+// this file's own path.
 inline std::string to_string(const std::source_location& where) {
   std::string_view root = std::source_location::current().file_name();
   root.remove_suffix(std::string_view("common/simt/words.h").size());
@@ -72,7 +74,7 @@ inline std::string to_string(Op op, unsigned mask) {
 // "thread 7", "threads 0-31, 64"
 inline std::string to_string(const std::vector<unsigned>& threads) {
   std::string out = threads.size() == 1 ? "thread " : "threads ";
-  std::size_t first = 0;  // of a run of neighbours
+  std::size_t first = 0;  // of a run of consecutive numbers
   while (first < threads.size()) {
     std::size_t last = first;
     while (last + 1 < threads.size() && threads[last + 1] == threads[last] + 1) ++last;

@@ -13,7 +13,8 @@ LayerNorm, chapter by chapter
   make trace CH=fwd03          the turns of one block, as JSON; ARGS="--block 0"; no GPU
   make test                    what shows most faults, in minutes: on the CPU, and on the GPU where there is one
   make test CH=bwd02           the same of one chapter, in seconds
-  make test-all                the rest: every shape, type and order, sanitizers, three architectures, the notebooks, the book
+  make test-all                the rest: every shape, type and order, sanitizers, three architectures, the notebooks, the book;
+                               PARTS="sanitize watch" for these alone
   make library                 the kernels as a library for C and PyTorch: build/…/lib/liblnc.so
   make wheel                   the PyTorch package with its kernels as one file for pip; ARCHITECTURES="80;90" for other GPUs
   make bench [CH=…]            the measurements behind the notebooks, into notebooks/data/local.jsonl

@@ -15,7 +15,7 @@ shift 2
 
 if [ "$backend" = cpu ]; then
   if [ $# -gt 0 ]; then
-    bash common/setup/build.sh cpu-asan "$name" -DSANITIZE=ON
+    bash common/setup/build.sh cpu-asan "$name"
     build/cpu-asan/bin/"$name" "$@"
   else
     tests=${name}_test only="^$name\$"
@@ -23,7 +23,7 @@ if [ "$backend" = cpu ]; then
       chapters) tests=chapter_tests only='^[a-z]+[0-9]+$' ;;
       library_kernels) tests=library_kernel_tests only='^lib_' ;;
     esac
-    bash common/setup/build.sh cpu-asan "$tests" -DSANITIZE=ON
+    bash common/setup/build.sh cpu-asan "$tests"
     bash common/tools/test.sh cpu-asan --tests-regex "$only" --label-exclude complete
   fi
   echo "sanitize: the address and undefined-behaviour sanitizers found nothing"

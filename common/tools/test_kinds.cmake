@@ -10,10 +10,12 @@ function(doctest_program name)
   target_link_libraries(${name} PRIVATE doctest_main ${of_LIBRARIES})
 endfunction()
 
-# add_python_test(NAME FILE…)
-function(add_python_test name)
-  add_test(NAME ${name} COMMAND bash ${CMAKE_SOURCE_DIR}/common/tools/test_python.sh ${ARGN}
-                                --build ${CMAKE_BINARY_DIR})
-  set_tests_properties(${name} PROPERTIES WORKING_DIRECTORY ${CMAKE_SOURCE_DIR}
-                                          SKIP_RETURN_CODE 77)
+# add_python_tests(FILE…): each as a test of its own, x_test.py as x.
+function(add_python_tests)
+  foreach(file IN LISTS ARGN)
+    string(REGEX REPLACE "^.*/|_test\\.py$" "" name ${file})
+    add_test(NAME ${name} COMMAND bash ${CMAKE_SOURCE_DIR}/common/tools/test_python.sh ${file}
+                                  --build ${CMAKE_BINARY_DIR})
+    set_tests_properties(${name} PROPERTIES WORKING_DIRECTORY ${CMAKE_SOURCE_DIR} SKIP_RETURN_CODE 77)
+  endforeach()
 endfunction()

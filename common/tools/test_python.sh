@@ -8,20 +8,21 @@ cd "$(dirname "$0")/../.."
 own=${PYTHON:-python3}
 python=
 if [[ ${1##*/} == *torch* ]]; then
-  if venv_has torch .venv-torch && venv_has tests .venv-torch; then
+  if venv_has torch .venv-torch; then
     python=.venv-torch/bin/python
-  elif has_modules "$own" common/setup/requirements-{torch,tests}.txt; then
+  elif has_group "$own" torch-tests; then
     python=$own
   fi
 fi
 if [ -z "$python" ]; then
-  if has_modules "$own" common/setup/requirements-{tables,tests}.txt; then
+  if has_group "$own" tests; then
     python=$own
-  elif venv_has tables .venv && venv_has tests .venv; then
+  elif venv_has tests .venv; then
     python=.venv/bin/python
   else
     echo "skipped: no Python here has pytest and what the tables need; \`bash common/setup/setup.sh --with-tests\` installs them"
     exit 77
   fi
 fi
+export PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 # those of the notebooks take two seconds to load
 exec "$python" -B -m pytest -q "$@"

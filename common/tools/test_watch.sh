@@ -8,6 +8,6 @@ if "${CXX:-c++}" --version | grep -q clang; then
   echo "skipped: watch: only GCC puts calls into a kernel that tell of its accesses, and CXX is not GCC"
   exit
 fi
-bash common/setup/build.sh cpu-watch all -DWATCH=ON
+bash common/setup/build.sh cpu-watch all
 bash common/tools/test.sh cpu-watch
 make race

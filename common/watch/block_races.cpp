@@ -1,5 +1,5 @@
-// What orders the threads of a block, for `make race`: each of them knows more whenever it meets
-// others, waits for something, or sees an atomic of theirs between two fences.
+// What orders the threads of a block, for `make race`: a thread learns what others have done when
+// it meets them, when it waits, or through an atomic between two fences.
 #include <optional>
 
 #include "common/watch/races.h"
@@ -10,9 +10,9 @@ using simt::Kind;
 using simt::Scope;
 using simt::Space;
 
-/// A Barrier, and what each of its phases passes on.
+/// A Barrier, and the knowledge that each of its phases passes on.
 struct BarrierState {
-  std::uint32_t near, wide;  ///< its numbers: what bulk loads brought, what other blocks sent
+  std::uint32_t near, wide;  ///< its numbers: for bulk loads, and for stores from other blocks
   Gathering by_threads, by_blocks;
   struct Phase {
     Knowledge near, wide;
@@ -20,7 +20,7 @@ struct BarrierState {
   std::vector<Phase> complete;
 };
 
-/// Who watches a block.
+/// Watches a block.
 class BlockRaces final : public simt::Witness {
  public:
   BlockRaces(Races& all, const simt::BlockInfo& info, Serial serial,
@@ -119,8 +119,8 @@ class BlockRaces final : public simt::Witness {
     use(thread, barrier, Way::Atomic);
     const BarrierState& state = barriers_.at(barrier);
     Thread& self = threads_[thread];
-    // A parity tells the phases that a thread knows of from the next, and from no other: more of
-    // them may be complete by luck.
+    // A parity distinguishes the last phase that a thread knows of only from the next one. Further
+    // phases may be complete, but only by luck.
     const Tick known = self.knows->of_barrier(state.near);
     const Tick phases = known + ((known ^ state.complete.size()) & 1);
     if (phases == 0 || phases > state.complete.size()) return;
@@ -143,7 +143,7 @@ class BlockRaces final : public simt::Witness {
     Gathering& gathering = cluster_->gathered[self.cluster_phase++];
     if (what == simt::Publishes::All)
       gathering.bring(self.knows, serial_, thread, self.now);
-    else if (self.initialised != nullptr)  // what came before its fence
+    else if (self.initialised != nullptr)  // only what came before its fence
       gathering.bring(self.initialised, serial_, thread, self.initialised_until);
     ++self.now;
   }
@@ -177,7 +177,7 @@ class BlockRaces final : public simt::Witness {
   }
   void arrives(std::uint64_t number) override {
     CopyState& copy = all_.copy(number);
-    if (copy.kind == Copy::Kind::BulkStore) return;  // it is its thread that waits for it
+    if (copy.kind == Copy::Kind::BulkStore) return;  // see waited(): its thread waits for it
     if (copy.kind == Copy::Kind::OfThread) {
       copy.read = {Over::By::Thread, 0, threads_[copy.thread].now};
     } else {
@@ -217,8 +217,8 @@ class BlockRaces final : public simt::Witness {
   struct Thread {
     Knowledge knows;
     Tick now = 1;
-    Knowledge released{}, released_in_block{};  // at its last fence: for atomics to pass on
-    Knowledge seen{}, seen_in_block{};          // by atomics: for the next fence to learn
+    Knowledge released{}, released_in_block{};  // by its last fence; its atomics pass it on
+    Knowledge seen{}, seen_in_block{};          // by its atomics; its next fence acquires it
     Knowledge initialised{};                    // at its last fence_barrier_init
     Tick initialised_until = 0;
     unsigned cluster_phase = 0;
@@ -230,7 +230,7 @@ class BlockRaces final : public simt::Witness {
     const Thread& self = threads_[thread];
     return {self.knows, serial_, thread, self.now};
   }
-  /// What is known, and more of this block.
+  /// A copy of `knows` in which this block's clock has learned more.
   template <typename Learn>
   Knowledge with_more(const Knowledge& knows, const Learn& learn) const {
     auto more = std::make_shared<Clocks>(*knows);
@@ -242,7 +242,7 @@ class BlockRaces final : public simt::Witness {
     return more;
   }
 
-  /// Threads of the block have met: each knows all that one of them knew, and has done.
+  /// Threads of the block have met: each now knows what any of them knew and has done.
   template <typename Met>
   void meet(unsigned first, std::size_t count, unsigned lanes, const Met& met) {
     Knowledge sum;
@@ -262,7 +262,7 @@ class BlockRaces final : public simt::Witness {
     });
   }
 
-  /// An atomic passes on what its thread had released by a fence, and shows what others had.
+  /// An atomic passes on what its thread has released by a fence, and receives what others have.
   void update(unsigned thread, const simt::Access& access, Locations& locations) {
     Thread& self = threads_[thread];
     all_.handshakes_.atomic(access.address, {serial_, thread, self.now, self.knows}, access.place);
@@ -280,7 +280,7 @@ class BlockRaces final : public simt::Witness {
     location.to_all = all_.join_(location.to_all, self.released);
   }
 
-  /// A thread uses a Barrier, which must be known to it.
+  /// A thread accesses a Barrier, whose initialisation it must know of.
   void use(unsigned thread, const void* barrier, Way way) {
     const auto* const address = static_cast<const std::byte*>(barrier);
     constexpr std::size_t kBarrierBytes = 8;
@@ -292,7 +292,7 @@ class BlockRaces final : public simt::Witness {
   static Races::Memory shared_of(WatchedMemory& memory) {
     return {memory.shadow, memory.locations, &memory};
   }
-  /// The memory that an address is in; none for a thread's own.
+  /// The memory that an address is in; none if it is private to a thread.
   std::optional<Races::Memory> memory_of(const std::byte* address) {
     if (shared_.holds(address)) return shared_of(shared_);
     for (WatchedMemory* const other : cluster_->blocks)

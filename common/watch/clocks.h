@@ -1,11 +1,11 @@
-// Who knows of what: the clocks by which `make race` says that one access comes before another.
+// The vector clocks by which `make race` decides whether one access comes before another.
 //
-// A thread counts its own time in ticks. What it does in a tick becomes known to others as one, by
-// a barrier, a fence with an atomic or another way; then its next tick begins. What somebody knows
-// is, of each other thread, the last tick of which they know everything: a vector clock. Of the
-// threads of a block mostly the same is known. So a tick is said once for the block, once for a
-// warp of which more is known, and once for such a thread; and threads that have met share one copy
-// of all.
+// A thread counts its own time in ticks. Other threads learn of everything it did in a tick at
+// once, through a barrier, a fence with an atomic, or in another way; then its next tick starts. A
+// vector clock holds, for each other thread, the last tick of which everything is known. Usually
+// the same is known of all threads of a block. So a clock stores one tick for the block, and
+// further ones only for warps and threads of which more is known. Threads that have met share one
+// copy of the clock.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ using Tick = std::uint32_t;
 using Serial = std::uint32_t;  ///< numbers the blocks of all launches
 inline constexpr unsigned kWarpSize = 32;
 
-/// A map in a sorted vector: few keys, and copied often.
+/// A map in a sorted vector, for few keys and frequent copies.
 template <typename Key, typename Value>
 class FlatMap {
  public:
@@ -51,7 +51,7 @@ class FlatMap {
   std::vector<std::pair<Key, Value>> entries_;
 };
 
-/// What is known of the threads of one block. 0: nothing, since ticks start at 1.
+/// What is known of the threads of one block. 0 means nothing: ticks start at 1.
 class BlockClock {
  public:
   Tick of(unsigned thread) const {
@@ -67,7 +67,7 @@ class BlockClock {
     return true;
   }
 
-  /// Of all threads, which have met: what was known of some of them is less than that.
+  /// For all threads, which have met: `tick` is at least what was known of any of them.
   void learn_all(Tick tick) { *this = BlockClock(tick); }
   void learn_warp(unsigned warp, Tick tick) {
     if (of_warp(warp) >= tick) return;
@@ -87,7 +87,7 @@ class BlockClock {
     forget_the_lesser();
   }
 
-  /// Says what is known of single threads in fewer words, where it is the same of many.
+  /// Replaces the ticks of single threads by those of warps or the block where these suffice.
   void fold(unsigned threads) {
     if (threads_.empty()) return;
     Tick all = ~Tick{0};
@@ -142,19 +142,19 @@ inline void join(BlockClocks& into, const BlockClocks& from) {
   }
 }
 
-/// What somebody knows of all others.
+/// What a thread, a barrier or a message knows of all threads.
 struct Clocks {
   using Phases = FlatMap<std::uint32_t, Tick>;
 
-  Serial floor = 0;    ///< everything of the blocks before this one
+  Serial floor = 0;    ///< everything is known of the blocks before this one
   BlockClocks blocks;  ///< what their threads have done
   /// Beyond that: what they have done in their own block's shared memory.
   BlockClocks in_shared;
-  /// What copies have brought: of a Barrier, how many of its phases are complete.
+  /// Which copies have arrived: for each Barrier, how many of its phases are known to be complete.
   Phases barriers;
 
-  /// What messages from other blocks say by convention only: that what their senders had read in
-  /// their own shared memory, and what had been sent to them by then, may be overwritten.
+  /// What messages from other blocks imply by convention only: that the data which their senders
+  /// had read in their own shared memory, or had received there, may be overwritten.
   struct {
     BlockClocks in_shared;
     Phases barriers;
@@ -193,8 +193,8 @@ struct Clocks {
 
 using Knowledge = std::shared_ptr<const Clocks>;
 
-/// Joins what two know. Threads that know the same share one object, so the last few answers are
-/// kept, for the next thread that asks the same.
+/// Joins two clocks. Threads with the same knowledge share one object, so the joiner caches its
+/// last few answers for the next thread that needs the same join.
 class Joiner {
  public:
   Knowledge operator()(const Knowledge& a, const Knowledge& b) {
@@ -217,22 +217,22 @@ class Joiner {
   std::size_t next_ = 0;
 };
 
-/// What several bring to a place where others take it away.
+/// Collects the knowledge of threads that arrive at a barrier, for the threads that pass it.
 class Gathering {
  public:
-  /// A thread brings what it knows, and what it has done up to this tick.
+  /// Adds what a thread knows, and what it has done up to this tick.
   void bring(const Knowledge& knows, Serial block, unsigned thread, Tick tick) {
     if (knows != last_) sum_.join(*knows);
     last_ = knows;
     own_[block].learn_thread(thread, tick);
   }
-  /// A thread brings what it knows of its own block's shared memory, and has done there.
+  /// Adds what a thread knows of its own block's shared memory, and what it has done in it.
   void bring_in_shared(const Clocks& knows, Serial block, unsigned thread, Tick tick) {
     if (const auto* const known = knows.blocks.find(block)) join(sum_.in_shared, {block, *known});
     sum_.learn_barriers(knows);
     own_in_shared_[block].learn_thread(thread, tick);
   }
-  /// A message brings, by convention, what its thread knew of its own block's shared memory.
+  /// Adds what, by convention, a message's sender knew of its own block's shared memory.
   void bring_by_convention(const Clocks& knows, Serial block, unsigned thread, Tick tick) {
     BlockClocks& in_shared = sum_.by_convention.in_shared;
     if (const auto* const known = knows.blocks.find(block)) join(in_shared, {block, *known});

@@ -1,12 +1,12 @@
-// The order in which a GPU would let the lanes of a warp go on, where they have come apart.
+// The order in which a GPU would run the lanes of a warp that have diverged.
 //
-// Places in the code are put in a row such that what follows a loop stands behind all of the loop,
-// and where two branches meet again stands behind both: a weak topological order (Bourdoncle,
-// 'Efficient chaotic iteration strategies with widenings', 1993). Of a warp's lanes those go first
-// whose next place stands first: so a lane that has left a loop waits for those that are still in
-// it, and lanes that took the two sides of a branch wait for each other where it ends.
+// Places in the code are sorted so that the code after a loop follows the whole loop, and the point
+// where two branches meet again follows both: a weak topological order (Bourdoncle, 'Efficient
+// chaotic iteration strategies with widenings', 1993). The lanes whose next place is first in this
+// order run first: a lane that has left a loop waits for those that are still in it, and lanes that
+// took different sides of a branch wait for each other where it ends.
 //
-// The graph of the code is what threads have been seen to do: an edge from each place to the next.
+// The code's graph is what threads were observed to do: an edge from each place to the next.
 #pragma once
 
 #include <algorithm>
@@ -38,7 +38,7 @@ class CodeOrder {
   }
   simt::Place place(Node node) const { return places_[node]; }
 
-  /// A thread has gone from one place to another.
+  /// Records that a thread went from one place to another.
   void goes(Node from, Node to) {
     auto& next = next_[from];
     if (std::find(next.begin(), next.end(), to) != next.end()) return;
@@ -46,7 +46,7 @@ class CodeOrder {
     is_new_ = true;
   }
 
-  /// Puts the places in order again where threads have gone new ways.
+  /// Sorts the places again if threads have taken new edges.
   void settle() {
     if (!is_new_) return;
     is_new_ = false;
@@ -56,15 +56,15 @@ class CodeOrder {
     behind_ = static_cast<std::uint32_t>(places_.size());
     visit(kStart);
   }
-  /// Where a node stands.
+  /// A node's position in the order.
   std::uint32_t rank(Node node) const { return rank_[node]; }
 
  private:
   static constexpr std::uint32_t kDone = std::numeric_limits<std::uint32_t>::max();
 
-  // Bourdoncle's algorithm: Tarjan's for strongly connected components, and again inside of each
-  // loop without its head. Ranks are given from the back. Returns the first seen of the nodes that
-  // lead back to from here.
+  // Bourdoncle's algorithm: Tarjan's for strongly connected components, applied again inside each
+  // loop without its head. Assigns ranks from the last to the first. Returns when the earliest node
+  // that `node` can return to was first seen.
   std::uint32_t visit(Node node) {
     stack_.push_back(node);
     first_seen_[node] = ++seen_;
@@ -95,7 +95,7 @@ class CodeOrder {
   std::vector<std::vector<Node>> next_;
   std::vector<std::uint32_t> rank_;
   bool is_new_ = false;
-  std::vector<std::uint32_t> first_seen_;  // while nodes are visited; 0: not yet
+  std::vector<std::uint32_t> first_seen_;  // during the visit; 0: not yet
   std::vector<Node> stack_;
   std::uint32_t seen_ = 0;
   std::uint32_t behind_ = 0;

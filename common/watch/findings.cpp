@@ -1,4 +1,4 @@
-// What `make race` says of two accesses that nothing orders.
+// What `make race` reports about two accesses that nothing orders.
 #include "common/watch/races.h"
 
 namespace lnc::race {
@@ -23,7 +23,8 @@ std::string name_of(Way way) {
   return way == Way::Store ? "store" : "atomic";
 }
 
-/// What a read of the place to which a copy goes lacks: which copy it wants cannot be known.
+/// What a read of a copy's destination lacks. Both answers are given, since the tool cannot know
+/// whether the read wants the data of this copy or what was there before.
 std::string between_read_and(Copy::Kind copy) {
   if (copy == Copy::Kind::RemoteStore)
     return "a wait_at_cluster_scope() before the read, or, where that wants what was there before, "
@@ -42,10 +43,10 @@ void Races::report(const Record& earlier, const Actor& actor, const Record& mine
   Finding& finding = findings_[known->second];
   const bool by_convention = order == Order::ByConvention;
   if (by_convention && !finding.by_convention) return;
-  const bool is_first = is_new || finding.by_convention != by_convention;  // a race counts for more
+  const bool is_first = is_new || finding.by_convention != by_convention;  // races outrank them
   finding.by_convention = by_convention;
   finding.count = is_first ? 1 : finding.count + 1;
-  // The pair that is furthest apart says most of what is missing.
+  // The pair of threads that are furthest apart tells most about the missing synchronisation.
   if (!is_first && finding.apart == Apart::Blocks) return;
   const unsigned thread = unknown_thread(earlier, actor);
   const Apart apart = apart_of(earlier.block, thread, actor);
@@ -65,7 +66,7 @@ void Races::report(const Record& earlier, const Actor& actor, const Record& mine
   finding.missing = missing(earlier, actor, mine, order, memory);
 }
 
-/// The first of a record's threads that the actor does not know of.
+/// The first of a record's threads whose access the actor does not know of.
 unsigned Races::unknown_thread(const Record& record, const Actor& actor) const {
   if (record.is_copy()) return copies_[record.tick].thread;
   unsigned first = kWarpSize;
@@ -143,7 +144,7 @@ Missing Races::missing_of_copy(const Record& earlier, const Actor& actor, Way wa
         return {"a wait_bulk_stores_read() of " + whose + " before the source is written to"};
       return {"a __syncthreads() behind the wait_bulk_stores_read() of " + whose};
     case Copy::Kind::RemoteStore: {
-      // The near number of a Barrier is that before its wide one.
+      // A Barrier's near number is one less than its wide number.
       const bool has_waited =
           over.by == Over::By::Barrier && actor.knows->of_barrier(over.barrier - 1) >= over.tick;
       if (has_waited)

@@ -1,6 +1,6 @@
-// Handshakes between threads, which `make race` looks through when nothing orders two accesses: one
-// thread has a fence and then an atomic, another an atomic on the same place and then a fence.
-// Which part of that is missing?
+// Handshakes between threads: one executes a fence and then an atomic, the other an atomic on the
+// same address and then a fence. When nothing orders two accesses, `make race` searches these for
+// an incomplete handshake and says which part of it is missing.
 #pragma once
 
 #include <cstddef>
@@ -18,14 +18,14 @@
 
 namespace lnc::race {
 
-/// A thread at some point of its way.
+/// A thread at some point of its execution.
 struct Moment {
   Serial block;
   unsigned thread;
   Tick tick;
   Knowledge knows;
 
-  /// Whether what another thread did in a tick comes before.
+  /// Whether everything that another thread did in a tick comes before this moment.
   bool is_after(Serial of_block, unsigned of_thread, Tick of_tick) const {
     if (of_block == block && of_thread == thread) return of_tick <= tick;
     return of_block < knows->floor || known_of(knows->blocks, of_block, of_thread) >= of_tick;
@@ -35,7 +35,7 @@ struct Moment {
   }
 };
 
-/// What would order two accesses, in words; and the line that it is about, if there is one.
+/// What would order two accesses, in words, and the line that this concerns, if any.
 struct Missing {
   std::string words;
   simt::Place place = nullptr;
@@ -60,8 +60,7 @@ class Handshakes {
     fences_.clear();
   }
 
-  /// What is missing where two threads tried a handshake between two accesses; nothing where they
-  /// did not.
+  /// What is missing from a handshake attempted between two accesses; none if there was no attempt.
   std::optional<Missing> missing(const Moment& first, const Moment& second,
                                  const NameOf& name) const {
     std::optional<Missing> found;
@@ -83,7 +82,7 @@ class Handshakes {
   }
 
  private:
-  static constexpr std::size_t kMost = 256;  // of a place
+  static constexpr std::size_t kMost = 256;  // updates kept per address
 
   struct Update {
     Moment moment;
@@ -100,7 +99,7 @@ class Handshakes {
     return a.block == b.block && a.thread == b.thread && a.tick == b.tick;
   }
 
-  // What this handshake lacks; and whether only a fence.
+  // What this handshake lacks, and whether that is only a fence.
   std::optional<std::pair<Missing, bool>> between(const Moment& first, const Update& released,
                                                   const Update& acquired, const Moment& second,
                                                   const NameOf& name) const {

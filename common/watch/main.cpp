@@ -1,10 +1,11 @@
-// The program behind `make count`, `make race` and `make trace`: one chapter on one problem, while
-// somebody watches. What was seen goes to a file as JSON; count.py, race.py and trace.py turn its
-// places into lines of the source, and show it.
+// The program that `make count`, `make race` and `make trace` run: it watches a chapter on one
+// problem and writes what it observed to a file, as JSON. count.py, race.py and trace.py turn the
+// places in it into source lines, and present it.
 //
-//   fwd02 MODE FILE BLOCK [what a chapter's program takes]
+//   fwd02 MODE FILE BLOCK [the arguments of a chapter's program]
 //
-// BLOCK is the one that is traced; the other modes watch all.
+// `trace` watches only block BLOCK; the other modes watch all blocks. With --list --json it watches
+// nothing, and prints what the chapter's program would.
 #include <link.h>
 
 #include <cstdio>
@@ -19,6 +20,7 @@
 #include "common/harness/report.h"
 #include "common/harness/run.h"
 #include "common/program/command_line.h"
+#include "common/program/list.h"
 #include "common/watch/observer.h"
 
 namespace lnc {
@@ -28,13 +30,13 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kWrongRequest = 2;
 
-/// Where the program was loaded: places are given from there, as debug information has them.
+/// The address at which the program was loaded: debug information gives places relative to it.
 std::uintptr_t load_address() {
   std::uintptr_t address = 0;
   dl_iterate_phdr(
       [](dl_phdr_info* info, std::size_t, void* out) {
         *static_cast<std::uintptr_t*>(out) = info->dlpi_addr;
-        return 1;  // the first is the program itself
+        return 1;  // the first entry is the program itself
       },
       &address);
   return address;
@@ -57,24 +59,24 @@ std::unique_ptr<Observer> observer_of(const std::string& mode, const Tensors& te
   throw std::runtime_error("there is no mode '" + mode + "': count, race and trace are");
 }
 
-/// The most rows of such a problem for which there is memory; 0 for none.
+/// How many rows of such a problem fit in memory, found by halving; 0 if none do.
 std::int64_t rows_that_fit(const Chapter& chapter, Problem problem) {
   while (problem.rows > 0 && !obstacle(chapter, problem).empty()) problem.rows /= 2;
   return problem.rows;
 }
 
-/// Why a chapter is not watched, as a sentence; empty where it is.
+/// Why a chapter cannot be watched, as a sentence; empty if it can.
 std::string obstacle_to(const CommandLine& line, const Chapter& chapter, const Problem& problem) {
   if (const std::string why = refusal_of_group(line, chapter); !why.empty()) return why;
   const Refusal why = obstacle(chapter, problem);
   if (why.empty()) return "";
   if (!refusal(chapter, problem).empty()) return in_words(why, chapter, problem);
-  const std::int64_t rows = rows_that_fit(chapter, problem);  // all else is a want of memory
+  const std::int64_t rows = rows_that_fit(chapter, problem);  // only memory can be lacking now
   return in_words(why, chapter, problem) +
          (rows > 0 ? "; --rows " + std::to_string(rows) + " fits" : "");
 }
 
-/// What is seen of a chapter, as a line of JSON.
+/// What was observed of a chapter, as JSON.
 Json watch(const std::string& mode, std::uint64_t block, const CommandLine& line,
            const Chapter& chapter, const Problem& problem) {
   const Tensors tensors(problem, chapter, 1);
@@ -96,7 +98,7 @@ Json watch(const std::string& mode, std::uint64_t block, const CommandLine& line
   std::string fault;
   try {
     run.launch();
-  } catch (const std::exception& error) {  // what was seen until then is still worth reading
+  } catch (const std::exception& error) {  // still report what was observed until then
     fault = error.what();
   }
   simt::set_watch(nullptr);
@@ -138,13 +140,17 @@ void watch_all(const std::string& mode, const std::string& path, std::uint64_t b
 
 int main(int argc, char** argv) {
   try {
-    constexpr int kOwn = 4;  // arguments, the program's name included
+    constexpr int kOwn = 4;  // arguments, including the program's name
     if (argc < kOwn) throw std::runtime_error("run it as make count, make race or make trace");
     const std::string mode = argv[1];
     const std::string path = argv[2];
     const std::uint64_t block = std::stoull(argv[3]);
     argv[kOwn - 1] = argv[0];
-    lnc::watch_all(mode, path, block, lnc::parse_command_line(argc - kOwn + 1, argv + kOwn - 1));
+    const lnc::CommandLine line = lnc::parse_command_line(argc - kOwn + 1, argv + kOwn - 1);
+    if (line.list_json)
+      std::cout << lnc::list_as_json() << '\n';
+    else
+      lnc::watch_all(mode, path, block, line);
     return 0;
   } catch (const std::exception& error) {
     std::cerr << error.what() << '\n';

@@ -1,4 +1,4 @@
-// What a request costs the memory of a GPU: the sectors that it names, and the passes that it takes
+// What a request costs in a GPU's memory: the sectors that it touches, and the passes that it takes
 // through the banks of shared memory.
 #pragma once
 
@@ -16,7 +16,7 @@ namespace lnc {
 
 inline constexpr std::uint64_t kSectorBytes = 32;
 
-/// Calls `body` for each sector that has a byte of a stretch of memory.
+/// Calls `body` for each sector that overlaps a range of memory.
 template <typename Body>
 void for_sectors(const void* begin, std::size_t bytes, Body body) {
   const auto first = reinterpret_cast<std::uint64_t>(begin);
@@ -24,8 +24,8 @@ void for_sectors(const void* begin, std::size_t bytes, Body body) {
     body(sector);
 }
 
-/// The sectors that a request names, each once, in rising order; and how many of their bytes it
-/// wants.
+/// The sectors that a request touches, each once, in ascending order, and how many of their bytes
+/// it uses.
 struct Sectors {
   std::vector<std::uint64_t> numbers;  ///< of a sector: its address / 32
   std::uint64_t useful_bytes = 0;
@@ -38,7 +38,7 @@ inline Sectors sectors_of(const Request& request) {
     if (at != nullptr) lanes[count++] = reinterpret_cast<std::uint64_t>(at);
   std::sort(lanes.begin(), lanes.begin() + count);
   Sectors sectors;
-  std::uint64_t end = 0;  // of the bytes that are already wanted
+  std::uint64_t end = 0;  // of the bytes counted so far
   for (std::size_t i = 0; i < count; ++i) {
     const std::uint64_t begin = std::max(lanes[i], end);
     const std::uint64_t stop = lanes[i] + request.bytes;
@@ -52,8 +52,8 @@ inline Sectors sectors_of(const Request& request) {
   return sectors;
 }
 
-/// The sectors that an atomic request sends to L2. Of the lanes at one address each needs a sector
-/// of its own; lanes at different addresses of a sector share one.
+/// The sectors that an atomic request sends to L2. Lanes at the same address need a sector each;
+/// lanes at different addresses of a sector share one.
 inline std::uint64_t sectors_sent(const Request& request) {
   std::array<std::uint64_t, kLanes> lanes;
   std::size_t count = 0;
@@ -61,7 +61,7 @@ inline std::uint64_t sectors_sent(const Request& request) {
     if (at != nullptr) lanes[count++] = reinterpret_cast<std::uint64_t>(at);
   std::sort(lanes.begin(), lanes.begin() + count);
   std::uint64_t sent = 0;
-  std::uint64_t most = 0;  // lanes at one address, of the sector so far
+  std::uint64_t most = 0;  // lanes at one address of the current sector, so far
   std::uint64_t run = 0;
   for (std::size_t i = 0; i < count; ++i) {
     const bool same_sector = i > 0 && lanes[i] / kSectorBytes == lanes[i - 1] / kSectorBytes;
@@ -75,7 +75,7 @@ inline std::uint64_t sectors_sent(const Request& request) {
   return sent + most;
 }
 
-/// How many lanes of a request name the address that most of them name.
+/// How many lanes of a request access its most common address.
 inline unsigned most_at_one_address(const Request& request) {
   std::array<const std::byte*, kLanes> at = request.at;
   std::sort(at.begin(), at.end());
@@ -88,7 +88,7 @@ inline unsigned most_at_one_address(const Request& request) {
   return most;
 }
 
-/// Passes through shared memory: as it takes, and as it would take without bank conflicts.
+/// Passes through shared memory: actual, and without bank conflicts.
 struct Passes {
   unsigned taken = 0;
   unsigned needed = 0;
@@ -96,8 +96,8 @@ struct Passes {
 
 using Addresses = std::array<const std::byte*, kLanes>;
 
-/// Whether all lanes from `first` on want what their partner wants: the lane whose number differs
-/// in this bit.
+/// Whether `lanes` lanes from `first` on each access the same address as their partner, the lane
+/// whose number differs in this bit.
 inline bool in_pairs(const Addresses& at, unsigned first, unsigned lanes, unsigned bit) {
   for (unsigned lane = first; lane < first + lanes; ++lane) {
     const std::byte* const partner = at[lane ^ bit];
@@ -106,7 +106,7 @@ inline bool in_pairs(const Addresses& at, unsigned first, unsigned lanes, unsign
   return true;
 }
 
-/// The passes of some of a request's lanes, who go together.
+/// The passes of those of a request's lanes that are served together.
 inline Passes passes_of(const Addresses& at, unsigned first, unsigned lanes, std::uint32_t bytes) {
   constexpr unsigned kBanks = 32;
   constexpr std::uint64_t kWord = 4;
@@ -126,8 +126,8 @@ inline Passes passes_of(const Addresses& at, unsigned first, unsigned lanes, std
 }
 
 /// Shared memory has 32 banks of 4 bytes. A pass serves one word of each bank, to as many lanes as
-/// want it. Accesses of 8 bytes go by half warps, of 16 by quarters, 128 bytes each; two
-/// neighbouring parts go as one where all their lanes want the same in pairs.
+/// access it. Accesses of 8 bytes are served by half warps, of 16 by quarters, 128 bytes each; two
+/// adjacent parts are served together if all their lanes access the same address in pairs.
 inline Passes passes_of(const Addresses& at, std::uint32_t bytes) {
   const unsigned lanes_a_part = bytes <= 4 ? kLanes : bytes <= 8 ? kLanes / 2 : kLanes / 4;
   const unsigned two_parts = std::min(2 * lanes_a_part, kLanes);
@@ -144,16 +144,16 @@ inline Passes passes_of(const Addresses& at, std::uint32_t bytes) {
   return passes;
 }
 
-/// A cache, by a small model: it keeps a sector until as many others have come in since its last
-/// use as it has room for.
+/// A simple model of a cache: it keeps a sector until, since the sector's last use, as many others
+/// have been loaded as fit in it.
 class Cache {
  public:
   explicit Cache(std::uint64_t bytes) : room_(bytes / kSectorBytes) {}
 
-  /// Whether the sector has come in before, and may have left since.
+  /// Whether the sector was ever loaded, even if it has been evicted since.
   bool knows(std::uint64_t sector) const { return came_.contains(sector); }
 
-  /// Whether it holds the sector; it does from now on.
+  /// Whether it holds the sector. Loads it if not.
   bool holds(std::uint64_t sector) {
     const auto [entry, is_new] = came_.try_emplace(sector, in_);
     const bool held = !is_new && in_ - entry->second < room_;
@@ -164,7 +164,7 @@ class Cache {
 
  private:
   std::uint64_t room_;
-  std::uint64_t in_ = 0;                                   // sectors that have come in so far
+  std::uint64_t in_ = 0;                                   // sectors loaded so far
   std::unordered_map<std::uint64_t, std::uint64_t> came_;  // in_ at a sector's last use
 };
 

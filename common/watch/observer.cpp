@@ -33,7 +33,7 @@ std::string Names::tensor(const std::byte* address) const {
 
 std::string Names::in_buffer(const std::byte* begin) const {
   const simt::DeviceBuffer* const buffer = simt::device_buffer_of(begin);
-  for (const Range& range : ranges_)  // it may begin further on: Problem::misalign
+  for (const Range& range : ranges_)  // may start after the buffer does: Problem::misalign
     if (simt::device_buffer_of(range.begin) == buffer) return range.name;
   return "workspace";
 }

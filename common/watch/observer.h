@@ -1,4 +1,4 @@
-// Who watches a chapter: what the three tools have in common.
+// What the three tools that watch a chapter have in common.
 #pragma once
 
 #include <cstddef>
@@ -21,19 +21,19 @@ class Names {
 
   /// The tensor that holds the address; "workspace" for every other buffer.
   std::string tensor(const std::byte* address) const;
-  /// The tensor in the buffer that begins there.
+  /// The tensor in the buffer that begins at this address.
   std::string in_buffer(const std::byte* begin) const;
   /// "x[12, 5]", "mean[12]"; "workspace + 512" in bytes.
   std::string element(const std::byte* address) const;
 
-  /// An element by its number, row after row; of the workspace by its byte.
+  /// An element by its row-major index; in the workspace, a byte by its offset.
   struct Numbered {
     std::string tensor;
     std::int64_t number;
   };
   Numbered numbered(const std::byte* address) const;
-  /// The tensors and the workspace: their shapes, the bytes of an element, and where in a line of
-  /// 128 bytes they begin.
+  /// The tensors and the workspace: their shapes, bytes per element, and start within a cache line
+  /// of 128 bytes.
   nlohmann::ordered_json as_json() const;
 
  private:
@@ -49,14 +49,14 @@ class Names {
   std::vector<Range> ranges_;
 };
 
-/// The shared memory of a block. A byte of a `__shared__` is told by its distance from threadIdx,
-/// which is a thread-local variable of the program, too, and known to debug information.
+/// The shared memory of a block. A byte of a `__shared__` is identified by its distance from
+/// threadIdx, which is also a thread-local variable and has debug information.
 class SharedMemory {
  public:
-  /// On the block's own core, which has the variables.
+  /// Must run on the block's own core, whose thread-local variables it uses.
   explicit SharedMemory(const simt::BlockInfo& block);
 
-  /// A place in it: of its "dynamic" or its "static" part, and the number of a byte there.
+  /// A byte of its "dynamic" or its "static" part.
   struct Place {
     const char* part;
     std::int64_t byte;
@@ -70,7 +70,7 @@ class SharedMemory {
   const std::byte* thread_index_;
 };
 
-/// Watches all launches of a chapter, and can say what it has seen.
+/// Watches all launches of a chapter, and reports what it has seen.
 class Observer : public simt::Watch {
  public:
   /// For the tool's own script; places are numbers.
@@ -85,7 +85,7 @@ std::string kernel_name(const simt::Launch& launch);
 
 std::unique_ptr<Observer> count_requests(const Names& names, const Problem& problem);
 std::unique_ptr<Observer> find_races(const Names& names);
-/// @param block whose turns are noted, of each launch
+/// @param block whose events are recorded, in each launch
 std::unique_ptr<Observer> trace_block(const Names& names, std::uint64_t block);
 
 }  // namespace lnc

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""A chapter with a fault in it: for the tests, and for whoever wants to see one found.
+"""A chapter with a fault in it: for the tests, and for readers who want to see one found.
 
-    plant.py LINE FILE build/cpu-watch/bin/fwd03 [what a chapter's program takes …]
+    plant.py 'partial[lane] … __syncthreads();' common/kernel/reduce.h build/cpu-watch/bin/fwd03 [OPTION…]
 
-takes LINE out of FILE, and says which races the chapter has then. A copy of the source with the fault is compiled with
-the build's own command, for float alone, and linked in place of the chapter's kernel.
+takes the first such barrier after partial[lane] out of the file, and says which races the chapter has then. A copy of
+the source with the fault is compiled with the build's own command, for float alone, and linked in place of the
+chapter's kernel.
 """
 
 import json
@@ -26,20 +27,26 @@ def without_other_types(kernel):
     return re.sub(r"Launchers(\{run<float>,[^}]*\}|::every\(.*\))", "Launchers{run<float>}", kernel)
 
 
-def with_fault(text, old, new):
-    """The text with `new` in place of `old`, which must be in there once. Later lines keep their numbers."""
-    if text.count(old) != 1:
-        raise LookupError(f"the source has changed: it has not once\n{old}")
-    return text.replace(old, new + "\n" * (old.count("\n") - new.count("\n")))
+def with_fault(text, place, new):
+    """The text with `new` in place of one line's code. `place` is that code, which must be in the text once; or
+    'anchor … code', the first such code after an anchor that is in the text once."""
+    anchor, _, code = place.rpartition(" … ")
+    once = anchor or code
+    if text.count(once) != 1:
+        raise LookupError(f"the source has changed: '{once}' is in there {text.count(once)} times, not once")
+    at = text.find(code, text.index(once) + len(anchor))
+    if at < 0:
+        raise LookupError(f"the source has changed: after '{anchor}' comes no '{code}'")
+    return text[:at] + new + text[at + len(code) :]
 
 
-def program_with(chapter, old, new, build, folder, file="kernel.cu"):
-    """The path of a program in `folder`: a chapter of a build that watches, with `new` in place of `old` in its kernel
-    or in another file of the repository. The chapter's own program must have been built."""
+def program_with(chapter, place, new, build, folder, file="kernel.cu"):
+    """The path of a program in `folder`: a chapter of a build that watches, with `new` at `place` in its kernel or in
+    another file of the repository. The chapter's own program must have been built."""
     kernel = Path(kernel_sources()[chapter])
     changed = {kernel: without_other_types((ROOT / kernel).read_text(encoding="utf-8"))}
     target = kernel if file == "kernel.cu" else Path(file)
-    changed[target] = with_fault(changed.get(target) or (ROOT / target).read_text(encoding="utf-8"), old, new)
+    changed[target] = with_fault(changed.get(target) or (ROOT / target).read_text(encoding="utf-8"), place, new)
     for path, text in changed.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text, encoding="utf-8")
@@ -62,10 +69,13 @@ def program_with(chapter, old, new, build, folder, file="kernel.cu"):
     return result
 
 
-def main(line, file, program, *options):
+def main(place, file, program, *options):
     program = Path(program).resolve()
     with tempfile.TemporaryDirectory() as folder:
-        faulty = program_with(program.name, line, "", program.parents[1], Path(folder), file)
+        try:
+            faulty = program_with(program.name, place, "", program.parents[1], Path(folder), file)
+        except (LookupError, OSError) as error:
+            sys.exit(f"plant: {error}")
         race.show_one(race.Runs(program.name, faulty, [list(options)], False))
 
 

@@ -11,7 +11,6 @@ them as races.
 """
 
 import json
-import re
 import subprocess
 import sys
 import tempfile
@@ -88,12 +87,15 @@ class Request:
         except LookupError as error:
             raise WatchError(str(error)) from None
 
-    def problems(self, chapter):
-        """Lists of arguments for the chapter's program; and whether it may refuse some of them."""
+    def problems(self, kernel):
+        """Lists of arguments for a kernel's program, of which `kernel` says what it takes (see registration_of); and
+        whether it may refuse some of them."""
         if any(each.partition("=")[0] in ("--rows", "--cols") for each in self.arguments):
             return [self.arguments], False
-        more = group_arguments(chapter) + fused_arguments(chapter)
-        problems = [*PROBLEMS, *MORE_PROBLEMS.get(chapter, ())]
+        more = group_arguments(kernel["group"])
+        if kernel["fused"]:
+            more += (RESIDUAL if kernel["residual_only"] else FUSED).split()
+        problems = [*PROBLEMS, *MORE_PROBLEMS.get(kernel["id"], ())]
         return [problem.split() + more + self.arguments for problem in problems], True
 
 
@@ -112,24 +114,19 @@ def taken(arguments, option):
     return None
 
 
-def source_of(chapter):
-    return kernel_sources()[chapter]
+def registration_of(program):
+    """What a kernel's program says of it, as notebooks/data/chapters.json has it: {"id", "group", "fused", …}."""
+    done = subprocess.run([program, "race", "", "0", "--list", "--json"], check=True, stdout=subprocess.PIPE,
+                          encoding="utf-8")
+    listed = json.loads(done.stdout)
+    kernel, = listed["chapters"] + listed["library"]
+    return kernel
 
 
-def group_arguments(chapter):
-    """Few blocks, buffers or whatever the chapter lets the reader choose the number of."""
-    group = re.search(r'\.group = "([^"]+)"', (ROOT / source_of(chapter)).read_text(encoding="utf-8"))
-    if group is None or group[1] not in GROUPS:
-        return []
-    option = "--" + group[1].replace(" a ", " per ").replace(" ", "-")
-    return [option, str(GROUPS[group[1]])]
-
-
-def fused_arguments(chapter):
-    source = (ROOT / source_of(chapter)).read_text(encoding="utf-8")
-    if ".residual_only = true," in source:
-        return RESIDUAL.split()
-    return FUSED.split() if ".fused = true," in source else []
+def group_arguments(group):
+    """Few blocks, buffers or whatever the kernel lets the reader choose the number of."""
+    option = "--" + group.replace(" a ", " per ").replace(" ", "-")
+    return [option, str(GROUPS[group])] if group in GROUPS else []
 
 
 # --- Runs ---
@@ -145,7 +142,7 @@ def prepare(chapters):
 
 
 def build(target, **options):
-    subprocess.run(["bash", "common/setup/build.sh", BUILD, target, "-DWATCH=ON"], cwd=ROOT, check=True, **options)
+    subprocess.run(["bash", "common/setup/build.sh", BUILD, target], cwd=ROOT, check=True, **options)
 
 
 def watch(program, arguments):
@@ -351,7 +348,7 @@ def main(arguments):
         all_runs = []
         for chapter in request.chapters:
             program = ROOT / f"build/{BUILD}/bin/{chapter}"
-            all_runs.append(Runs(chapter, program, *request.problems(chapter), request.strict))
+            all_runs.append(Runs(chapter, program, *request.problems(registration_of(program)), request.strict))
             (show_one if request.one else show_line)(all_runs[-1])
         if request.json:
             Path(request.json).write_text(json.dumps([runs.as_json() for runs in all_runs], indent=1) + "\n",

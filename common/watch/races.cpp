@@ -1,10 +1,10 @@
-// `make race`: which accesses to one byte does nothing order?
+// `make race` finds accesses to the same byte that nothing orders.
 //
-// Two accesses race where different threads make them, at least one is a store, they are not both
-// atomic, and neither comes before the other by program order and what synchronises threads. That
-// is asked of vector clocks (clocks.h), for each access and all earlier ones that still matter
-// (shadow.h). So one run in one order of threads finds what any order could have shown, as long as
-// the threads take the same branches.
+// Two accesses race if different threads make them, at least one is a store, they are not both
+// atomic, and neither comes before the other by program order and synchronisation. Vector clocks
+// (clocks.h) decide this for each access and all earlier ones that still matter (shadow.h). So one
+// run in one order of threads finds what any order could have shown, as long as the threads take
+// the same branches.
 #include "common/watch/races.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace lnc {
 namespace race {
 namespace {
 
-/// Whether accesses of these kinds to one byte may not be at the same time.
+/// Whether accesses of these kinds to one byte must be ordered.
 bool conflict(Way a, Serial block_of_a, Way b, Serial block_of_b) {
   if (a == Way::Load && b == Way::Load) return false;
   if (!is_atomic(a) || !is_atomic(b)) return true;
@@ -21,8 +21,8 @@ bool conflict(Way a, Serial block_of_a, Way b, Serial block_of_b) {
   return is_near && block_of_a != block_of_b;
 }
 
-/// Whether an access that comes after another stands for it: what races with the earlier one and
-/// does not come before the later one, races with that too.
+/// Whether a later access makes the record of an earlier one superfluous: any access that races
+/// with the earlier one and does not come before the later one also races with the later one.
 bool stands_for(const Record& later, const Record& earlier) {
   if (later.way == Way::Store) return true;
   const bool is_near = later.way == Way::BlockAtomic && later.block != earlier.block;
@@ -34,7 +34,7 @@ bool stands_for(const Record& later, const Record& earlier) {
 // -------------------------------------------------------------------------------------- launches
 
 void Races::begins(const simt::Launch& launch) {
-  if (!launch.starts_early || at_start_ == nullptr) {  // all that was before is over
+  if (!launch.starts_early || at_start_ == nullptr) {  // earlier launches are over
     device_.clear();
     locations_.clear();
     copies_.clear();
@@ -164,7 +164,7 @@ Order Races::order_of(const Record& earlier, const Actor& actor, Way way,
   return is_seen ? Order::Ordered : Order::Unfenced;
 }
 
-/// Whether each of these threads has had a fence_proxy_async since the tick, which the actor knows.
+/// Whether each of these threads has called fence_proxy_async since the tick, as the actor knows.
 bool Races::is_fenced(Serial block, unsigned warp, std::uint32_t lanes, Tick tick,
                       const Actor& actor) const {
   for (unsigned lane = 0; lane < kWarpSize; ++lane) {

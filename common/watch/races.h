@@ -1,5 +1,5 @@
-// The parts of `make race`: what it knows of launches, copies and memory. races.cpp has the
-// accesses, block_races.cpp what orders them, findings.cpp the words.
+// The state of `make race`: launches, copies and memory. races.cpp checks accesses, block_races.cpp
+// tracks what orders them, and findings.cpp words the reports.
 #pragma once
 
 #include <algorithm>
@@ -30,7 +30,7 @@ inline bool is_by_engine(Copy::Kind kind) {
   return kind == Copy::Kind::BulkLoad || kind == Copy::Kind::BulkStore;
 }
 
-/// By what others know that a copy is over.
+/// How other threads learn that a copy is over.
 struct Over {
   enum class By { Nothing, Barrier, Thread };
   By by = By::Nothing;
@@ -38,18 +38,18 @@ struct Over {
   Tick tick = 0;  ///< a number of the Barrier's phases, or a tick of the copy's thread
 };
 
-/// A copy, which is a thread of its own.
+/// A copy, which counts as a thread of its own.
 struct CopyState {
   Copy::Kind kind;
   Serial block;
-  unsigned thread;  ///< that has begun it
+  unsigned thread;  ///< that started it
   const void* barrier;
   Tick tick;
-  Knowledge knows;  ///< what that thread knew then, until the copy arrives
+  Knowledge knows;  ///< what that thread knew at the time; dropped when the copy arrives
   Over read{}, written{};
 };
 
-/// Who makes an access: a thread, or a copy that it begins.
+/// What makes an access: a thread, or a copy that it starts.
 struct Actor {
   const Knowledge& knows;
   Serial block;
@@ -61,12 +61,12 @@ struct Actor {
   bool is_by_engine() const { return copy != nullptr && race::is_by_engine(copy->kind); }
 };
 
-/// What comes between an earlier access and a later one.
+/// How an earlier access and a later one are ordered.
 enum class Order {
   Ordered,
-  ByConvention,  ///< a message came between, which does not say what its sender has read
+  ByConvention,  ///< only by a message, which does not guarantee that its sender's reads are over
   Unordered,
-  Unfenced  ///< ordered for threads, and a fence is missing that tells the copy engine
+  Unfenced  ///< ordered for threads, but not for the copy engine: a proxy fence is missing
 };
 
 /// An access of a thread or a copy, as findings name it.
@@ -78,7 +78,7 @@ struct Party {
   std::optional<Copy::Kind> copy;
 };
 
-/// How far two threads are from each other.
+/// How far apart two threads are: the same, lanes of one warp, warps of one block, or blocks.
 enum class Apart { OneThread, Lanes, Warps, Blocks };
 
 inline Apart apart_of(Serial block, unsigned thread, const Actor& actor) {
@@ -87,7 +87,7 @@ inline Apart apart_of(Serial block, unsigned thread, const Actor& actor) {
   return thread / kWarpSize == actor.thread / kWarpSize ? Apart::Lanes : Apart::Warps;
 }
 
-/// All pairs of accesses at two places that race, and one of them.
+/// All racing pairs of accesses at two places: their count, and one of them in full.
 struct Finding {
   Apart apart{};
   Party first{}, second{};
@@ -97,14 +97,14 @@ struct Finding {
   std::uint64_t count = 0;
 };
 
-/// What atomics on one place pass on.
+/// The knowledge that atomics on one address pass on.
 struct Location {
   Knowledge to_all;
   FlatMap<Serial, Knowledge> to_block;
 };
 using Locations = std::unordered_map<const void*, Location>;
 
-/// The shared memory of a block, with what is known of its bytes.
+/// The shared memory of a block, with the records of its bytes.
 struct WatchedMemory {
   Serial serial;         ///< of the block
   std::uint64_t number;  ///< of the block in its grid
@@ -116,23 +116,23 @@ struct WatchedMemory {
       : serial(of_block), number(info.number), memory(info) {}
 
   bool holds(const std::byte* address) const { return memory.find(address).has_value(); }
-  /// A place that it holds, as findings name it.
+  /// An address in it, as findings name it.
   Json where(const std::byte* address) const {
     const SharedMemory::Place place = memory.find(address).value();
     return {{"shared", place.part}, {"offset", place.byte}, {"block", number}};
   }
 };
 
-/// The blocks of a cluster, and what they bring to its barrier.
+/// The blocks of a cluster, and the knowledge that they pass through its barrier.
 struct ClusterState {
-  std::vector<WatchedMemory*> blocks;  ///< those that run
+  std::vector<WatchedMemory*> blocks;  ///< those that are running
   std::map<unsigned, Gathering> gathered;
   std::map<unsigned, Knowledge> released;  ///< by phase
 };
 
 class BlockRaces;
 
-/// All that is seen.
+/// Everything that `make race` observes.
 class Races final : public Observer {
  public:
   explicit Races(const Names& names) : names_(names) {}
@@ -194,13 +194,13 @@ class Races final : public Observer {
   }
   Json party(const Party& party) const;
 
-  static constexpr std::size_t kMostRecords = 512;  // of a word
+  static constexpr std::size_t kMostRecords = 512;  // per word
 
   const Names& names_;
   std::vector<LaunchState> launches_;
   Serial next_block_ = 1;
-  Knowledge at_start_;    // what a thread of the current launch knows as it begins
-  Knowledge after_wait_;  // what it learns by grid_dependency_wait
+  Knowledge at_start_;    // what a thread of the current launch knows when it starts
+  Knowledge after_wait_;  // what grid_dependency_wait adds
   std::uint32_t next_barrier_ = 0;
 
   Shadow device_;
@@ -211,10 +211,10 @@ class Races final : public Observer {
   Handshakes handshakes_;
   Joiner join_;
 
-  std::mutex mutex_;  // the blocks of a cluster begin and end on cores of their own
+  std::mutex mutex_;  // the blocks of a cluster start and end on different cores
   std::map<std::uint64_t, std::weak_ptr<ClusterState>> clusters_;
 
-  std::map<std::pair<Place, Place>, std::size_t> known_;  // the number of a pair's finding
+  std::map<std::pair<Place, Place>, std::size_t> known_;  // the index of a pair's finding
   std::vector<Finding> findings_;
   std::uint64_t accesses_ = 0;
   std::uint64_t shared_accesses_ = 0;
@@ -222,7 +222,7 @@ class Races final : public Observer {
   std::uint64_t forgotten_ = 0;
 };
 
-/// Who watches a block of the current launch.
+/// The watcher of a block of the current launch.
 std::unique_ptr<simt::Witness> watch_block(Races& all, const simt::BlockInfo& info, Serial serial,
                                            std::shared_ptr<ClusterState> cluster);
 

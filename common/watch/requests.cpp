@@ -1,4 +1,4 @@
-// make count: requests, sectors, passes and copies, by the place in the code that makes them.
+// make count: requests, sectors, passes and copies, for each place in the code that causes them.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -22,7 +22,7 @@ using simt::Kind;
 using simt::Space;
 using Json = nlohmann::ordered_json;
 
-/// What happens at a place. In the order of kWhat.
+/// What happens at a place, in the order of kWhat.
 enum class What {
   Load,
   Store,
@@ -39,13 +39,13 @@ constexpr const char* kWhat[] = {"load",       "store",        "atomic",  "async
                                  "bulk store", "remote store", "shuffle", "warp sync",  "barrier"};
 constexpr const char* kSpace[] = {"device", "shared", "remote"};
 
-/// A line of the account: one kind of thing at one place, to one tensor.
+/// The key of a line of the account: one kind of operation at one place, on one tensor.
 struct Key {
   simt::Place place;
   What what;
   Space space;
-  std::uint32_t bytes;      ///< of a lane's access; 0 where it has none
-  const std::byte* buffer;  ///< of device memory, that it is in; null for shared memory
+  std::uint32_t bytes;      ///< of a lane's access; 0 if lanes make none
+  const std::byte* buffer;  ///< start of the device buffer; null for shared memory
 
   auto operator<=>(const Key&) const = default;
 };
@@ -53,13 +53,13 @@ struct Key {
 struct Counts {
   std::uint64_t times = 0;          ///< requests of a warp, operations, copies
   std::uint64_t lanes = 0;          ///< that took part, over all requests
-  std::uint64_t bytes = 0;          ///< that are wanted; of a copy, that it moves
+  std::uint64_t bytes = 0;          ///< that lanes use; for a copy, that it moves
   std::uint64_t sectors = 0;        ///< of device memory
   std::uint64_t held_by_l1 = 0;     ///< of these
   std::uint64_t held_by_l2 = 0;     ///< of the rest
   std::uint64_t passes = 0;         ///< through shared memory
   std::uint64_t passes_needed = 0;  ///< without conflicts
-  std::uint64_t meeting = 0;        ///< lanes at the address that most lanes of a request name
+  std::uint64_t meeting = 0;        ///< lanes at the most common address, over all requests
 
   void add(const Counts& other) {
     times += other.times;
@@ -75,7 +75,7 @@ struct Counts {
 };
 using Account = std::map<Key, Counts>;
 
-/// Which sectors of device memory a launch has touched: a bit for each.
+/// Which sectors of device memory a launch has touched, one bit each.
 class Touched {
  public:
   Touched() {
@@ -86,14 +86,14 @@ class Touched {
       parts_.push_back({first, std::vector<std::uint64_t>((last - first) / 64 + 1)});
     }
   }
-  /// Whether this is the sector's first touch. From any core.
+  /// Marks a sector; returns whether this is its first touch. Callable from any core.
   bool first_touch(std::uint64_t sector) {
     const Bit bit = find(sector);
     if (bit.word == nullptr || is_set(bit)) return false;
     return (std::atomic_ref(*bit.word).fetch_or(bit.mask, std::memory_order_relaxed) & bit.mask) ==
            0;
   }
-  /// Whether it has been touched. From any core.
+  /// Whether a sector has been touched. Callable from any core.
   bool has(std::uint64_t sector) {
     const Bit bit = find(sector);
     return bit.word != nullptr && is_set(bit);
@@ -110,7 +110,7 @@ class Touched {
     std::uint64_t first;
     std::vector<std::uint64_t> bits;
   };
-  /// Where a sector's bit is; null for one of no buffer.
+  /// Where a sector's bit is; null if the sector is in no buffer.
   struct Bit {
     std::uint64_t* word;
     std::uint64_t mask;
@@ -133,7 +133,7 @@ class Touched {
   std::vector<Part> parts_;
 };
 
-/// How much of a GPU's caches a block has to itself, by the model that count's output states.
+/// A block's share of a GPU's caches, according to the model that count's output describes.
 struct Shares {
   std::uint64_t l1_bytes;
   std::uint64_t l2_bytes;
@@ -141,7 +141,7 @@ struct Shares {
   explicit Shares(const simt::Launch& launch) {
     constexpr std::uint64_t kSmBytes = 256 << 10;  // L1 and shared memory together
     constexpr std::uint64_t kReserved = 1 << 10;   // of shared memory, for each block
-    constexpr std::uint64_t kMaxBlocks = 32;       // a multiprocessor
+    constexpr std::uint64_t kMaxBlocks = 32;       // per multiprocessor
     const std::uint64_t blocks = simt::volume(launch.grid);
     const std::uint64_t threads = simt::volume(launch.block);
     const std::uint64_t shared = launch.shared_bytes + kReserved;
@@ -156,22 +156,21 @@ struct Shares {
   }
 };
 
-/// Everything that is counted of a launch.
+/// Everything that is counted for a launch.
 struct LaunchCounts {
   std::string kernel;
   simt::Launch launch;
   std::uint64_t blocks = 0;
   Shares shares;
-  std::uint64_t counted = 0;  ///< of its blocks
+  std::uint64_t counted = 0;  ///< how many of its blocks
   std::uint64_t fewest = ~std::uint64_t{0};
   std::uint64_t most = 0;  ///< requests of a counted block
-  bool fits_in_l2;         ///< all of device memory that the launch may touch
+  bool fits_in_l2;         ///< whether all device buffers together do
   Account account;
   Touched read;
   Touched written;
   std::mutex mutex;
-  std::map<std::thread::id, CodeOrder>
-      orders;  ///< of the code, as each core's threads go through it
+  std::map<std::thread::id, CodeOrder> orders;  ///< of the code, as each core's threads execute it
 
   explicit LaunchCounts(const simt::Launch& l)
       : kernel(kernel_name(l)), launch(l), blocks(simt::volume(l.grid)), shares(l) {
@@ -180,13 +179,13 @@ struct LaunchCounts {
     fits_in_l2 = static_cast<std::int64_t>(bytes) <= kH100.l2_bytes;
   }
 
-  /// The order that the calling core knows.
+  /// The calling core's order.
   CodeOrder& order() {
     const std::lock_guard lock(mutex);
     return orders[std::this_thread::get_id()];
   }
 
-  /// Adds a block's account to the launch's. From any core.
+  /// Adds a block's account to the launch's. Callable from any core.
   void add(const Account& of_block) {
     const std::lock_guard lock(mutex);
     std::uint64_t requests = 0;
@@ -200,12 +199,12 @@ struct LaunchCounts {
   }
 };
 
-/// The sectors that a copy or a request touches are noted for the launch.
+/// Marks the sectors that a copy or a request touches.
 void note(Touched& touched, const void* begin, std::size_t bytes) {
   for_sectors(begin, bytes, [&](std::uint64_t sector) { touched.first_touch(sector); });
 }
 
-/// A block that is not counted, since others are like it: only what it touches is noted.
+/// Watches a block that is not counted, since others are like it: records only what it touches.
 class Toucher : public simt::Witness {
  public:
   explicit Toucher(LaunchCounts& launch) : launch_(launch) {}
@@ -225,7 +224,7 @@ class Toucher : public simt::Witness {
   LaunchCounts& launch_;
 };
 
-/// A block that is counted.
+/// Watches a block that is counted.
 class BlockCounter : public simt::Witness {
  public:
   BlockCounter(LaunchCounts& launch, std::uint64_t number, std::size_t max_bytes)
@@ -288,7 +287,7 @@ class BlockCounter : public simt::Witness {
   }
 
  private:
-  /// The sectors that a load has named, and the line of the account that it is for.
+  /// The sectors of a load, and its line of the account.
   struct Load {
     Counts* counts;
     Sectors sectors;
@@ -297,7 +296,7 @@ class BlockCounter : public simt::Witness {
   struct Warp {
     WarpPaths paths;
     unsigned running;         // lanes that have not exited
-    std::vector<Load> loads;  // caches are asked later, the warps in turns
+    std::vector<Load> loads;  // since the last barrier; see ask_caches()
   };
 
   void add(unsigned thread, const Step& step) {
@@ -309,7 +308,7 @@ class BlockCounter : public simt::Witness {
     char gigabytes[32];
     std::snprintf(gigabytes, sizeof gigabytes, "%.1f GB", static_cast<double>(max_bytes_) / 1e9);
     return "counting " + launch_.kernel + " needs more than the " + gigabytes +
-           " that are free for it: its lanes walk far without meeting; ask for half the --cols";
+           " free for it: its lanes take too many steps without meeting; ask for half the --cols";
   }
 
   void meet(unsigned warp, unsigned lanes) {
@@ -319,7 +318,7 @@ class BlockCounter : public simt::Witness {
     noted_ += paths.noted_bytes();
   }
 
-  // Which buffer of device memory an address is in, by its start; null for shared memory.
+  // The start of the device buffer that an address is in; null for shared memory.
   static const std::byte* buffer_of(const void* address) {
     const simt::DeviceBuffer* const buffer =
         simt::device_buffer_of(static_cast<const std::byte*>(address));
@@ -356,7 +355,7 @@ class BlockCounter : public simt::Witness {
     for (const std::uint64_t sector : sectors.numbers) launch_.written.first_touch(sector);
   }
 
-  // The warps' loads since the last barrier go through the caches in turns, a request each.
+  // Sends the warps' loads since the last barrier through the caches, one request per warp in turn.
   void ask_caches() {
     bool more = true;
     for (std::size_t turn = 0; more; ++turn) {
@@ -382,14 +381,14 @@ class BlockCounter : public simt::Witness {
       return;
     }
     if (!in_l2(sector)) return;
-    // What all blocks read, as weight, a multiprocessor's first block brings to L1 for the others.
+    // Data that all blocks read, such as weight: a multiprocessor's first block loads it into L1.
     if (!is_own && !is_first_of_multiprocessor_)
       ++counts.held_by_l1;
     else
       ++counts.held_by_l2;
   }
-  // Whether L2 has a sector, that it gets to have now. Where not all fits in that the launch works
-  // with, a block keeps only its share; what others have read, weight above all, stays.
+  // Whether L2 holds a sector; from now on it does. Unless all of the launch's data fits in L2, a
+  // block keeps only its share; sectors that others have read, above all weight, stay.
   bool in_l2(std::uint64_t sector) {
     const bool written = launch_.written.has(sector);
     const bool others_had_it = !launch_.read.first_touch(sector) || written;
@@ -402,7 +401,7 @@ class BlockCounter : public simt::Witness {
   LaunchCounts& launch_;
   const bool is_first_of_multiprocessor_;
   const std::size_t max_bytes_;
-  std::size_t noted_ = 0;  // bytes of steps that wait for a meeting
+  std::size_t noted_ = 0;  // bytes of steps since the last meetings
   std::vector<Warp> warps_;
   Cache l1_;
   Cache l2_;
@@ -430,7 +429,7 @@ class Counter : public Observer {
   }
 
  private:
-  // Where the problem is large, a few blocks stand for all: spread evenly, with the first and last.
+  // For a large problem only some blocks are counted: evenly spread, with the first and the last.
   bool is_counted(std::uint64_t block, std::uint64_t blocks) const {
     constexpr std::int64_t kAllBelow = 1 << 23;  // elements
     constexpr std::uint64_t kFewest = 8;
@@ -481,7 +480,7 @@ class Counter : public Observer {
 
   const Names& names_;
   const std::int64_t elements_;
-  static constexpr int kPart = 4;  // of the memory that is free, for each core
+  static constexpr int kPart = 4;  // each counted block may use a quarter of the free memory
   const std::size_t max_bytes_ = static_cast<std::size_t>(free_host_bytes() / kPart);
   std::vector<std::unique_ptr<LaunchCounts>> launches_;
 };

@@ -1,4 +1,4 @@
-// What `make race` keeps of memory: beside each byte, who has touched it.
+// The shadow memory of `make race`: for each byte, which threads and copies have accessed it.
 #pragma once
 
 #include <array>
@@ -22,27 +22,27 @@ enum class Way : std::uint8_t {
 
 inline bool is_atomic(Way way) { return way == Way::Atomic || way == Way::BlockAtomic; }
 
-/// Who has touched a word, with what: lanes of a warp, all at one place in the program and in one
-/// tick; or a copy.
+/// An access to a word: by lanes of a warp, all at one place in the program and in one tick, or by
+/// a copy.
 struct Record {
   simt::Place place;
   Serial block;
-  Tick tick;            ///< of a copy its number among the copies
-  std::uint32_t lanes;  ///< a bit each
+  Tick tick;            ///< for a copy, its index among the copies
+  std::uint32_t lanes;  ///< one bit each
   std::uint16_t warp;   ///< kCopy for a copy
-  std::uint8_t bytes;   ///< of the word, a bit each
+  std::uint8_t bytes;   ///< of the word, one bit each
   Way way;
 
   static constexpr std::uint16_t kCopy = 0xFFFF;
   bool is_copy() const { return warp == kCopy; }
-  /// Whether it differs from another in its lanes at most.
+  /// Whether it differs from another only in its lanes, if at all.
   bool is_like(const Record& other) const {
     return place == other.place && block == other.block && tick == other.tick &&
            warp == other.warp && bytes == other.bytes && way == other.way && !is_copy();
   }
 };
 
-/// The records of a word of 4 bytes that say all: one that a later access stands for is gone.
+/// The records of a word of 4 bytes, without those that a later access supersedes.
 using Records = std::vector<Record>;
 
 /// The records of a memory, by address.

@@ -1,14 +1,14 @@
 // make trace: what the warps of one block do, event by event.
 //
-// A lane's accesses are steps of its warp's paths, which put them together into requests
-// (warp_paths.h). What else a lane does (an arrival at a barrier, a fence, a copy, the end of a
-// wait) is a step too, so that it keeps its place among the accesses, and lanes that do the same
-// together are one event. Paths become events where lanes meet, and where no lane of the warp can
-// go on; then the lanes that wait are told of. What happens without a thread (a copy arrives) is an
-// event at once.
+// A lane's accesses are steps of its warp's paths, which merge them into requests (warp_paths.h).
+// Everything else that a lane does (an arrival at a barrier, a fence, a copy, the end of a wait) is
+// a step too, so that it keeps its position among the accesses, and lanes that do the same together
+// form one event. Paths become events when lanes meet, and when no lane of the warp can continue;
+// then the waiting lanes are reported. What happens without a thread (a copy arrives) becomes an
+// event immediately.
 //
 // The machine runs a warp until all its lanes wait, then the next: the order of the events is one
-// of many that a GPU may take.
+// of many that are possible on a GPU.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -32,10 +32,10 @@ using simt::Space;
 using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kMostBytes =
-    1'250'000;                               // of events as JSON; trace.py names them, cuts at 1 MB
+    1'250'000;                               // of events as JSON; trace.py adds names, cuts at 1 MB
 constexpr std::size_t kMostSteps = 1 << 16;  // of a lane between two meetings
 
-/// The words for what a thread waits at.
+/// The name of an operation at which a thread waits.
 const char* name(Op op) {
   switch (op) {
     case Op::BlockBarrier:
@@ -70,7 +70,7 @@ const char* name(const Request& request) {
 
 bool is_of_warp(Op op) { return op >= Op::SyncWarp && op <= Op::All; }
 
-/// The beginning of an event.
+/// The first fields of an event.
 Json does(const char* what) {
   Json event = Json::object();
   event["do"] = what;
@@ -85,8 +85,8 @@ Json does(const char* what, const char* key, const Value& value) {
 
 // ------------------------------------------------------------------------------- where in memory
 
-/// A place in memory: in which tensor or part of shared memory, and the number of the element or
-/// byte there.
+/// A place in memory: the tensor or the part of shared memory, and the number of the element or
+/// byte in it.
 struct Spot {
   std::string in;
   std::int64_t at;
@@ -104,12 +104,12 @@ struct Neighbour {
   SharedMemory shared;
 };
 
-// ---------------------------------------------------------------------------------- what is noted
+// -------------------------------------------------------------------------------- what is recorded
 
-/// How many bytes of events a trace still has room for, over all its launches.
+/// How many more bytes of events fit in a trace, over all its launches.
 struct Room {
   std::size_t left = kMostBytes;
-  std::string ended;  ///< why there are no more events; empty while there may be
+  std::string ended;  ///< why recording has ended; empty while it goes on
 
   bool is_full() const { return !ended.empty(); }
   bool take(std::size_t bytes) {
@@ -123,13 +123,13 @@ struct LaunchTrace {
   std::string kernel;
   simt::Launch launch;
   std::uint64_t blocks;
-  bool traced = false;  ///< whether it has the block
+  bool traced = false;  ///< whether the launch has the block
   Json code = Json::array();
   Json barriers = Json::array();
   Json events = Json::array();
   CodeOrder order;
   std::map<Place, std::size_t> code_numbers;
-  std::mutex mutex;                   // of what follows: blocks begin on several cores
+  std::mutex mutex;                   // of `neighbours`: blocks begin on several cores
   std::vector<Neighbour> neighbours;  ///< the other blocks of the cluster
 
   explicit LaunchTrace(const simt::Launch& l)
@@ -158,13 +158,13 @@ struct LaunchTrace {
   }
 };
 
-/// What a lane does that is no access. It stands as a step in the lane's path: the step's address
-/// is the note's, and it has no bytes.
+/// What a lane does other than an access. The lane's path has it as a step of no bytes, whose
+/// address is the note's.
 struct Note {
-  Json says;                        ///< lanes whose notes say the same are one event
-  const std::byte* from = nullptr;  ///< of a copy that each lane makes for itself
+  Json says;                        ///< lanes whose notes say the same form one event
+  const std::byte* from = nullptr;  ///< of a copy by each lane
   const std::byte* to = nullptr;
-  std::optional<std::size_t> since = std::nullopt;  ///< the event that began the wait which ends
+  std::optional<std::size_t> since = std::nullopt;  ///< the event that began the wait ending here
 };
 
 // ------------------------------------------------------------------------------- the traced block
@@ -196,7 +196,7 @@ class BlockTracer : public simt::Witness {
     emit(warp, lanes, place, std::move(event));
   }
   void block_meets(Place place) override {
-    for (Thread& thread : threads_) {  // the last to come does not wait
+    for (Thread& thread : threads_) {  // the last to arrive has not waited
       if (thread.state == State::Runs) thread.begin_wait(Op::BlockBarrier, nullptr, place);
     }
     Json since = Json::array();
@@ -281,8 +281,8 @@ class BlockTracer : public simt::Witness {
     if (copy == copies_.end()) return emit(does("copy arrives", "from", "another block"));
     const Begun begun = copy->second;
     copies_.erase(copy);
-    if (!begun.number) return;    // a lane's own: its wait says it
-    tell(begun.warp, kAllLanes);  // its beginning comes first
+    if (!begun.number) return;    // a lane's own copy: its wait reports this
+    tell(begun.warp, kAllLanes);  // the copy's start must come first
     emit(does("copy arrives", "copy", *begun.number));
   }
   void commits(unsigned thread, simt::Copy::Kind kind) override {
@@ -301,13 +301,13 @@ class BlockTracer : public simt::Witness {
   enum class State { Runs, Waits, Exited };
   struct Thread {
     State state = State::Runs;
-    Op op = Op::BlockBarrier;  // at which it waits, or waited last
+    Op op = Op::BlockBarrier;  // at which it waits, or last waited
     const void* object = nullptr;
     Place place = nullptr;
-    bool told = false;                       // of this wait, or of its exit
+    bool told = false;                       // whether this wait, or its exit, was reported
     std::optional<std::size_t> waits_since;  // the event's number
-    std::size_t steps = 0;                   // since its paths were told
-    std::size_t untold = 0;                  // of these, all but starts of basic blocks
+    std::size_t steps = 0;                   // since its path was last reported
+    std::size_t untold = 0;                  // of these, all except starts of basic blocks
 
     void begin_wait(Op at, const void* for_what, Place where) {
       state = State::Waits;
@@ -354,7 +354,7 @@ class BlockTracer : public simt::Witness {
 
   // ------------------------------------------------------------------------ steps become events
 
-  // What they wait for has come: until they have gone on their warps are not stuck.
+  // Their wait is over: until these threads have continued, their warps are not stuck.
   void release(Op op, const void* object) {
     for (Thread& thread : threads_) {
       if (thread.state == State::Waits && thread.op == op && thread.object == object)
@@ -368,8 +368,8 @@ class BlockTracer : public simt::Witness {
     });
     if (stuck) tell(warp, kAllLanes);
   }
-  // What the lanes have done since they were told of last, and which of them wait now or have
-  // exited. A wait that ended while other lanes of the warp ran is none of the warp's.
+  // Reports what the lanes have done since the last report, and which of them now wait or have
+  // exited. Omits a wait that ended while other lanes of the warp ran: the warp did not wait.
   void tell(unsigned warp, unsigned lanes) {
     warps_[warp].meet(lanes, [&](const Request& request) {
       if (request.bytes == 0)
@@ -385,7 +385,7 @@ class BlockTracer : public simt::Witness {
                                       [](const Thread& thread) { return thread.steps == 0; });
     if (all_told) notes_.clear();
   }
-  // What a lane does behind its last step that was noted, nobody knows: there the trace ends.
+  // A lane's steps beyond kMostSteps are not recorded, so the trace ends at the last recorded one.
   void count_told(unsigned thread) {
     Thread& self = threads_[thread];
     --self.untold;
@@ -435,7 +435,7 @@ class BlockTracer : public simt::Witness {
       tell_note(warp, alike, request);
     }
   }
-  // One event for lanes whose notes are alike.
+  // One event for lanes whose notes are the same.
   void tell_note(unsigned warp, unsigned lanes, const Request& request) {
     const Note& note = note_of(request, first_lane(lanes));
     Json event = note.says;
@@ -486,8 +486,8 @@ class BlockTracer : public simt::Witness {
     trace_.events.push_back(std::move(event));
   }
 
-  /// Where lanes are: "in" what, "at" which element the first is, and the "step" from lane to lane;
-  /// or all of them, where they are not evenly apart.
+  /// The elements that lanes access: "in" which tensor, "at" which element the first lane, and the
+  /// "step" from lane to lane; or a list of all elements, if they are not evenly spaced.
   void add_lanes(Json& event, const std::string& prefix,
                  const std::array<const std::byte*, kLanes>& at, unsigned lanes) {
     const unsigned first = first_lane(lanes);
@@ -506,12 +506,12 @@ class BlockTracer : public simt::Witness {
     if (even && others != 0) event[prefix + "step"] = step;
   }
 
-  // Whom the lanes of a shuffle read: all the lane that is as far, all the same one, or a list.
+  // Which lane each lane of a shuffle reads: one distance for all, one lane for all, or a list.
   void add_reads(Json& event, Op op, unsigned lanes) const {
     const unsigned first = first_lane(lanes);
     std::vector<unsigned> all;
     for_lanes(lanes, [&](unsigned lane) { all.push_back(reads_[lane]); });
-    unsigned far = 0;  // one that has nobody there reads itself
+    unsigned far = 0;  // the largest: a lane without a source reads itself
     for_lanes(lanes, [&](unsigned lane) {
       const unsigned from = reads_[lane];
       far = std::max(far, op == Op::ShuffleXor ? lane ^ from
@@ -584,12 +584,12 @@ class BlockTracer : public simt::Witness {
   const SharedMemory own_;
   std::vector<Thread> threads_;
   std::vector<WarpPaths> warps_;
-  std::deque<Note> notes_;  // where a step's note lies it stays
+  std::deque<Note> notes_;  // a deque: steps keep the addresses of its notes
   std::array<unsigned, kLanes> reads_{};
   std::map<const void*, std::size_t> barriers_;
-  std::map<std::uint64_t, Begun> copies_;  // on their way
+  std::map<std::uint64_t, Begun> copies_;  // in flight
   std::size_t begun_ = 0;
-  std::optional<unsigned> arriver_;  // by whose arrival an mbarrier completes; none: by a copy's
+  std::optional<unsigned> arriver_;  // whose arrival completes an mbarrier; none if a copy's does
 };
 
 // ---------------------------------------------------------------------------------- all launches

@@ -1,15 +1,15 @@
 // Which accesses of a warp's lanes are one request.
 //
-// The machine runs the lanes of a warp one after another, a GPU all together: what they do at the
-// same place of the code at the same time is one request to memory. So the lanes' steps are noted
-// apart, and put side by side when the lanes meet (at a warp operation, a barrier, their end).
+// The machine runs the lanes of a warp one after another; a GPU runs them together, and what they
+// do at the same place at the same time is one memory request. So the steps of each lane are
+// recorded separately, and merged when the lanes meet (at a warp operation, a barrier, their end).
 //
-// Side by side means as a GPU would run them: of all lanes those go first whose next step stands
-// first in the code's order (code_order.h), and they go together; the others wait. A step is an
-// access, or the start of a basic block, which tells in which turn of a loop a lane is.
+// Merging follows the order in which a GPU would run them: the lanes whose next step is first in
+// the code's order (code_order.h) take it together, while the others wait. A step is an access, or
+// the start of a basic block, which tells which iteration of a loop a lane is in.
 //
-// Hardware may differ: a compiler may unroll a loop and so part the lanes that end it early, put
-// both sides of a branch into predicated instructions, or leave a warp apart longer than it must.
+// Hardware may differ: a compiler may unroll a loop and so separate the lanes that end it early,
+// predicate both sides of a branch, or keep a warp diverged for longer than necessary.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +27,7 @@ namespace lnc {
 inline constexpr unsigned kLanes = 32;
 inline constexpr unsigned kAllLanes = ~0u;
 
-/// Calls `body` for each lane of a mask, in rising order.
+/// Calls `body` for each lane of a mask, in ascending order.
 template <typename Body>
 void for_lanes(unsigned mask, Body body) {
   for (unsigned rest = mask; rest != 0; rest &= rest - 1)
@@ -35,7 +35,7 @@ void for_lanes(unsigned mask, Body body) {
 }
 inline unsigned first_lane(unsigned mask) { return static_cast<unsigned>(std::countr_zero(mask)); }
 
-/// The warps of a block, and the lanes that one of them has.
+/// The number of a block's warps, and the mask of the lanes that one of them has.
 inline unsigned warps_of(const simt::Launch& launch) {
   return static_cast<unsigned>((simt::volume(launch.block) + kLanes - 1) / kLanes);
 }
@@ -44,15 +44,15 @@ inline unsigned lanes_of(const simt::Launch& launch, unsigned warp) {
   return lanes >= kLanes ? kAllLanes : (1u << lanes) - 1;
 }
 
-/// What a lane did next: an access, or nothing but to come to a place.
+/// A step of a lane: an access, or the start of a basic block.
 struct Step {
   simt::Place place;
   const std::byte* address;  ///< null: a basic block begins
   std::uint32_t bytes;
   simt::Kind kind;
   simt::Space space;
-  bool past_l1 = false;           ///< a load that L1 does not serve
-  const std::byte* to = nullptr;  ///< where in shared memory a copy goes without a register
+  bool past_l1 = false;           ///< a load that bypasses L1
+  const std::byte* to = nullptr;  ///< destination of an asynchronous copy to shared memory
 
   static Step block(simt::Place place) {
     return {place, nullptr, 0, simt::Kind::Load, simt::Space::Device};
@@ -62,18 +62,18 @@ struct Step {
   }
 };
 
-/// The accesses of a warp's lanes at one place: lane `i` of the warp touches `at[i]`, null where it
+/// The accesses of a warp's lanes at one place: lane `i` of the warp accesses `at[i]`, null if it
 /// does not take part. All are of one kind and in one space.
 struct Request {
   simt::Place place;
   simt::Kind kind;
   simt::Space space;
-  std::uint32_t bytes;  ///< of a lane
+  std::uint32_t bytes;  ///< per lane
   bool past_l1;
   std::array<const std::byte*, kLanes> at;
   std::array<const std::byte*, kLanes> to;  ///< of a copy to shared memory; else null
 
-  /// Those that take part.
+  /// The mask of the lanes that take part.
   unsigned lanes() const {
     unsigned mask = 0;
     for (unsigned lane = 0; lane < kLanes; ++lane)
@@ -95,7 +95,7 @@ class WarpPaths {
  public:
   static constexpr std::size_t kStepBytes = sizeof(Noted);  ///< of memory, until lanes meet
 
-  /// @param order of the kernel's code; it learns from these lanes, and outlives them
+  /// @param order of the kernel's code, which learns from these lanes and must outlive this object
   explicit WarpPaths(CodeOrder& order) : order_(&order) { last_.fill(CodeOrder::kStart); }
 
   void add(unsigned lane, const Step& step) {
@@ -105,19 +105,19 @@ class WarpPaths {
     steps_[lane].push_back({node, step});
   }
 
-  /// Memory of the steps that wait for a meeting.
+  /// Memory used by the steps recorded since the last meeting.
   std::size_t noted_bytes() const {
     std::size_t sum = 0;
     for (const auto& steps : steps_) sum += steps.size() * kStepBytes;
     return sum;
   }
 
-  /// The lanes of the mask have met: `take` gets their requests one after another.
+  /// The lanes of the mask have met: passes their requests to `take`, one after another.
   template <typename Take>
   void meet(unsigned lanes, Take take) {
     order_->settle();
     Next next{};
-    unsigned left = 0;  // lanes with steps to come
+    unsigned left = 0;  // lanes with steps left
     for_lanes(lanes, [&](unsigned lane) {
       if (!steps_[lane].empty()) left |= 1u << lane;
     });
@@ -136,7 +136,7 @@ class WarpPaths {
  private:
   using Next = std::array<std::size_t, kLanes>;
 
-  // The lanes whose next step stands first in the code.
+  // The lanes whose next step is first in the code's order.
   unsigned first_in_code(unsigned lanes, const Next& next) const {
     std::uint32_t first = 0;
     unsigned together = 0;

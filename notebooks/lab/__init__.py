@@ -31,12 +31,8 @@ import numpy as np
 from . import variance
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "common/bench"))
-from style import STYLE  # noqa: E402
-
 BUILD = ROOT / "build" / "cpu"
 WATCHING = ROOT / "build" / "cpu-watch"  # a build whose machine sees each load and store
-OPTIONS = {BUILD: (), WATCHING: ("-DWATCH=ON",)}
 KERNELS = ROOT / "build" / "notebooks"  # those of the reader's own
 MERE_CHECK = 2  # ninja's steps where there is nothing to build
 TEMPLATE = "fwd01"  # the chapter with whose commands a kernel of your own is built
@@ -74,7 +70,7 @@ def program(chapter, build=BUILD):
         print(f"{chapter} is compiled first, for the CPU: {'some 20 seconds' if machine else 'one to two minutes'}, "
               "once.", flush=True)
     start = time.monotonic()
-    steps = follow("bash", ROOT / "common/setup/build.sh", build.name, chapter, *OPTIONS[build])
+    steps = follow("bash", ROOT / "common/setup/build.sh", build.name, chapter)
     if steps > MERE_CHECK:
         print(f"\r{chapter}: {steps} steps in {time.monotonic() - start:.0f} s", flush=True)
     return path
@@ -234,12 +230,10 @@ SIGNED = ("#542788", "#998ec3", "white", "#f1a340", "#b35806")  # violet below a
 
 def use_style():
     """The look of every figure from here on: that of the measurements' figures, and what these lack."""
-    import matplotlib
+    import matplotlib.style
 
-    matplotlib.rcParams.update({
-        **STYLE, "figure.dpi": 110, "figure.facecolor": "white", "figure.constrained_layout.use": True,
-        "axes.grid": True, "lines.markersize": 4.5, "lines.linewidth": 1.4, "legend.frameon": False,
-        "image.cmap": MAP})
+    matplotlib.style.use(str(ROOT / "common/results/progression.mplstyle"))
+    matplotlib.rcParams.update({"axes.grid": True, "lines.markersize": 4.5, "lines.linewidth": 1.4, "image.cmap": MAP})
 
 
 def show(figure, alt):

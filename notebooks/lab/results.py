@@ -13,18 +13,18 @@ one sentence says so and names the command that measures it.
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "common/bench"))
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "common/bench")]
 
 import book as books  # noqa: E402
 import measurements  # noqa: E402
-import plots  # noqa: E402
 from book import DIRECTIONS, KINDS  # noqa: E402
-from measurements import LARGE, PROGRESSION, SETS, SWEEP, problem_of  # noqa: E402
+from measurements import LARGE, SETS, SWEEP, problem_of  # noqa: E402
 from peers import RequestError, is_of_widths, parse_shapes  # noqa: E402
 
-from . import figures  # noqa: E402
+from common.results import figures  # noqa: E402
 
-__all__ = ["DIRECTIONS", "KINDS", "LARGE", "PROGRESSION", "SWEEP", "Data", "figures", "open_data", "plots", "problem"]
+__all__ = ["LARGE", "SWEEP", "Data", "figures", "open_data", "problem"]
 
 
 def problem(text):
@@ -95,15 +95,28 @@ class Data:
         """What Nsight Compute counted on the progression's problem."""
         return self.collect(lambda book: book.profile_rows(direction), "no profile", "make profile")
 
-    def contenders(self, direction, kind):
-        """(our rows, the peers' rows) of one run: as Book.contenders(), without the sets of widths."""
-        lacking = f"no {DIRECTIONS[direction]} run of peers and ours with {KINDS[kind]}"
-        ours = self.collect(lambda book: alone(book.contenders(direction, kind)[0]), lacking, "make peers")
-        return ours, self.collect(lambda book: alone(book.contenders(direction, kind)[1]))
+    def contenders(self, direction, kind, peers="all"):
+        """(our rows, the named peers' rows) of one run: as Book.contenders(), without the sets of widths."""
+        ours, theirs = (self.collect(lambda book, at=at: alone(book.contenders(direction, kind)[at])) for at in (0, 1))
+        return ours, [row for row in theirs if peers == "all" or row["provider"] in peers]
 
-    def against_peers(self, direction, kind):
-        """Book.against_peers() of the reader's own device, without the sets of widths."""
-        return alone(self.own.against_peers(direction, kind))
+    def against_peers(self, direction, kind, peers="all"):
+        """Book.against_peers() of each device beside the named peers, without the sets of widths."""
+        found = self.collect(lambda book: alone(book.against_peers(direction, kind)),
+                             f"no {DIRECTIONS[direction]} run of peers and ours with {KINDS[kind]}", "make peers")
+        if peers == "all":
+            return found
+        named = [{**row, "ratios": {peer: row["ratios"][peer] for peer in row["ratios"] if peer in peers}}
+                 for row in found]
+        return [{**row, "peer": peer, "ratio": ratio, "peer_us": row["median_us"] / ratio} for row in named
+                if row["ratios"] for ratio, peer in [max((ratio, peer) for peer, (ratio, *_) in row["ratios"].items())]]
+
+    def fastest(self, ratios):
+        """On the problems of these rows the fastest chapter of each device without peers."""
+        problems = dict.fromkeys((row["direction"], problem_of(row)) for row in ratios)
+        return [{**min(rows, key=lambda row: row["median_us"]), "of": name} for name, book in self.books.items()
+                if name not in {row["of"] for row in ratios} for direction, problem in problems
+                if (rows := book.rows(direction, [problem]))]
 
     def width_rows(self, dtype):
         """Ours beside the fastest peer at every width: Book.width_rows(). Says so where it is another device's."""

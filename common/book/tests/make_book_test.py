@@ -165,6 +165,6 @@ def test_every_line_of_a_kernel_keeps_its_text_in_colour():
 
 def test_a_diff_leaves_out_marks_and_what_a_kernel_says_of_itself():
     parent = ["// a", "#include <a>", "namespace a {", "using namespace lnc;", "same();  // [1]", "old();", "const Registration r;"]
-    kernel = ["// b", "namespace b {", "using namespace lnc;", "same();  // [2]", "changed();", "const Registration q;"]
+    kernel = ["// b", "namespace b {", "using namespace lnc;", "  // exercise", "same();  // [2]", "changed();", "const Registration q;"]
     changed = kernel_page.what_changed(kernel, parent)
     assert [line for line in changed if line[0] in "+-"] == ["-old();", "+changed();"]

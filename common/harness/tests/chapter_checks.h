@@ -1,5 +1,4 @@
-// What the tests of a chapter are made of: problems, checked in several orders of threads and
-// blocks.
+// Helpers for the tests of a chapter: problems, checked in several orders of threads and blocks.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -24,7 +23,7 @@ namespace lnc {
 inline constexpr DType kDTypes[] = {DType::F32, DType::F16, DType::BF16};
 
 #if defined(LNC_CPU_BACKEND)
-/// The orders of the first runs of a problem. In the usual one, forward, the fewest faults show.
+/// The orders of a problem's runs. Forward, the default, comes third: it shows the fewest faults.
 inline simt::Schedule schedule_of_run(int run) {
   if (run == 0) return {simt::Order::Reverse};
   if (run == 2) return {simt::Order::Forward};
@@ -32,7 +31,7 @@ inline simt::Schedule schedule_of_run(int run) {
 }
 #endif
 
-/// Calls `body()` `count` times; on the CPU backend each has an order of its own. A GPU picks one.
+/// Calls `body()` `count` times, on the CPU backend each time in another order of threads.
 template <typename Body>
 void for_each_run(int count, const Body& body) {
   for (int run = 0; run < count; ++run) {
@@ -52,7 +51,7 @@ inline const std::vector<std::byte>& output(const Outputs& outputs, std::string_
   throw std::logic_error("there is no such output");
 }
 
-/// || a - b || / || b ||, of tensors of float.
+/// || a - b || / || b || of two float tensors.
 inline double relative_distance(const std::vector<std::byte>& a, const std::vector<std::byte>& b) {
   double distance = 0.0, norm = 0.0;
   for (std::size_t at = 0; at < b.size(); at += sizeof(float)) {
@@ -75,17 +74,17 @@ inline void require_right(const std::vector<OutputCheck>& checks) {
   }
 }
 
-/// Under the CPU backend's sanitizers a launch is ten times as slow: every third problem must do,
-/// once, and what looks only at numbers is left out. (Three shares no factor with the numbers of
-/// types, kinds and parts of a fusion, so each meets each.)
+/// Under the CPU backend's sanitizers a launch is ten times as slow: tests run only every third
+/// problem, once, and skip tests that only check numbers. (Three shares no factor with the numbers
+/// of types, kinds and parts of a fusion, so every combination still occurs.)
 #ifdef LNC_SANITIZE
 constexpr bool kSanitize = true;
 #else
 constexpr bool kSanitize = false;
 #endif
 
-/// Checks `chapter` on `problem` in several orders. Without atomics the bits must not depend on the
-/// order; dx and y never do.
+/// Checks `chapter` on `problem` in several orders. The bits of a deterministic chapter must not
+/// depend on the order; y and dx must not in any chapter.
 inline void check_problem(const Chapter& chapter, const Problem& problem, int runs) {
   static int asked = 0;
   if (kSanitize && ++asked % 3 != 0) return;
@@ -110,7 +109,7 @@ inline void check_problem(const Chapter& chapter, const Problem& problem, int ru
   });
 }
 
-/// Every problem of the shape that `chapter` takes.
+/// Calls `body` for every problem of this shape that `chapter` accepts.
 template <typename Body>
 void for_each_variant(const Chapter& chapter, std::int64_t rows, std::int64_t cols,
                       const Body& body) {
@@ -149,6 +148,45 @@ inline std::vector<Fusion> fusions() {
   all.push_back(everything());
   for (Fusion& fusion : all) fusion.masks = fusion.dropout > 0.0f;
   return all;
+}
+
+// --- Of the quick tests ---
+
+inline constexpr int kQuickRuns =
+    kSanitize ? 1 : 2;  ///< per problem; a second accesses no other memory
+
+struct Types {
+  DType dtype;
+  bool mixed;
+};
+inline constexpr Types kTypes[] = {{DType::F32, false},
+                                   {DType::F16, false},
+                                   {DType::BF16, false},
+                                   {DType::F16, true},
+                                   {DType::BF16, true}};
+
+/// Calls `body(problem)` for each pair of types and each kind; `body` chooses the shape.
+template <typename Body>
+void for_each_types_and_kind(const Body& body) {
+  for (const auto [dtype, mixed] : kTypes)
+    for (const Kind kind : {Kind::Layer, Kind::Rms}) {
+      Problem problem;
+      problem.dtype = dtype;
+      problem.mixed = mixed;
+      problem.kind = kind;
+      body(problem);
+    }
+}
+
+/// The problem with a kind, and with or without parameters, as the bits of `chance` choose; if the
+/// chapter refuses that, with the next combination that it accepts.
+inline Problem drawn(const Chapter& chapter, Problem problem, int chance) {
+  for (int i = 0; i < 4; ++i) {
+    problem.kind = (chance ^ i) & 1 ? Kind::Rms : Kind::Layer;
+    problem.affine = ((chance ^ i) & 2) == 0;
+    if (refusal(chapter, problem).empty()) break;
+  }
+  return problem;
 }
 
 }  // namespace lnc

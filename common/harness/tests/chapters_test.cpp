@@ -1,5 +1,5 @@
-// What concerns several chapters, any chapter, or the check itself, which must be able to fail.
-// Runs on either backend.
+// Tests that concern several chapters, any chapter, or the check itself, which must be able to
+// fail. Runs on either backend.
 #include <algorithm>
 #include <limits>
 
@@ -93,7 +93,7 @@ TEST_CASE("a chapter refuses what it does not take, in a sentence with its id") 
       if (takes) continue;
       CHECK(why.sentence.starts_with(chapter.id));
       CHECK(why.option == "kind");
-      CHECK(why.sentence.find("--") == std::string::npos);  // how it is spelt is the caller's
+      CHECK(why.sentence.find("--") == std::string::npos);  // the caller spells the option
     }
 }
 
@@ -122,7 +122,7 @@ TEST_CASE("a chapter that needs aligned rows refuses others, and says what is wr
   problem.dtype = DType::F16;
   problem.cols = 1001;
   problem.misalign = 1;
-  CHECK(refusal(chapter, problem).empty());  // this one does not need them
+  CHECK(refusal(chapter, problem).empty());  // this chapter does not need aligned rows
   chapter.needs_aligned = true;
   const std::string rule =
       std::string(chapter.id) + " takes rows that start at 16-byte boundaries only: ";
@@ -143,7 +143,7 @@ TEST_CASE("a chapter that needs aligned rows refuses others, and says what is wr
   CHECK(refusal(chapter, problem).option == "misalign");
 }
 
-TEST_CASE("rows that lie apart are refused by a chapter that does not take them, and too many") {
+TEST_CASE("strided rows are refused by a chapter that does not take them, and too many by any") {
   Chapter chapter = chapters().front();
   chapter.max_rows = chapter.max_elements = std::numeric_limits<std::int64_t>::max();
   const std::string id(chapter.id);
@@ -151,7 +151,7 @@ TEST_CASE("rows that lie apart are refused by a chapter that does not take them,
   problem.dtype = DType::F16;
   problem.cols = 1024;
   problem.heads = 4;
-  CHECK(refusal(chapter, problem).empty());  // groups one behind another
+  CHECK(refusal(chapter, problem).empty());  // groups without a gap
   problem.heads_gap = 16;
   CHECK(refusal(chapter, problem).sentence == id + " takes rows that lie one behind another only");
   CHECK(refusal(chapter, problem).option == "row_gap");
@@ -251,7 +251,7 @@ TEST_CASE("the check sees one wrong element, one unwritten element and one wrong
       T right{};
       download(&right, args.y + 1234, sizeof right);
       CHECK(passes_with(args.y + 1234, right));
-      // Four units in the last place, far below what the norm of 3000 elements shows.
+      // Four units in the last place, far too small to show in the norm of 3000 elements.
       const double ulp = dtype == DType::F32 ? 0x1p-22 : dtype == DType::F16 ? 0x1p-9 : 0x1p-6;
       const T wrong(static_cast<float>(static_cast<double>(static_cast<float>(right)) *
                                        (1.0 + (dtype == DType::F32 ? 400 : 2) * ulp)));
@@ -264,7 +264,7 @@ TEST_CASE("the check sees one wrong element, one unwritten element and one wrong
 }
 
 TEST_CASE("a launch that the device cannot do names the kernel and its configuration") {
-  // 2000 threads a block: over the limit of every GPU and of the SIMT machine.
+  // 2000 threads per block exceed the limit of every GPU and of the SIMT machine.
 
   std::string message;
   try {

@@ -1,4 +1,4 @@
-// Of every chapter the whole matrix: dtypes, kinds, awkward shapes, schedules. Linked with one
+// The whole test matrix of a chapter: dtypes, kinds, awkward shapes, schedules. Linked with one
 // chapter; runs on either backend.
 #include <algorithm>
 
@@ -8,10 +8,10 @@ using namespace lnc;
 
 namespace {
 
-constexpr int kRuns = 3;  // of a problem
+constexpr int kRuns = 3;  // per problem
 
-/// Runs of a problem with many blocks alike: on the SIMT machine another order shows no more of
-/// them, and takes minutes.
+/// Runs of a problem with many similar blocks: on the SIMT machine, another order takes minutes and
+/// finds nothing new.
 int runs_of_many_blocks() { return device().emulated ? 1 : kRuns; }
 
 }  // namespace
@@ -99,7 +99,7 @@ TEST_CASE("a chapter that groups rows is right at many widths, several rows for 
 }
 
 TEST_CASE("many runs give the same bits; where a chapter uses atomics, dweight varies") {
-  const int runs = device().emulated ? 5 : 20;  // there each has an order of its own
+  const int runs = device().emulated ? 5 : 20;  // emulated runs all have different orders
   Problem problem;
   problem.rows = 400;
   problem.cols = 300;
@@ -122,7 +122,7 @@ TEST_CASE("many runs give the same bits; where a chapter uses atomics, dweight v
     if (chapter.deterministic) continue;
     MESSAGE(chapter.id << ": dweight varies by " << widest << " of its norm over " << runs
                        << " runs");
-    CHECK(widest < 400 * 0x1p-24);  // a rounding for each row that is added
+    CHECK(widest < 400 * 0x1p-24);  // one rounding per row
   }
 }
 
@@ -133,7 +133,7 @@ TEST_CASE("every chapter is right past 65 535 rows") {
     problem.cols = chapter.needs_aligned ? 40 : 33;
     for (const DType dtype : kDTypes) {
       problem.dtype = dtype;
-      if (device().emulated && dtype != DType::F32) continue;  // a minute a dtype on two cores
+      if (device().emulated && dtype != DType::F32) continue;  // a minute per dtype on two cores
       if (!refusal(chapter, problem).empty()) continue;
       INFO(chapter.id << ": " << describe(problem));
       const Tensors tensors(problem, chapter);

@@ -1,4 +1,4 @@
-// Fusions for tests, made of the problem's options: a new one is in them at once.
+// Fusions for tests, derived from the problem's options, so that they include every new option.
 #pragma once
 
 #include <vector>
@@ -7,7 +7,7 @@
 
 namespace lnc {
 
-/// What an option of a fusion may be other than as usual; of a number one value.
+/// The problem with a fusion option at each value other than the default; for a number, at one.
 inline std::vector<Problem> with_option(const Problem& problem, std::string_view name) {
   std::vector<Problem> problems;
   const auto add = [&](const auto& set) {
@@ -38,7 +38,7 @@ inline std::vector<std::string_view> fused_options() {
   return names;
 }
 
-/// All parts at once, each with the last of its values.
+/// All parts together, each with the last of its values.
 inline Fusion everything() {
   Problem problem;
   for (const std::string_view name : fused_options()) problem = with_option(problem, name).back();

@@ -1,5 +1,5 @@
-// The harness itself, without a chapter: options, sets, tensors and their bytes, the stopwatch's
-// statistics, records.
+// Tests of the harness itself, without a chapter: options, sets, tensors and their bytes, the
+// stopwatch's statistics, records.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ using namespace lnc;
 
 namespace {
 
-/// What a call throws, or nothing.
+/// The message of the exception that a call throws; empty if it throws none.
 template <typename Call>
 std::string message_of(const Call& call) {
   try {
@@ -50,7 +50,7 @@ Problem small(DType dtype = DType::BF16) {
 
 // --- Options and sets
 
-TEST_CASE("a problem survives the way into a record and back") {
+TEST_CASE("a problem survives the round trip through a record") {
   Problem problem = small();
   problem.kind = Kind::Rms;
   problem.mixed = true;
@@ -67,7 +67,7 @@ TEST_CASE("a problem survives the way into a record and back") {
   CHECK(from_json(flat, {}) == problem);
 }
 
-TEST_CASE("a record names only the options that are not as usual, and no number's noise") {
+TEST_CASE("a record names only options that are not at their defaults, and rounds numbers") {
   const nlohmann::ordered_json json = to_json(Problem{});
   CHECK(json["options"].empty());
   CHECK(
@@ -80,7 +80,7 @@ TEST_CASE("an option that is unknown, or has no such value, is named") {
     return message_of([&] { (void)from_json(nlohmann::json::parse(json), {}); });
   };
   CHECK(contains(refused(R"({"colour": 1})"), "'colour'"));
-  CHECK(contains(refused(R"({"colour": 1})"), "weight_scale"));  // what there is
+  CHECK(contains(refused(R"({"colour": 1})"), "weight_scale"));  // the known options
   CHECK(contains(refused(R"({"cols": 0})"), "'cols' must be a whole number of at least 1"));
   CHECK(contains(refused(R"({"cols": 1.5})"), "not 1.5"));
   CHECK(contains(refused(R"({"dtype": "f64"})"), "f32, f16, bf16"));
@@ -90,7 +90,7 @@ TEST_CASE("an option that is unknown, or has no such value, is named") {
   CHECK(contains(refused(R"({"mixed": 1})"), "true or false"));
 }
 
-TEST_CASE("the built-in sets can be read, and each problem is there once") {
+TEST_CASE("the built-in sets can be read, and contain each problem once") {
   const auto sets = parse_problem_sets(built_in_problem_sets(), "built-in", {});
   CHECK(sets.size() >= 6);
   for (const ProblemSet& set : sets) {
@@ -103,7 +103,7 @@ TEST_CASE("the built-in sets can be read, and each problem is there once") {
   }
 }
 
-TEST_CASE("a list in a set stands for each of its values; what it leaves out is as asked") {
+TEST_CASE("a list in a set gives a problem for each value; other options are as in `like`") {
   Problem like;
   like.kind = Kind::Rms;
   const auto sets = parse_problem_sets(
@@ -138,7 +138,7 @@ TEST_CASE("the operator's bytes are those of its matrices") {
   CHECK(operator_bytes(p, Direction::Copy, false) == 2 * matrix);
   CHECK(operator_bytes(p, Direction::Forward, false) == 2 * matrix);
   CHECK(operator_bytes(p, Direction::Backward, false) == 3 * matrix);
-  CHECK(operator_bytes(p, Direction::Backward, true) == 3 * matrix);  // y in place of x
+  CHECK(operator_bytes(p, Direction::Backward, true) == 3 * matrix);  // y instead of x
   CHECK(roof_bytes(p, Direction::Copy) == 2 * matrix);
   CHECK(roof_bytes(p, Direction::Forward) == 2 * matrix);
   CHECK(roof_bytes(p, Direction::Backward) == 3 * matrix);
@@ -158,7 +158,7 @@ TEST_CASE("the operator's bytes are those of its matrices") {
   CHECK(operator_bytes(p, Direction::Backward, false) == 4 * matrix + 3 * 2 * matrix);
   p.fusion = {.residual = Residual::Same};
   CHECK(operator_bytes(p, Direction::Forward, false) == 3 * matrix);
-  CHECK(operator_bytes(p, Direction::Backward, false) == 3 * matrix);  // dx is dresidual, too
+  CHECK(operator_bytes(p, Direction::Backward, false) == 3 * matrix);  // dx is also dresidual
 }
 
 TEST_CASE("memory is counted beyond 2^63 bytes") {
@@ -217,7 +217,7 @@ TEST_CASE("tensors start where they should, and copies of the inputs hold the sa
   CHECK(tensors.data("dx") == tensors.data("dx", 2));  // outputs are shared
 }
 
-TEST_CASE("tensors that are staggered start each elsewhere, and so do copies of the inputs") {
+TEST_CASE("staggered tensors each start at another offset, and so do copies of the inputs") {
   Problem p = small();
   p.misalign = 1;
   p.stagger = 3;
@@ -236,7 +236,7 @@ TEST_CASE("tensors that are staggered start each elsewhere, and so do copies of 
   CHECK(start("dx", 0) == 13 % 8);
 }
 
-TEST_CASE("rows of x and dy lie apart where they should, and between them nothing is filled") {
+TEST_CASE("strided rows of x and dy start where they should, and the gaps are not filled") {
   Problem p = small();
   p.rows = 7;
   const Tensors dense(p, Direction::Backward, false);
@@ -337,7 +337,7 @@ TEST_CASE("no two random inputs are the same numbers") {
   std::set<int> streams;
   const auto check_stream = [&](int stream) {
     CHECK(streams.insert(stream).second);
-    CHECK(stream < 16);  // the next is the next seed's first
+    CHECK(stream < 16);  // stream 16 is stream 0 of the next seed
   };
   for (const TensorDescription& tensor : describe_tensors(problem, false)) {
     if (const auto* random = std::get_if<Random>(&tensor.source)) check_stream(random->stream);
@@ -361,11 +361,11 @@ TEST_CASE("a median is stable where the newer half agrees with all, and not befo
   CHECK_FALSE(stable(samples));
   samples.push_back(10.0);
   CHECK(stable(samples));
-  for (int i = 0; i < 160; ++i) samples.push_back(i < 100 ? 10.0 : 11.0);  // it becomes slower
+  for (int i = 0; i < 160; ++i) samples.push_back(i < 100 ? 10.0 : 11.0);  // gets slower
   CHECK(stable(samples));  // the median has not moved
   std::fill(samples.begin() + 160, samples.end(), 11.0);
   CHECK_FALSE(stable(samples));
-  std::vector<double> places;  // four places in the queue, in turns
+  std::vector<double> places;  // four queue slots in turn
   for (int i = 0; i < 160; ++i)
     places.push_back(std::vector<double>{10.1, 10.4, 10.4, 11.1}[i % 4]);
   CHECK(stable(places));
@@ -390,7 +390,7 @@ TEST_CASE(
 
   timing = sample(constant(10.0), {.samples = 7, .budget_ms = 1e6});
   CHECK(taken == 7);
-  CHECK_FALSE(timing.cut_short);  // that was asked for
+  CHECK_FALSE(timing.cut_short);  // took all samples that were requested
 
   timing = sample(constant(1000.0), {.samples = 1000, .budget_ms = 5});
   CHECK(taken == 5);
@@ -412,7 +412,7 @@ TEST_CASE(
   CHECK(timing.median_us < timing.p90_us);
 }
 
-TEST_CASE("sixteen samples have each place in the queue four times, whatever a launch puts there") {
+TEST_CASE("sixteen samples get each queue slot four times, whatever a launch enqueues") {
   for (int commands = 1; commands <= 9; ++commands) {  // of a launch and its two events
     CAPTURE(commands);
     FlushSchedule schedule;
@@ -432,7 +432,7 @@ TEST_CASE("sixteen samples have each place in the queue four times, whatever a l
 }
 
 TEST_CASE(
-    "the places are in no fixed order, and pieces of a draw are the draw; warm has no flushes") {
+    "queue slots have no fixed order, and do not depend on how a draw is split; warm: no flushes") {
   FlushSchedule schedule;
   const std::vector<int> whole = schedule.draw(160, true);
   CHECK(std::vector(whole.begin(), whole.begin() + 16) !=
@@ -445,7 +445,7 @@ TEST_CASE(
   CHECK(std::count(warm.begin(), warm.end(), 0) == 10);
 }
 
-TEST_CASE("launches take turns, and warm or emulated ones do not") {
+TEST_CASE("launches use copies of the inputs in turn; warm or emulated ones have one copy") {
   Problem p = small();
   if (device().emulated)
     CHECK(input_copies(p, {}) == 1);
@@ -507,7 +507,7 @@ TEST_CASE("a record says what was asked, what made it, and against what") {
   CHECK(record["operator_bytes"] == 123);
   CHECK(record["predicted_bytes"] == 456);
   CHECK(record["passed"] == true);
-  CHECK(record["rel_err"] == 2e-4);  // of what is judged
+  CHECK(record["rel_err"] == 2e-4);  // only of outputs with a limit
   CHECK(record["distances"]["dx_from_x"] == 0.5);
   CHECK_FALSE(record.contains("median_us"));
   CHECK_FALSE(record.contains("roof_us"));

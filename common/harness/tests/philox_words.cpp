@@ -1,6 +1,5 @@
 // Writes the reference's Philox words of (seed, offset), seed = 0 … N-1 times a stride and offset =
-// 0 … N-1, to standard output as 32-bit integers: for the comparison with Triton's in
-// pytorch_test.py.
+// 0 … N-1, to standard output as 32-bit integers. pytorch_test.py compares them with Triton's.
 #include <cstdio>
 #include <cstdlib>
 #include <vector>

@@ -3,12 +3,12 @@
 // The general backward kernel: layer and RMS norm, every type, width and alignment, strided x and
 // dy, y recomputed on request, on every GPU. As many blocks as the GPU runs at once share the rows;
 // each keeps weight, dweight and dbias of its columns in registers, loads its next row while it
-// works on one, and stores one row of partial sums. Rows that no block holds are cut in slices of
-// columns, and a first kernel finds their c1 and c2, so x and dy are read twice.
+// works on one, and stores one row of partial sums. Rows too wide for a block are cut into slices
+// of columns, and a first kernel computes their c1 and c2, so x and dy are read twice.
 //
 // Parts: persistent.h (teams, shares, slices, the walk over the rows; bwd09), partial_sums.h
-// (bwd06), gradient_terms.h (bwd01's formulas), rows.h (strides), vector.h (fwd06). Here: what a
-// row is.
+// (bwd06), gradient_terms.h (bwd01's formulas), rows.h (strides), vector.h (fwd06). This file says
+// what a row is.
 //
 // Measured on an H100, layer norm, in brackets % of a triad:
 // - Two blocks a multiprocessor, 512 threads with 128 registers each: 161 µs at bf16 16384 × 4096;
@@ -65,7 +65,7 @@ struct RowsOfX {
   __device__ Terms terms(const Row& row, int i) const {
     return {row.x[i], row.dy[i], weight[i], row.mean, row.rstd};
   }
-  /// Recomputes and stores y, where it is asked for.
+  /// Recomputes and stores y, if it is asked for.
   __device__ void stored(int64_t at, int i, const Terms& terms) const {
     if (a.y_again == nullptr) return;
     float weights[kElements], biases[kElements], y[kElements];

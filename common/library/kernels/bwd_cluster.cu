@@ -3,16 +3,16 @@
 // Aligned rows of up to 262 144 columns, layer and RMS norm, on Hopper. A persistent cluster of 2
 // to 16 blocks walks over rows, a slice of the columns in each block: a ring of bulk copies for x
 // and dy, the weight in shared memory, dweight and dbias in registers. The blocks exchange a row's
-// two sums through distributed shared memory while they add up the next row. (Where one row only
-// fits, float past 185 088 columns, dx follows its own sums.)
+// two sums through distributed shared memory while they add up the next row. (If only one row fits,
+// float past 185 088 columns, a row's dx follows its own sums.)
 //
 // Parts: cluster_backward.h (the walk, the exchange; bwd13), ring.h (fwd08, bwd12),
 // column_gradients.h (bwd01, bwd09), partial_sums.h (bwd06, early start bwd12), vector.h (fwd06).
 //
 // Measurements behind the constants, on an H100, layer norm:
 // - kSliceBytes: slices of 16 to 18 KB are fastest at every width. bf16 2048 × 32768 takes 154 µs
-//   in four of 16 KB, 159 in three of 21, 164 in two of 32; 1024 × 65536 152 in eight of 16, 237 in
-//   twelve of 11. On an H200 32 KB would be better: 455 against 488 at 4096 × 65536.
+//   with four of 16 KB, 159 with three of 21, 164 with two of 32; 1024 × 65536 152 with eight of
+//   16, 237 with twelve of 11. On an H200 32 KB would be better: 455 against 488 at 4096 × 65536.
 // - Lane 0 alone loads mean and rstd: 146 µs against 154 in RMS norm of f32 2048 × 16384, where
 //   nvcc put the common value in a uniform register and waited for it.
 // - The result: 540 µs at bf16 16384 × 16384 (98.5 % of a triad), 544 at 4096 × 65536 (98 %), 585
@@ -32,9 +32,9 @@ using namespace lnc;
 
 constexpr int kMaxStages = 4;          // rows of a slice in shared memory
 constexpr int kLeastStages = 3;        // with fewer nothing is in flight
-constexpr int kSliceBytes = 18 << 10;  // of x, at most, where a cluster may have more blocks
+constexpr int kSliceBytes = 18 << 10;  // of x, at most, while a cluster may have more blocks
 constexpr int kLeastCluster = 2;       // blocks
-constexpr int kPortable = 8;           // that every Hopper has room for
+constexpr int kPortable = 8;           // supported by every Hopper GPU
 constexpr int kMaxCluster = 16;
 constexpr int kMaxThreads = 512;
 constexpr int kMaxWarps = kMaxThreads / kWarpSize;
@@ -120,18 +120,18 @@ __global__ void __launch_bounds__(kMaxThreads)
   ColumnGradients<kElements, kColumns / kElements, kKind == Kind::Layer> gradients;
   walk_cluster(a, slices, exchange, plan.stages > 1 ? 1 : 0, 0, gradients);
   if (a.dweight == nullptr) return;  // frozen parameters: no sums to store
-  // A row of partial sums a cluster.
+  // Each cluster stores a row of partial sums.
   gradients.store(slices.own, sums, slices.cluster * a.cols + slices.start);
 }
 
-/// How many rows of x and dy have room in a block beside the weight. 1 KB is left for what is
-/// static.
+/// How many rows of x and dy fit in a block besides the weight. 1 KB is left for static shared
+/// memory.
 int rows_with_room(int64_t slice, int64_t element_bytes, int64_t weight_bytes) {
   const int64_t column_bytes = (max_shared_bytes() - (1 << 10)) / slice;
   return static_cast<int>((column_bytes - weight_bytes) / (2 * element_bytes));
 }
 
-/// A row of so many columns over so many blocks.
+/// Cuts a row of `cols` columns over `blocks` blocks.
 Plan cut_over(int blocks, int64_t cols, int64_t element_bytes, int64_t weight_bytes) {
   const int64_t elements = 16 / element_bytes;
   Plan plan{};
@@ -144,8 +144,8 @@ Plan cut_over(int blocks, int64_t cols, int64_t element_bytes, int64_t weight_by
   return plan;
 }
 
-/// As few blocks as have no more than kSliceBytes each, or `group`; past kPortable all
-/// `most_blocks`, since a cluster of more fills a GPC anyway. The blocks double while a slice does
+/// The fewest blocks with no more than kSliceBytes each, or `group`; above kPortable all
+/// `most_blocks`, since a larger cluster fills a GPC anyway. The number doubles while a slice does
 /// not fit. A row that does not fit in `most_blocks` is too wide.
 Plan plan_for(int64_t cols, int64_t element_bytes, int64_t weight_bytes, int group,
               int most_blocks) {
@@ -161,14 +161,14 @@ Plan plan_for(int64_t cols, int64_t element_bytes, int64_t weight_bytes, int gro
 }
 
 /// The most clusters that a launch may have, with one block a multiprocessor or two small ones.
-/// More would make more partial sums.
+/// More would only add partial sums.
 int64_t most_clusters_of(const Plan& plan) {
   const int blocks_each = plan.threads <= kMaxThreads / 2 ? 2 : 1;
   const int64_t blocks = int64_t{multiprocessors()} * blocks_each;
   return std::max<int64_t>(blocks / plan.cluster_blocks, 1);
 }
 
-/// Whether there is room for clusters of up to `most_blocks`: then they are launched.
+/// Launches clusters of up to `most_blocks`; returns false if there is no room for them.
 template <Kind kKind, typename T, typename W>
 bool launch_clusters(const BackwardArgs<T, W>& a, int most_blocks) {
   const auto kernel = layer_norm_backward<T, W, kKind>;
@@ -191,7 +191,7 @@ bool launch_clusters(const BackwardArgs<T, W>& a, int most_blocks) {
 template <Kind kKind, typename T, typename W>
 void run_kind(const BackwardArgs<T, W>& a) {
   if (launch_clusters<kKind>(a, kMaxCluster)) return;
-  if (launch_clusters<kKind>(a, kPortable)) return;  // where no GPC holds 16 such blocks
+  if (launch_clusters<kKind>(a, kPortable)) return;  // if no GPC holds 16 such blocks
   throw std::runtime_error(
       "lib_bwd_cluster: this GPU has no room for the cluster of blocks that a row of " +
       std::to_string(a.cols) + " columns takes");
@@ -202,7 +202,7 @@ void run(const BackwardArgs<T, W>& a) {
   with_kind(a.kind, [&](auto kind) { run_kind<kind()>(a); });
 }
 
-/// A row for each cluster that a launch may have; of the smaller, portable clusters there are more.
+/// A row for each cluster that a launch may have; smaller, portable clusters are more numerous.
 int64_t most_partial_sums(const Problem& p) {
   const auto clusters_with = [&](int most_blocks) {
     return most_clusters_of(

@@ -1,21 +1,21 @@
 // lib_bwd_cluster_unaligned · Wide unaligned rows over a cluster
 //
 // Rows of nearly 512 KB that start anywhere, layer and RMS norm, on Hopper; meant for those too
-// wide for lib_bwd_unaligned. lib_bwd_cluster's persistent cluster, whose rows all start alike. The
-// blocks share the vectors that a row lies in. The first and last of these may be partly another
-// row's: each is the first vector of some thread, and only a thread's first vector is masked. Where
-// x, dy and dx start differently, threads load all elements: correct, but slow.
+// wide for lib_bwd_unaligned. It uses lib_bwd_cluster's persistent cluster, whose rows all start
+// alike. The blocks share the vectors that a row spans. The first and last of these may belong
+// partly to another row: each is the first vector of some thread, and only a thread's first vector
+// is masked. If x, dy and dx start differently, threads load all elements: correct, but slow.
 //
 // Parts: cluster_backward.h (the walk, the exchange; bwd13), unaligned_rows.h (rows that start
 // alike; bwd15), ring.h (fwd08, bwd12), column_gradients.h (bwd01, bwd09), partial_sums.h (bwd06,
 // early start bwd12), vector.h (fwd06).
 //
 // Measurements behind the constants, on an H100, 128 MiB, layer norm, µs:
-// - Cuts: bf16 of 12 289 columns takes 166 in two blocks of 256 threads a multiprocessor, 181 of
+// - Cuts: bf16 of 12 289 columns takes 166 in two blocks of 256 threads a multiprocessor, 181 with
 //   512; of 20 001 156 in two of 512, 160 to 191 in three to five of 256; f32 of 12 289 156 in
 //   three of 512, 151 to 168 in four to eight of 256.
-// - Masks: 155 at f32 667 × 50257, 162 at bf16 1335 × 50257; edges in single threads of block 0 165
-//   and 160.
+// - Masks: 155 at f32 667 × 50257, 162 at bf16 1335 × 50257; with the edges in single threads of
+//   block 0, 165 and 160.
 // - The result: 165 at bf16 5460 × 12289 and 162 at 1335 × 50257 (84 and 85 % of a triad), 155 at
 //   f32 2730 × 12289 (89 %), where lib_bwd_any takes 349, 355 and 275.
 #include "common/kernel/chapter.h"
@@ -33,15 +33,15 @@ namespace lib_bwd_cluster_unaligned {
 using namespace lnc;
 
 constexpr int kLeastCluster = 2;  // blocks
-constexpr int kPortable = 8;      // that every Hopper has room for
+constexpr int kPortable = 8;      // supported by every Hopper GPU
 constexpr int kMaxCluster = 16;
 constexpr int kMaxStages = 4;           // rows of a slice in shared memory
 constexpr int kOverlapStages = 3;       // the fewest with a row always in flight
 constexpr int kLeastStages = 2;         // of the widest rows
 constexpr int kColumns = 32;            // of a thread
-constexpr int kSliceBytes = 24 << 10;   // of x in a block of 512 threads, where eight hold a row
+constexpr int kSliceBytes = 24 << 10;   // of x in a block of 512 threads, if eight hold a row
 constexpr int kWideBytes = 32 << 10;    // rows from here on have such blocks
-constexpr int64_t kOtherBytes = 1536;   // of shared memory, a block: static, or the system's
+constexpr int64_t kOtherBytes = 1536;   // of a block's shared memory: static, or the system's
 constexpr int64_t kManyCols = 1 << 14;  // up to here, rows of halves have many parts
 
 /// What the registers allow: kBlocks blocks of up to kThreads threads on a multiprocessor.
@@ -56,7 +56,7 @@ struct Variant {
 using OneBlock = Variant<512, 1>;
 using TwoBlocks = Variant<256, 2>;
 
-/// How a row is cut: `blocks` blocks have `slice` elements each of the vectors that it lies in.
+/// How a row is cut: `blocks` blocks have `slice` elements each of the vectors that it spans.
 struct Plan {
   int64_t slice;
   int blocks;
@@ -74,7 +74,7 @@ struct Span {
   __device__ int size() const { return end - begin; }
 };
 
-/// Where a slice of a row's x and dy lies in shared memory.
+/// Where a row's slices of x and dy are in shared memory.
 template <typename T>
 struct Slices {
   T* x;
@@ -90,12 +90,12 @@ struct SliceVectors {
 
   __device__ int of(int i) const { return first + i * apart; }
   __device__ bool has(int i) const {
-    return static_cast<unsigned>(of(i)) < static_cast<unsigned>(size);  // a number below 0 is large
+    return static_cast<unsigned>(of(i)) < static_cast<unsigned>(size);  // a negative one is large
   }
 };
 
-/// Clears what is another row's in a vector: four words and four ANDs for every type. A factor of 0
-/// would make NaN of another row's infinity.
+/// Clears a vector's elements of other rows: four words and four ANDs for every type. A factor of 0
+/// would turn another row's infinity into NaN.
 template <typename T>
 class Mask {
  public:
@@ -182,7 +182,7 @@ struct UnalignedSlices {
     start = before - row_start;
     of_row = {max(-start, 0), min(cols - start, size)};
     // The last block counts down from the row's end. The last thread has the first vector counted:
-    // warp 0 has the exchange to do, and should not also store single elements.
+    // warp 0 does the exchange and should not also store single elements.
     const int threads = blockDim.x;
     const int counted = (threads - 1 - static_cast<int>(threadIdx.x)) * kElements;
     const int apart = threads * kElements;
@@ -196,14 +196,14 @@ struct UnalignedSlices {
   }
   __device__ int64_t row_of(int nth) const { return cluster + nth * clusters; }
   __device__ int64_t element(int nth) const { return row_of(nth) * a.cols + start; }
-  /// A slice lies as far into a 128-byte line as in global memory.
+  /// A slice has the same offset in a 128-byte line as in global memory.
   __device__ Slot slot(int nth, int stage) const {
     T* const first = reinterpret_cast<T*>(ring.slot(stage));
     const int x_at = start_in_line(a.x + element(nth)) / kElements * kElements;
     const int dy_at = start_in_line(a.dy + element(nth)) / kElements * kElements;
     return {first + x_at, first + slot_elements + dy_at};
   }
-  /// The vectors that lie wholly in the tensor; threads bring the others.
+  /// The vectors that are wholly inside the tensor; threads load the others.
   __device__ Span copied(int nth) const {
     const int64_t from = element(nth);
     const int64_t left = a.rows * a.cols - from;
@@ -292,7 +292,7 @@ __global__ void __launch_bounds__(Fit::kThreads, Fit::kBlocks)
   if (cluster_rank() == 0) set_rest(sums, part, static_cast<int>(a.cols));
 }
 
-/// A row that lies in so many vectors, over so many blocks.
+/// Cuts a row that spans `vectors` vectors over `blocks` blocks.
 template <typename Fit, typename T, typename W>
 Plan cut_over(int blocks, int64_t vectors, unsigned end_rows) {
   const auto slice_vectors = blocks_for(vectors, blocks);
@@ -322,7 +322,7 @@ bool has_room(const Plan& plan) {
 template <typename T, typename W>
 std::size_t shared_bytes_of(const Plan& plan) {
   const std::size_t row_bytes = 2 * slot_elements_for<T>(static_cast<int>(plan.slice)) * sizeof(T);
-  return plan.stages * row_bytes + plan.slice * sizeof(W);  // and so room for a slice's sums
+  return plan.stages * row_bytes + plan.slice * sizeof(W);  // which also holds a slice's sums
 }
 
 template <typename T, typename W>
@@ -336,12 +336,12 @@ LaunchConfig config_for(const BackwardArgs<T, W>& a, const Plan& plan, int64_t c
 struct Choice {
   Plan plan;
   int64_t clusters;
-  int64_t busy;  ///< places for blocks that have one; 0: no cluster has room
+  int64_t busy;  ///< places for blocks that are occupied; 0: no cluster fits
 };
 
-/// The cut that gives the most blocks work. The number of clusters must be a multiple of the period
-/// with which rows start alike; where fewer fit, they run in turns. A larger cluster must gain a
-/// twentieth.
+/// The cut that keeps the most blocks busy. The number of clusters must be a multiple of the period
+/// with which rows start alike; if fewer fit at once, they run in turn. A larger cluster must gain
+/// a twentieth.
 template <typename Fit, typename T, typename W, typename Kernel>
 Choice best_cut(const BackwardArgs<T, W>& a, Kernel kernel, int least_blocks, int most_blocks) {
   Choice best{};
@@ -362,7 +362,7 @@ Choice best_cut(const BackwardArgs<T, W>& a, Kernel kernel, int least_blocks, in
   return best;
 }
 
-/// Launches clusters of so many blocks, if a cut of them gives that many blocks work.
+/// Launches clusters of these sizes if a cut keeps `least_busy` blocks busy; else returns false.
 template <Kind kKind, typename Fit, typename T, typename W>
 bool launch_clusters(const BackwardArgs<T, W>& a, int least_blocks, int most_blocks,
                      int64_t least_busy = 1) {
@@ -384,10 +384,9 @@ bool launch_clusters(const BackwardArgs<T, W>& a, int least_blocks, int most_blo
   return true;
 }
 
-/// Tries, in this order: the blocks a cluster that the caller asked for; for wide rows as few
-/// blocks of 512 threads as have kSliceBytes, if they keep three quarters of the multiprocessors
-/// busy; up to 8 blocks of 256 threads, then up to 16; blocks of 512 with larger slices, up to 8,
-/// then 16.
+/// Tries, in this order: the cluster size that the caller asked for; for wide rows as few blocks of
+/// 512 threads as kSliceBytes allows, if they keep three quarters of the multiprocessors busy; up
+/// to 8 blocks of 256 threads, then up to 16; blocks of 512 with larger slices, up to 8, then 16.
 template <Kind kKind, typename T, typename W>
 void run_kind(const BackwardArgs<T, W>& a) {
   const int asked = std::clamp(a.group, kLeastCluster, kMaxCluster);
@@ -412,7 +411,7 @@ void run(const BackwardArgs<T, W>& a) {
   with_kind(a.kind, [&](auto kind) { run_kind<kind()>(a); });
 }
 
-/// A row for each cluster that a launch may have: of two blocks, two on a multiprocessor.
+/// A row for each cluster that a launch may have: clusters of two blocks, two on a multiprocessor.
 int64_t most_partial_sums(const Problem& p) {
   constexpr int64_t kMostPeriod = kVectorElements<__half>;
   return std::min(p.rows, std::max<int64_t>(multiprocessors(), kMostPeriod));

@@ -2,15 +2,15 @@
 //
 // The memory-efficient backward pass: xhat = (y - bias) / weight, so neither x nor mean is read.
 // Every width, type and alignment, layer and RMS norm, on every GPU. The walk is lib_bwd_any's,
-// with RowsOfY in place of RowsOfX. Rows that no block holds are cut in slices of columns,
-// and a first kernel finds c1 and c2 of each row.
+// with RowsOfY in place of RowsOfX. Rows too wide for a block are cut into slices of columns, and a
+// first kernel computes c1 and c2 of each row.
 //
 // Parts: persistent.h (teams, shares, slices, the walk over the rows; bwd09), partial_sums.h
 // (bwd06), vector.h (fwd06). bwd07 teaches the formulas and the clamp of small weights.
 //
 // Measured on an H100, layer norm, in brackets % of a triad: 300 µs at bf16 131072 × 1024 (90 %),
 // 1167 at × 4096 (91 %), 2441 at × 8192 (86 %), where lib_bwd_any takes 295, 1152 and 2398; 187 at
-// f16 4096 × 12288 (56 %), in slices. 1 / weight waits in shared memory and bias is read from L1
+// f16 4096 × 12288 (56 %), in slices. 1 / weight stays in shared memory and bias is read from L1
 // for each row, since 16-bit types already take 127 or 128 of 128 registers.
 //
 // Digits: dweight is off by about u / (8 |weight|) with a bias, u being the element's rounding: 5 %
@@ -42,7 +42,7 @@ __device__ inline float xhat_from_y(float y, float bias, float inverse_weight) {
   return (y - bias) * inverse_weight;
 }
 
-/// What dx, dweight and dbias are made of, for the columns of one vector.
+/// The terms of dx, dweight and dbias for the columns of one vector.
 template <int kElements>
 struct TermsFromY {
   float xhat[kElements], dy[kElements], wdy[kElements];
@@ -96,7 +96,7 @@ struct RowsOfY {
   __device__ RowsOfY(const BackwardArgs<T, W>& a_, const OwnShare<Team>& share_,
                      InverseWeights<Team>& inverse_weight_)
       : a(a_), share(share_), inverse_weight(inverse_weight_) {
-    const W* const weights = a.weight;  // copies: for nvcc the stores below may change `a`
+    const W* const weights = a.weight;  // copies: nvcc assumes that the stores below may change `a`
     const float eps = a.eps;
 #pragma unroll
     for (int i = 0; i < Team::kVectors; ++i) {
@@ -195,7 +195,7 @@ const Registration registration{{
     .group = "row groups",
     .run = BackwardLaunchers::every([](const auto& args) { run(args); }),
     .predicted_bytes = [](const Problem& p, const Gpu& gpu) -> std::int64_t {
-      const std::int64_t mean_bytes = 4 * p.rows;  // which is not read
+      const std::int64_t mean_bytes = 4 * p.rows;  // mean is not read
       return shares_predicted_bytes(p, gpu) - mean_bytes;
     },
     .workspace_bytes = [](const Problem& p) -> std::int64_t { return shares_bytes(p, p.group); },

@@ -1,22 +1,22 @@
 // lib_bwd_fused_any · The gradient of residual, dropout and the norm in one pass
 //
-// The general fused backward kernel, of all that lib_fwd_fused_any does: residual (of x's type or
-// float), dropout, rowscale, a second input, a second weight and bias, a gradient that arrives past
-// the norm; every width and alignment, on every GPU. Persistent blocks keep dweight and dbias in
+// The general fused backward kernel, for all that lib_fwd_fused_any does: residual (of x's type or
+// float), dropout, rowscale, a second input, a second weight and bias, a gradient that bypasses the
+// norm; every width and alignment, on every GPU. Persistent blocks keep dweight and dbias in
 // registers; masks are recomputed from their seeds while the gradient is in a register. Wide rows
-// are cut in slices, and a first kernel finds their sums.
+// are cut into slices, and a first kernel computes their sums.
 //
-// Parts: branch.h and philox.h (fwd07, the way back bwd10), gradient_terms.h (bwd01's formulas),
+// Parts: branch.h and philox.h (fwd07, backward bwd10), gradient_terms.h (bwd01's formulas),
 // partial_sums.h (bwd06), reduce.h's team_sums, vector.h (fwd06). bwd09 teaches the blocks.
 //
 // Measured on an H100, layer norm with residual and prenorm, in brackets % of a triad:
 // - bf16 16384 × 4096: 218 µs (85 %), where lib_bwd_fused takes 191; with a float residual 383 (96
 //   %). With dropout, 131072 × 4096 takes 2311 µs (76 %), without 1636 (86 %).
 // - Groups: f32 1024 × 2048 takes 21.4 µs with 4 rows a block and 26.0 with 8; bf16 16384 × 4096 is
-//   fastest with 64, 193 µs, and the plan takes 62.
+//   fastest with 64, 193 µs, and the plan uses 62.
 // - made_anew: without it the 16-byte variants spill up to 208 bytes a thread; bf16 131072 × 4096
 //   takes 1749 µs, with dropout 2531.
-// - kAhead: with a float residual and one pair the next row ahead would spill 132 to 236 bytes.
+// - kAhead: with a float residual and one pair, loading a row ahead would spill 132 to 236 bytes.
 #include "common/kernel/branch.h"
 #include "common/kernel/chapter.h"
 #include "common/kernel/gradient_terms.h"
@@ -31,7 +31,7 @@ constexpr int kMaxThreads = 512;
 constexpr int kColumnSums = 16;  // of dweight in a thread, over all pairs; as many of dbias
 constexpr int kRowsAGroup = 4;   // at least: fastest where rows are few
 
-/// What a thread loads of a row at once. Stream is the type of z, as the forward pass stored it.
+/// A thread's loads for one vector of a row. Stream is the type of z as the forward pass stored it.
 template <typename T, typename W, typename Stream, int kElements, int kPairs>
 struct Loaded {
   Packed<Stream, kElements> z;
@@ -76,7 +76,7 @@ struct PairSums {
   }
 };
 
-/// The gradient of z: the norm's, and the one that arrives past the norm.
+/// The gradient of z: the norm's plus the one that bypasses the norm.
 template <typename Vectors, int kElements>
 __device__ void gradient_of_z(const Vectors& loaded, const float (&wdy)[kElements], float c1,
                               float c2, float (&gradient)[kElements]) {
@@ -89,7 +89,7 @@ __device__ void gradient_of_z(const Vectors& loaded, const float (&wdy)[kElement
   }
 }
 
-/// Stores the gradient of a branch, x or x1, made of that of z.
+/// Stores the gradient of a branch, x or x1, computed from that of z.
 template <typename T, int kElements>
 __device__ void store_branch(T* tensor, const Branch& branch, int64_t start, int64_t col,
                              const float (&gradient)[kElements]) {
@@ -101,20 +101,20 @@ __device__ void store_branch(T* tensor, const Branch& branch, int64_t start, int
   store(tensor, start + col, values);
 }
 
-/// The number itself, which the compiler takes for a new one in each iteration. Otherwise it keeps
-/// the addresses of up to seven tensors and two weights in registers across rows, and spills.
+/// Returns `number`, which the compiler then takes for a new one in each iteration. Otherwise it
+/// keeps the addresses of up to seven tensors and two weights in registers across rows, and spills.
 __device__ inline unsigned made_anew(unsigned number) {
   asm volatile("" : "+r"(number));
   return number;
 }
 
-/// A block takes the rows group, group + groups, … and the columns of one slice. Where a slice is
-/// not the whole row, `wide_sums` has what each row's c1 and c2 are means of; else it is null.
+/// A block takes the rows group, group + groups, … and the columns of one slice. If a slice is not
+/// the whole row, `wide_sums` has the sums for each row's c1 and c2; else it is null.
 template <typename T, typename W, typename Stream, int kElements, int kPairs>
 __global__ void __launch_bounds__(kMaxThreads)
     fused_backward(BackwardArgs<T, W> a, int64_t groups, float* partials, const float2* wide_sums) {
   constexpr int kVectors = kColumnSums / kPairs / kElements;
-  // Whether registers are left for the next row; elsewhere other blocks hide the loads.
+  // Whether registers are left for the next row; if not, other blocks hide the loads.
   constexpr bool kAhead = kElements > 1 && (kPairs == 2 || sizeof(Stream) == 2);
   const FusedBackward<T, W>& f = a.fused;
   const unsigned group = blockIdx.x % groups;
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(kMaxThreads)
     float wdy[kVectors][kElements] = {};
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      // xhat is the same for both pairs; both add to c and wdy, but dweight and dbias stay apart.
+      // xhat is the same for both pairs; both add to c and wdy, each to its own dweight and dbias.
       for (int pair = 0; pair < kPairs; ++pair) {
         const GradientTerms<kElements> terms = loaded[i].terms(pair);
         terms.add_to(c);
@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(kMaxThreads)
   }
 }
 
-/// The sums of rows that are wider than a block's registers.
+/// The sums of rows that are too wide for a block's registers.
 template <typename T, typename W, typename Stream, int kElements, int kPairs>
 __global__ void __launch_bounds__(kMaxThreads) sum_rows(BackwardArgs<T, W> a, float2* wide_sums) {
   float2 c = make_float2(0.0f, 0.0f);
@@ -216,7 +216,7 @@ struct Plan {
   Plan(int64_t rows, int64_t cols, int pairs, int asked) {
     slices = blocks_for(cols, kMaxThreads * kColumnSums / pairs);
     if (slices == 1) threads = blocks_for(cols, kColumnSums / pairs * kWarpSize) * kWarpSize;
-    // As many groups as blocks fit at once, or fewer where rows are few: each stores partial sums.
+    // As many groups as blocks fit at once, or fewer if rows are few: each stores partial sums.
     const int64_t at_once = int64_t{multiprocessors()} * kMaxThreads / (threads * slices);
     groups = blocks_for(rows, asked > 0 ? asked : kRowsAGroup);
     if (asked == 0) groups = std::min(groups, std::max<int64_t>(at_once, 1));
@@ -255,7 +255,7 @@ void run(const BackwardArgs<T, W>& a) {
       a.cols % kElements == 0 && at_16_bytes(a.dy, a.x, a.weight, a.dx, f.dy1, f.residual_out,
                                              f.dresidual_out, f.weight1, f.dx1, f.dresidual);
   const auto run_as = [&]<typename Stream>(Stream) {
-    const bool two_pairs = f.dy1 != nullptr || f.dweight1 != nullptr;  // without rows the latter
+    const bool two_pairs = f.dy1 != nullptr || f.dweight1 != nullptr;  // without rows only dweight1
     if (aligned && two_pairs) {
       run_rows<Stream, kElements, 2>(a);
     } else if (aligned) {

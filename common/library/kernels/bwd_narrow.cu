@@ -60,15 +60,15 @@ struct Team {
   static_assert(kRingBytes + kSumBytes <= kSharedBytes);
 };
 
-/// The ring's places for a row: each thread has its own, for its vectors of x and of dy.
-/// Neighbouring lanes lie side by side: no bank conflicts.
+/// The ring's places for a row: each thread has its own, for its vectors of x and of dy. Those of
+/// neighbouring lanes are adjacent: no bank conflicts.
 template <typename T, typename Team>
 struct Stage {
   Packed<T, Team::kElements> x[Team::kVectors][kThreads];
   Packed<T, Team::kElements> dy[Team::kVectors][kThreads];
 };
 
-/// Begins the copies of a lane's columns of a row, where the row is `there`.
+/// Starts the copies of a lane's columns of a row, if the row is `there`.
 template <typename T, typename Team>
 __device__ void begin_copies(bool there, const T* x_row, const T* dy_row, const ThreadColumns& own,
                              Stage<T, Team>& stage) {
@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(kThreads, Team::kBlocks)
     const bool there = row < a.rows;
     return make_float2(kLayer && there ? a.mean[row] : 0.0f, there ? a.rstd[row] : 0.0f);
   };
-  // A turn ahead, in registers. A turn of all warps lasts some 3200 cycles, longer than the load.
+  // An iteration ahead, in registers: one of all warps lasts some 3200 cycles, more than the load.
   float2 next = statistics(first_row + team_in_warp);
   Packed<W, kElements> weight[kVectors];
 #pragma unroll
@@ -181,7 +181,7 @@ __global__ void __launch_bounds__(kThreads, Team::kBlocks)
   ColumnGradients<kElements, kVectors, kLayer> gradients;
 
   int stage = 0;
-  // Over the warp's rows: all lanes take part in the shuffles equally often.
+  // Loops over the warp's rows: all lanes take part in the shuffles equally often.
   for (int64_t warp_row = first_row; warp_row < a.rows; warp_row += stride) {
     const int64_t row = warp_row + team_in_warp;
     const float mean = next.x;
@@ -202,7 +202,7 @@ __global__ void __launch_bounds__(kThreads, Team::kBlocks)
       terms[i].add_to(c);
       gradients.add(i, terms[i]);
     }
-    // X and dy are in registers, so their place is free.
+    // x and dy are in registers, so their places are free.
     request(row + kAhead * stride, ring[stage]);
     stage = stage + 1 < kAhead ? stage + 1 : 0;
 
@@ -235,7 +235,7 @@ void launch_team(const BackwardArgs<T, W>& a) {
     launch(kernel, {static_cast<unsigned>(blocks), kThreads, 0, a.stream}, a, inverse_cols, sums,
            rows);
   });
-  // Launched in the ordinary way: an early start would take Hopper.
+  // Launched in the ordinary way: an early start would need Hopper.
   add_partial_sums<OrdinaryStart, kMaxCols>(a, sums, blocks);
 }
 

@@ -12,8 +12,8 @@
 //
 // Measurements behind the constants, on an H100, bf16 512 × 8192 in layer norm, unless it says
 // otherwise. The trials are programs with nothing but this kernel, which takes 20.4 µs there:
-// - Clusters of eight: of four take 21.8, of 16 23.6 to 31.6. Teams of four warps with one vector
-//   take 22.5. 24 warps take 20.0 here, but 21.3 against 20.4 at 7168 columns.
+// - Clusters of eight blocks: four take 21.8, 16 take 23.6 to 31.6. Teams of four warps with one
+//   vector take 22.5. 24 warps take 20.0 here, but 21.3 against 20.4 at 7168 columns.
 // - EvictFirst: 20.35 µs, 20.70 without. The second kernel adds up four columns a thread: 20.35,
 //   21.28 without.
 // - The result: 21.8 µs at 512 × 8192 (lib_bwd_ring 25.0), 21.8 at 256 × 16384 (lib_bwd_cluster
@@ -37,7 +37,7 @@ constexpr int kThreads = kWarps * kWarpSize;
 constexpr int kVectors = 4;   // of a thread in a row: 64 registers of sums, 16 of weight
 constexpr int kMostTeam = 4;  // warps that share a block's slice of a row
 constexpr int kLeastCluster = 2;
-constexpr int kMostCluster = 8;  // that every Hopper has room for
+constexpr int kMostCluster = 8;  // supported by every Hopper GPU
 constexpr int kMostRows = 128;   // of a shot
 constexpr int kVectorBytes = 16;
 constexpr int kWarpBytes = kVectors * kWarpSize * kVectorBytes;  // of a row, for each warp
@@ -103,7 +103,7 @@ struct Shot {
       full[i].arrive_and_expect(2 * bytes);
       if (bytes == 0) continue;
       const int64_t element = (shot_start + i) * a.cols + start;
-      // Read once: L2 may give them up first.
+      // Read once: L2 may evict them first.
       bulk_load(x_rows + i * slice, a.x + element, bytes, full[i], L2Policy::EvictFirst);
       bulk_load(dy_rows + i * slice, a.dy + element, bytes, full[i], L2Policy::EvictFirst);
     }
@@ -214,7 +214,7 @@ __global__ void __launch_bounds__(kThreads)
     // Before the next shot's copies overwrite what this thread has read.
     fence_proxy_async();
     // Pairs of the next shot overwrite of_piece in other blocks, and the sums below overwrite
-    // everything: the cluster meets.
+    // everything: the cluster synchronises.
     cluster_sync();
   }
 
@@ -239,7 +239,7 @@ Cut cut_row(int64_t vectors) {
   return cut;
 }
 
-/// Of shared memory, what a block needs for a row: x, dy, and the sums of all its pieces.
+/// The shared memory that a block needs for a row: x, dy, and the sums of all its pieces.
 std::size_t row_bytes(const Cut& cut) {
   return 2 * cut.slice * kVectorBytes + cut.cluster * cut.team * sizeof(float2);
 }
@@ -253,7 +253,7 @@ std::size_t sums_bytes(const Cut& cut) {
 template <Kind kKind, int kTeam, typename T, typename W>
 void launch_clusters(const BackwardArgs<T, W>& a, const Cut& cut) {
   const auto kernel = layer_norm_backward<T, W, kKind, kTeam>;
-  const std::size_t room = max_shared_bytes() - (2 << 10);  // beside the barriers
+  const std::size_t room = max_shared_bytes() - (2 << 10);  // besides the barriers
   const auto most_rows = std::min<int64_t>(room / row_bytes(cut), kMostRows);
   LaunchConfig config{0, kThreads, room, a.stream, unsigned(cut.cluster)};
   const int64_t fit = sums_bytes<T>(cut) <= room ? resident_clusters(kernel, config) : 0;

@@ -1,10 +1,10 @@
 // lib_bwd_registers · A ring of asynchronous copies for each thread
 //
 // Aligned rows of up to 16 384 columns, layer and RMS norm, on GPUs with enough shared memory (224
-// KB for the widest). Each thread copies what it will itself use, up to four vectors ahead of the
-// row at work, from global to shared memory past the registers, and reads it twice there: no
-// barrier between a copy and its reader. Registers hold dweight and dbias, shared memory the
-// weight.
+// KB for the widest). Each thread copies the elements that it will use itself, up to four vectors
+// ahead of its current row, from global to shared memory, bypassing registers, and reads them there
+// twice: no barrier between a copy and its reader. Registers hold dweight and dbias, shared memory
+// the weight.
 //
 // Parts: cp_async.h (cp.async; bwd11), column_gradients.h (bwd01, bwd09), partial_sums.h (bwd06),
 // reduce.h (fwd02), vector.h (fwd06).
@@ -39,25 +39,25 @@ constexpr int kAhead = 4;       // vectors of x and of dy that a thread requests
 // A thread's share of the 224 KB of shared memory on a multiprocessor: its weights and its ring.
 constexpr int kThreadBytes = (224 << 10) / (kMaxWarps * kWarpSize);
 
-/// How the work is cut: each block has `rows` rows at a time and `turns` times, with `warps` warps
-/// a row and `columns` columns a thread.
+/// How the work is cut: each block takes `rows` rows at a time, `turns` times, with `warps` warps a
+/// row and `columns` columns a thread.
 struct Plan {
   int columns, warps, rows, turns, blocks;
   int64_t stride, step;  ///< rows of all blocks in a turn, and their elements
   float inverse_cols;
 
-  /// A team that begins with `row` has a row in all turns, or in all but the last, where the tensor
-  /// may end between the rows of a block. A team without a row requests and adds nothing then, but
-  /// takes part in the barriers.
+  /// A team that begins with `row` has a row in all turns, or in all but the last, in which the
+  /// tensor may end between the rows of a block. A team without a row then requests and adds
+  /// nothing, but takes part in the barriers.
   __device__ int turns_from(int64_t row, int64_t all_rows) const {
     const int64_t last = row + (turns - 1) * stride;
     return last < all_rows ? turns : turns - 1;
   }
 };
 
-/// The sums of both values over a row, in each of its threads. Rows of `row_warps` warps each lie
-/// side by side in a block; `team` is the number of this warp's row among them. The same as
-/// team_sums, in a form in which nvcc spills 8 bytes less.
+/// The sums of both values over a row, in each of its threads. A block has several rows of
+/// `row_warps` warps each; `team` is the number of this warp's row among them. The same as
+/// team_sums, in a form with which nvcc spills 8 bytes less.
 __device__ inline float2 sums_of_row(float2 values, int team, int row_warps, int parity) {
   values = warp_sum(values);
   if (row_warps == 1) return values;
@@ -72,7 +72,7 @@ __device__ inline float2 sums_of_row(float2 values, int team, int row_warps, int
 }
 
 /// A thread's ring in shared memory: kDepth places, each for a vector of x and one of dy. Those of
-/// a warp's lanes lie side by side, and the lanes' weights before them.
+/// a warp's lanes are adjacent, after the lanes' weights.
 template <typename T, typename W, int kColumns>
 struct OwnRing {
   static constexpr int kElements = kVectorElements<T>;
@@ -97,7 +97,7 @@ struct OwnRing {
   }
   __device__ T* x(int place) const { return places + place * 2 * kWarpElements; }
   __device__ T* dy(int place) const { return x(place) + kWarpElements; }
-  /// Where vector i of the row lies.
+  /// The place of vector i of the row.
   __device__ int place(int i) const {
     const int place = first_place + i;
     return (kRowsNeverWrap || place < kDepth) ? place : place - kDepth;
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 1)
   constexpr int kDepth = Own::kDepth;
   const int lane = threadIdx.x % kWarpSize;
   const int warp = threadIdx.x / kWarpSize;
-  constexpr bool kAlone = kColumns == kManyColumns;  // a wide row has a block for itself
+  constexpr bool kAlone = kColumns == kManyColumns;  // a wide row has a block to itself
   const int rows = kAlone ? 1 : plan.rows;
   const int team = kAlone ? 0 : warp / plan.warps;  // which of the rows in a turn is this warp's
   const int row_warp = warp - team * plan.warps;
@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 1)
   const ThreadColumns own{first_column, Own::kWarpElements, static_cast<int>(a.cols)};
   const int64_t first_row = int64_t{blockIdx.x} * rows;
   int64_t row = first_row + team;
-  int turns = plan.turns_from(first_row, a.rows);                       // left to the block
+  int turns = plan.turns_from(first_row, a.rows);                       // that the block has left
   const int fewer = kAlone ? 0 : turns - plan.turns_from(row, a.rows);  // than the block: 0 or 1
   const bool layer = a.kind == Kind::Layer;
 
@@ -188,8 +188,8 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 1)
       const auto terms = ring.terms(i, there && own.has(i), of_row);
       float dx[kElements];
       for (int k = 0; k < kElements; ++k) {
-        // In two multiply-adds, with c1 · rstd and c2 · rstd, 32 columns of bfloat16 beside float
-        // weights would spill 16 bytes in place of 8.
+        // In two multiply-adds, with c1 · rstd and c2 · rstd, 32 columns of bfloat16 with float
+        // weights would spill 16 bytes instead of 8.
         dx[k] = of_row.y * (terms.wdy[k] - c2 - terms.xhat[k] * c1);
       }
       if (there && own.has(i)) store(a.dx, here + i * Own::kWarpElements, dx);
@@ -200,8 +200,8 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 1)
   }
 
   if (a.dweight == nullptr) return;  // frozen parameters: no sums to store
-  // The block's rows add up their sums where the rings were. A row that has its block for itself
-  // does so too: storing its sums directly made nvcc spill 8 bytes in the loop.
+  // The block's rows add up their sums in the rings' memory. A row that has a block to itself does
+  // so too: storing its sums directly made nvcc spill 8 bytes in the loop.
   __syncthreads();
   gradients.store_of_teams(own, team, rows, sums, blockIdx.x * a.cols, layer);
 }

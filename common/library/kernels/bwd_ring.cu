@@ -2,7 +2,7 @@
 //
 // Aligned rows, dense or strided; a residual and prenorm; RMS and layer norm, frozen parameters. It
 // has two parts. Streams says what is loaded for a row and where its gradient goes: PlainStreams
-// loads x and dy; ResidualStreams loads z = x + residual, dy, and the gradient that reaches z past
+// loads x and dy; ResidualStreams loads z = x + residual, dy, and the gradient of z that bypasses
 // the norm, which it adds to dx. The kernel walks the rows: the ring of fwd08, the persistent sums
 // of bwd09, the early last sum of bwd12.
 //
@@ -34,8 +34,8 @@ constexpr int64_t kMostCols = 8192;
 constexpr int64_t kSmallBytes = 12 << 20;  // of a tensor
 constexpr int kSpareBytes = 10 << 10;      // of a multiprocessor's shared memory
 
-/// How a multiprocessor is shared out: kBlocks blocks of kThreads threads, of which kRowThreads
-/// have a row, each up to kThreadCols of its columns. A block's ring has up to kStages stages.
+/// How a multiprocessor is divided: kBlocks blocks of kThreads threads, of which kRowThreads share
+/// a row, each with up to kThreadCols of its columns. A block's ring has up to kStages stages.
 template <int kThreads_, int kBlocks_, int kRowThreads_, int kThreadCols_, int kStages_>
 struct Shape {
   static constexpr int kThreads = kThreads_, kBlocks = kBlocks_, kRowThreads = kRowThreads_;
@@ -48,11 +48,11 @@ template <typename T, typename Rows>
 struct PlainStreams {
   static constexpr int kElements = kVectorElements<T>;
   static constexpr bool kHasLong = std::is_same_v<Rows, DenseRows>;  // else fewer kernels
-  static constexpr bool kFewFit = true;                              // kFewStages, in every shape
+  static constexpr bool kFewFit = true;  // kFewStages fit in every shape
   InputRows<Rows> rows;
   L2Policy policy;
 
-  /// Vectors of a stage with so many elements of each tensor.
+  /// Vectors of a stage with `elements` elements of each tensor.
   __host__ __device__ int stage_vectors(int elements) const { return 2 * elements / kElements; }
 
   template <typename W>
@@ -65,11 +65,11 @@ struct PlainStreams {
                    policy);
   }
 
-  /// Where a row of a stage is that has `elements` of each tensor.
+  /// Where a row is in a stage that has `elements` of each tensor.
   struct Row {
     const T* x;
     const T* dy;
-    struct Past {};  ///< nothing reaches x past the norm
+    struct Past {};  ///< no gradient bypasses the norm
     __device__ Past past(bool, int) const { return {}; }
   };
   template <typename W>
@@ -86,7 +86,7 @@ struct PlainStreams {
   }
 };
 
-/// z, dy and the gradient past the norm, which may be null. R is the type of the residual stream.
+/// z, dy and the gradient that bypasses the norm (or null). R is the type of the residual stream.
 template <typename T, typename R>
 struct ResidualStreams {
   static constexpr bool kHasLong = false;
@@ -121,7 +121,7 @@ struct ResidualStreams {
     const R* x;
     const T* dy;
     const R* of_past;
-    bool has_past;  ///< not a null of_past, for which nvcc spilled four bytes
+    bool has_past;  ///< not a null of_past, with which nvcc spilled four bytes
     using Past = Packed<R, kElements>;
     __device__ Past past(bool given, int col) const {
       return load_if<kElements>(given && has_past, of_past, col);
@@ -201,10 +201,10 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   constexpr int kVectors = S::kThreadCols / kElements;
   constexpr bool kLayer = kKind == Kind::Layer;
   __shared__ Barrier full[kMostStages];
-  // A number that nvcc knows makes 8 MiB of RMS norm 2 % faster.
+  // A constant known to nvcc makes RMS norm of 8 MiB 2 % faster.
   const int stages = Streams::kFewFit && S::kStages == kFewStages ? kFewStages : launch_stages;
   const auto cols = static_cast<int>(a.cols);
-  const int team = threadIdx.x / kRowThreads;  // the threads of a row, of those in a step
+  const int team = threadIdx.x / kRowThreads;  // which row of a step the thread has
   const int thread = threadIdx.x % kRowThreads;
   const ThreadColumns own{thread * kElements, kRowThreads * kElements, cols};
   const int64_t first_row = int64_t{blockIdx.x} * kRows;  // of the block's first step
@@ -245,7 +245,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     ring.release();
     c = row_sums<S::kThreads, kRowThreads>(c, parity);
     parity ^= 1;
-    if (kRowThreads == kWarpSize) __syncthreads();  // a warp's sums meet at no barrier
+    if (kRowThreads == kWarpSize) __syncthreads();  // row_sums over a warp has no barrier
     if (threadIdx.x == 0) request(step_row + stages * stride, ring.stage);
     ring.advance();
 
@@ -276,8 +276,8 @@ void launch_shape(const BackwardArgs<T, W>& a, const Streams& streams) {
   add_partial_sums<EarlyStart, kMostCols>(a, sums, blocks);
 }
 
-/// Launches the shape for long work: fewer rows at a time than for short work, further ahead. False
-/// where it is not the faster one: see the top of this file.
+/// Launches the shape for large tensors: fewer rows at a time than for small ones, further ahead.
+/// Returns false where it is slower: see the top of this file.
 template <Kind kKind, typename T, typename W, typename Streams>
 bool launch_long(const BackwardArgs<T, W>& a, const Streams& streams) {
   constexpr bool kFloat = sizeof(T) == sizeof(float);

@@ -1,9 +1,9 @@
 // lib_bwd_tiles · Narrow unaligned rows in tiles, by rows and by columns
 //
 // Rows of up to 512 bytes that start anywhere, layer and RMS norm, on Hopper. A persistent block
-// has a tile of 64 neighbouring rows of x and one of dy, which the copy engine brings; dx replaces
-// x and is taken away. Each tile is walked three times: by rows for c1 and c2, two threads a row;
-// by columns for dweight and dbias; by rows for dx. No shuffles: partial results meet in shared
+// has a tile of 64 neighbouring rows of x and one of dy, which the copy engine loads; dx replaces x
+// and is bulk-stored. Each tile is walked three times: by rows for c1 and c2, two threads a row; by
+// columns for dweight and dbias; by rows for dx. No shuffles: partial results meet in shared
 // memory.
 //
 // Parts: tile.h (fwd15), hopper.h (bulk copies; fwd08, stores fwd15), gradient_terms.h (bwd01),
@@ -13,7 +13,7 @@
 // × 255 of bf16, µs:
 // - Two threads a row, 64 rows a tile: 162, 158, 162; a thread a row, 128 rows a tile: 168, 166,
 //   177.
-// - Blocks a grid apart: 161, 157, 165; each with neighbouring tiles: 184, 173, 172.
+// - A block's tiles a grid apart: 161, 157, 165; neighbouring tiles: 184, 173, 172.
 // - Fewer blocks, five a multiprocessor, take 156 at 65 columns, but 192 against 167 at 33.
 // - The result: 160 at 1032444 × 65 (86 % of a triad; lib_bwd_narrow 197), 156 at 528416 × 127
 //   (187). Even widths lose to bank conflicts: 722 at 64 columns, where lib_bwd_narrow takes 150.
@@ -29,7 +29,7 @@ using namespace lnc;
 
 constexpr int kTileRows = 64;
 constexpr int kThreads = 2 * kTileRows;                        // a row has two
-constexpr int kSmBlocks = std::min(9, kSmThreads / kThreads);  // for so many it has registers
+constexpr int kSmBlocks = std::min(9, kSmThreads / kThreads);  // that it has registers for
 constexpr int kMostBlocks = 2048 / kThreads;
 constexpr int kMostRowBytes = 512;
 constexpr int kMaxCols = kMostRowBytes / 2;
@@ -52,7 +52,7 @@ struct HalfRow {
   }
 };
 
-/// These columns' terms of c1 and c2 of the row.
+/// What these columns add to the row's sums for c1 and c2.
 template <Kind kKind, typename T>
 __device__ float2 sum_columns(const T* x, const T* dy, const float* weights, int cols,
                               float2 statistics) {
@@ -78,7 +78,7 @@ struct OwnWords {
   static constexpr int kElements = 4 / static_cast<int>(sizeof(T));
   int groups;     ///< of rows, an even number
   int group;      ///< the rows group, group + groups, … are this thread's
-  int first_col;  ///< of its first word: -1 in a row that starts inside of a word
+  int first_col;  ///< of its first word: -1 in a row that starts inside a word
   int apart;      ///< columns from one of its words to the next
 
   __device__ explicit OwnWords(int cols) {
@@ -133,14 +133,14 @@ __device__ void put_dx(T* x, const T* dy, const float* weights, int cols, float2
   });
 }
 
-/// Requests a tile of x and one of dy; `full` completes when they arrive. In the last tile, or
-/// where a tensor starts elsewhere, the threads load the rest themselves, after thread 0 has seen
-/// that the tile is free. All threads of the block call it.
+/// Requests a tile of x and one of dy; `full` completes when they arrive. In the last tile, or if a
+/// tensor is unaligned, the threads load the rest themselves, after thread 0 has seen that the tile
+/// is free. All threads of the block call it.
 template <typename T>
 __device__ void request_tiles(const Tile<T>& x_tile, const T* x, const Tile<T>& dy_tile,
                               const T* dy, Barrier& full) {
   if (threadIdx.x == 0) {
-    wait_bulk_stores_read<0>();  // dx of the tile before has been read
+    wait_bulk_stores_read<0>();  // dx of the previous tile has been read
     full.arrive_and_expect(2 * x_tile.bytes_to_copy());
     x_tile.ask_for(x, full);
     dy_tile.ask_for(dy, full);
@@ -152,8 +152,8 @@ __device__ void request_tiles(const Tile<T>& x_tile, const T* x, const Tile<T>& 
   __syncthreads();
 }
 
-/// Adds up the sums of all groups of rows in shared memory, where the tiles were, and stores the
-/// block's part. All threads of the block call it.
+/// Adds up the sums of all groups of rows in the tiles' shared memory, and stores the block's part.
+/// All threads of the block call it.
 template <bool kLayer, typename T, int kElements>
 __device__ void store_sums_of_groups(const OwnWords<T>& words, int cols,
                                      const float (&dweight)[kThreadWords][kElements],

@@ -1,10 +1,10 @@
 // lib_bwd_unaligned · Unaligned rows in a ring, sums in registers
 //
 // Rows of up to 8184 columns that start anywhere, layer and RMS norm, on Hopper. The copy engine
-// brings neighbouring rows in the 16-byte vectors that they lie in. A block steps only to rows that
+// loads neighbouring rows in the 16-byte vectors that contain them. A block steps only to rows that
 // start alike, so a thread has the same columns in each and keeps their dweight and dbias in
-// registers. A row has a team of as many warps as it needs. Where x, dy and dx start differently,
-// the same kernel reads shared memory element by element.
+// registers. A row has a team of as many warps as it needs. If x, dy and dx start differently, the
+// same kernel reads shared memory element by element.
 //
 // Parts: unaligned_rows.h (periods, a thread's columns; bwd15), ring.h and hopper.h (fwd08, bwd12),
 // column_gradients.h (bwd01, bwd09), partial_sums.h (bwd06, early start bwd12), reduce.h's
@@ -13,8 +13,8 @@
 // Measurements behind the constants, on an H100, layer norm / RMS norm:
 // - TwoBlocks: bf16 16384 × 4097 took 167 / 163 µs with two blocks of up to 18 warps, 182 / 175
 //   with one of 1024 threads.
-// - A copy begins as far into a 128-byte line as its source: 157 / 153 µs at bf16 16384 × 4097; at
-//   the stage's start 161 / 157.
+// - A copy has the same offset in a 128-byte line as its source: 157 / 153 µs at bf16 16384 × 4097;
+//   at the stage's start 161 / 157.
 // - Sixteen columns a thread in 18 warps spill four to six registers in layer norm of halves: rows
 //   end at 8184.
 // - The result: 156 / 152 µs at bf16 16384 × 4097 (89 / 90 % of a triad), 148 / 146 at 65536 ×
@@ -66,8 +66,8 @@ struct Plan {
   unsigned end_rows;  ///< at each end of a tensor
 };
 
-/// Neighbouring rows of a tensor, far from its ends, on their way to shared memory: the whole
-/// vectors that they lie in. What these contain of other rows is not used.
+/// A copy to shared memory of neighbouring rows, far from the tensor's ends: the whole vectors that
+/// contain them. Their elements of other rows are not used.
 template <typename T>
 struct InnerPiece {
   const T* boundary;  ///< where the first vector begins
@@ -85,8 +85,8 @@ struct InnerPiece {
   }
 };
 
-/// The same at an end of the tensor: only vectors that lie wholly in the tensor are copied. The
-/// numbers count elements from the boundary before the piece, as the slot does.
+/// The same at an end of the tensor: only vectors wholly inside the tensor are copied. The numbers
+/// count elements from the boundary before the piece, as the slot does.
 template <typename T>
 struct EndPiece {
   static constexpr int kElements = kVectorElements<T>;
@@ -110,7 +110,7 @@ struct EndPiece {
     T* const to = slot + start_in_line(boundary);
     bulk_load(to + copy_begin, boundary + copy_begin, copy_bytes(), barrier);
   }
-  /// The block's threads bring what the copy leaves out, an element each. A __syncthreads() must
+  /// The block's threads load what the copy leaves out, an element each. A __syncthreads() must
   /// follow.
   __device__ void bring_ends(T* slot) const {
     const int front = begin + static_cast<int>(threadIdx.x);
@@ -121,7 +121,7 @@ struct EndPiece {
   }
 };
 
-/// One thread asks for a piece of x and one of dy. `full` waits for them.
+/// One thread requests a piece of x and one of dy. `full` counts their bytes.
 template <typename Piece, typename T>
 __device__ void copy_both(const Piece& x, T* x_slot, const Piece& dy, T* dy_slot, Barrier& full) {
   full.arrive_and_expect(x.copy_bytes() + dy.copy_bytes());
@@ -129,7 +129,7 @@ __device__ void copy_both(const Piece& x, T* x_slot, const Piece& dy, T* dy_slot
   dy.copy(dy_slot, full);
 }
 
-/// Takes vector i of a row that starts in shared memory as the thread's columns do: at once.
+/// Reads vector i of a row that starts in shared memory as the thread's columns do, in one access.
 /// Elements of other rows become 0; with dy = 0 they add nothing to any sum.
 struct TakeVectors {
   template <typename T>
@@ -145,7 +145,7 @@ struct TakeVectors {
   }
 };
 
-/// Takes vector i of a row that starts in shared memory anywhere, element by element: sixteen
+/// Reads vector i of a row that starts anywhere in shared memory, element by element: sixteen
 /// 2-byte reads instead of two of 16 bytes.
 struct TakeElements {
   template <typename T>
@@ -158,7 +158,7 @@ struct TakeElements {
   }
 };
 
-/// Stores a team's sums in its row of shared memory, where a column is as far past a vector's start
+/// Stores a team's sums in its row of shared memory, where a column has the same offset in a vector
 /// as in the team's rows, then adds up all teams' sums into `sums`. All threads of the block call
 /// it.
 template <int kElements, int kVectors>
@@ -185,9 +185,9 @@ __device__ void add_teams(const Vector<float, kElements> (&of_thread)[kVectors],
   __syncthreads();
 }
 
-/// A block's rows on their way through the ring: steps of neighbouring rows, a row a team,
+/// A block's rows, which pass through the ring in steps of neighbouring rows, a row a team,
 /// gridDim.x steps apart, which all start alike. A stage holds a step's rows of x, then those of
-/// dy. 32 bits count rows, strides and steps, and save registers.
+/// dy. Rows, strides and steps are counted in 32 bits to save registers.
 template <typename T, typename W>
 struct StepsOfRows {
   static constexpr int kElements = kVectorElements<T>;
@@ -225,7 +225,7 @@ struct StepsOfRows {
       copy_both(inner_piece(a.x, step_row), x, inner_piece(a.dy, step_row), dy, full);
     }
   }
-  /// All threads call this when a step has come: they bring the elements that the copies leave out.
+  /// All threads call this when a step has arrived, to load the elements that the copies leave out.
   __device__ void complete(unsigned step_row, T* slot) const {
     if (!at_end(step_row)) return;
     end_piece(a.x, step_row).bring_ends(slot);
@@ -299,15 +299,15 @@ __global__ void __launch_bounds__(Fit::kThreads, Fit::kBlocks)
     next = statistics(row + stride);
     T* const slot = reinterpret_cast<T*>(ring.wait());
     rows.complete(step_row, slot);
-    // A step's rows begin as far into a line of shared memory as in global memory.
+    // A step's rows have the same offset in a line in shared memory as in global memory.
     const int64_t step = step_row * a.cols;
     const T* const x_row = slot + start_in_line(a.x + step) + team * cols;
     const T* const dy_row = slot + plan.slot_elements + start_in_line(a.dy + step) + team * cols;
     GradientTerms<kElements> terms[kVectors];
     float2 c = read_row<Taking>(x_row, dy_row, own, there, weight, of_row, terms, gradients);
     ring.release();
-    // Each stage has its own slots for the warps' sums: a call must not use those of the call
-    // before, so a ring has two stages at least. The barrier in it frees the stage.
+    // Each stage has its own slots for the warps' sums: a call must not use those of the previous
+    // call, so a ring has at least two stages. The barrier in team_sums frees the stage.
     c = team_sums<Fit::kThreads, kMostStages>(c, ring.stage, team * team_warps, team_warps);
     if (threadIdx.x == 0) rows.request(step_row + plan.stages * stride, ring.stage);
     ring.advance();
@@ -318,7 +318,7 @@ __global__ void __launch_bounds__(Fit::kThreads, Fit::kBlocks)
     for (int i = 0; i < kVectors; ++i) {
       float dx[kElements];
       dx_of(terms[i], rstd, scaled, dx);
-      // A row's ends element by element: their vectors are shared with other rows.
+      // Stores a row's ends element by element: their vectors are shared with other rows.
       if (there && own.has(i)) own.store(i, dx_row, dx);
     }
   }
@@ -330,8 +330,8 @@ __global__ void __launch_bounds__(Fit::kThreads, Fit::kBlocks)
   if (kLayer) add_teams(gradients.dbias, plan, first_start, cols, sums.dbias + part);
 }
 
-/// Rows of up to kThreads · kColumns columns, each with as few warps as hold it, and in a block as
-/// many as it has threads for.
+/// Launches rows of up to kThreads · kColumns columns, each with the fewest warps that hold it, and
+/// as many a block as it has threads for.
 template <Kind kKind, typename Fit, typename Taking, typename T, typename W>
 void launch_rows(const BackwardArgs<T, W>& a) {
   constexpr int kElements = kVectorElements<T>;
@@ -368,7 +368,7 @@ template <Kind kKind, typename T, typename W>
 void run_alike(const BackwardArgs<T, W>& a) {
   using Middle = std::conditional_t<sizeof(T) < sizeof(float), TwoBlocks, ManyWarps>;
   constexpr int64_t kHalfRoom = kRoom<ManyWarps> / 2;  // its block has two teams up to here
-  // Of the vectors that a row lies in.
+  // Of the vectors that a row spans.
   const int64_t columns = row_vectors(a.dx, a.cols) * kVectorElements<T>;
   // Up to half the room of 1024 threads these have two or more rows at work. Wider rows of 16-bit
   // types share a multiprocessor while two fit; float rows, whose bytes take twice as long, do not.

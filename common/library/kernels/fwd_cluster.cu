@@ -37,7 +37,7 @@ constexpr int kFewVectors = 4;  // of a thread, in each row
 constexpr int kMostVectors = 8;
 
 /// Blocks for which a multiprocessor has registers; without this limit nvcc takes any number. float
-/// parameters beside 16-bit x take 64 registers each, so two blocks fit, not three.
+/// parameters with 16-bit x take 64 registers each, so two blocks fit, not three.
 template <typename T, typename W, int kVectors>
 constexpr int kSmBlocks = kVectors == kFewVectors  ? 4
                           : sizeof(W) == sizeof(T) ? 3
@@ -47,7 +47,7 @@ constexpr int kSmBlocks = kVectors == kFewVectors  ? 4
 /// are outside the row and hold 0.
 template <Kind kKind, typename T, int kElements, int kVectors>
 __device__ Moments piece_moments(Packed<T, kElements> (&x)[kVectors], int there, int columns) {
-  float near = 0.0f;  // of the first vectors: the others may still be on their way
+  float near = 0.0f;  // of the first vectors: the others may still be in flight
   if (kKind == Kind::Layer) {
     near = mean_of_first(x[0], 0.0f, min(columns, kWarpSize * kElements));
   }
@@ -60,7 +60,7 @@ __device__ Moments piece_moments(Packed<T, kElements> (&x)[kVectors], int there,
   return moments_of(columns, near, warp_sum(sums));
 }
 
-/// A cluster of so many blocks has two neighbouring rows; each of its warps has a piece of both.
+/// A cluster of `blocks` blocks has two neighbouring rows; each of its warps has a piece of both.
 template <typename T, typename W, Kind kKind, int kVectors>
 __global__ void __launch_bounds__(kMostWarps* kWarpSize, kSmBlocks<T, W, kVectors>)
     layer_norm_forward(ForwardArgs<T, W> a, int blocks) {
@@ -134,9 +134,9 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize, kSmBlocks<T, W, kVector
   }
 }
 
-/// The cut of least cost; but blocks of four warps with few vectors a thread where these leave no
-/// more places empty, since they have less to add up before they send. In layer norm, which also
-/// loads a bias, that pays only for up to eight blocks, and only in place of eight vectors.
+/// The cut of least cost, or blocks of four warps with few vectors a thread if these leave no more
+/// places empty: they have less to add up before they send. In layer norm, which also loads a bias,
+/// that pays only with up to eight blocks, and only instead of eight vectors.
 template <Kind kKind>
 Cut cut_of(int64_t vectors, int most_blocks) {
   const Cut any = cut_row(vectors, {kFewVectors, 6, kMostVectors}, most_blocks, kMostWarps);
@@ -147,7 +147,7 @@ Cut cut_of(int64_t vectors, int most_blocks) {
   return fits && pays && few.places() <= any.places() ? few : any;
 }
 
-/// Launches clusters for rows that are cut like this. Returns false where the GPU holds none.
+/// Launches clusters for rows that are cut like this. Returns false if the GPU holds none.
 template <Kind kKind, int kVectors, typename T, typename W>
 bool run_cut(const ForwardArgs<T, W>& a, const Cut& cut) {
   const LaunchConfig config = cluster_of(cut.blocks, cut.warps, 0, a.stream);

@@ -12,10 +12,10 @@
 // Measurements behind the constants, on an H100:
 // - Three, four or eight stages, and two, four or eight vectors a lane, change the times by 2 % at
 //   most.
-// - No arrival says that moments have been read; counting turns keeps them apart. One at the
-//   receiver's mbarrier with every message takes 429 to 436 µs at bf16 1024 × 262144, against 374;
-//   forwarded by one warp, 411 against 373.
-// - Moments near the mean of the first vectors need one walk over a piece, not two: 4 % less time
+// - No arrival says that moments have been read; rotating sets keep rows separate. An arrival at
+//   the receiver's mbarrier with every message takes 429 to 436 µs at bf16 1024 × 262144, against
+//   374; forwarded by one warp, 411 against 373.
+// - Moments about the mean of the first vectors need one walk over a piece, not two: 4 % less time
 //   at bf16 256 × 262144.
 // - The result, layer norm: 374 µs at bf16 1024 × 262144 (96 % of a copy), 390 at f32 512 × 262144
 //   (92 %), where lib_fwd_registers takes 761 and 718; 405 at bf16 4096 × 65536, where
@@ -38,7 +38,7 @@ constexpr int kMostWarps = 16;          // of a block
 constexpr int kLaneVectors = 4;         // of a lane, before a row gets another warp: 2 KB a piece
 constexpr int kFewestStages = 3;        // rows in a ring
 constexpr int kMostStages = 8;          // where shared memory has room
-constexpr int kSets = 4;                // of moments: exchanges that may be under way
+constexpr int kSets = 4;                // of moments: exchanges that may be in flight
 constexpr int kStaticShared = 2 << 10;  // bytes: the barriers, and what CUDA takes
 constexpr int kVectorBytes = 16;
 
@@ -58,7 +58,7 @@ __device__ inline int vectors_of(int piece, const Cut& cut, int row_vectors) {
   return max(min(row_vectors - piece * cut.vectors, cut.vectors), 0);
 }
 
-/// Asks the copy engine for a piece, which may be empty. One lane calls this.
+/// Requests a piece, which may be empty, from the copy engine. One lane calls this.
 template <typename T, int kElements>
 __device__ void request_piece(const T* from, int vectors, Packed<T, kElements>* slot,
                               Barrier& full) {
@@ -100,8 +100,8 @@ __device__ inline void send_to_cluster(Moments moments, Moments* place, Barrier&
 // Eight for each lane of the warp that merges them.
 constexpr int kMostPieces = kMostClusterBlocks * kMostWarps;
 
-/// A warp's piece of weight or bias. Where kKeeps, each lane keeps its vectors in shared memory,
-/// once for all rows; else it loads them from global memory each time. Where the parameter is null
+/// A warp's piece of weight or bias. With kKeeps, each lane keeps its vectors in shared memory,
+/// once for all rows; else it loads them from global memory each time. If the parameter is null,
 /// each element is `otherwise`.
 template <typename W, int kElements, bool kKeeps>
 struct Parameter {
@@ -208,8 +208,8 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize)
       request(first_row + stage * stride, ring.slot(stage), full[warp][stage]);
     });
   }
-  // The only meeting of the cluster: no block may send before the others run and have initialised
-  // their mbarriers. The relaxed arrival publishes nothing else, so it waits for no store.
+  // The cluster's only barrier: no block may send before the others run and have initialised their
+  // mbarriers. The relaxed arrival publishes nothing else, so it waits for no store.
   cluster_arrive_relaxed();
   weight.keep(vectors);
   bias.keep(vectors);
@@ -227,7 +227,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize)
   int stage = 0;  // of the row to be finished: the ring itself is a row ahead
   int k = 0;      // that row's number in the cluster
   for (int64_t row = first_row; row < a.rows; row += stride, ++k) {
-    // A row ahead: its moments travel while this row is finished.
+    // A row ahead: its moments are in flight while this row is finished.
     send_moments(row + stride, k + 1);
 
     const int set = k % kSets;
@@ -251,7 +251,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize)
   }
 }
 
-/// A row of so many vectors over so many blocks.
+/// Cuts a row of `vectors` vectors over `blocks` blocks.
 template <typename T, typename W>
 Cut cut_over(int blocks, int64_t vectors) {
   Cut cut;
@@ -289,7 +289,7 @@ Cut cut_row(int64_t vectors, int most_blocks) {
   return cut_over<T, W>(most_blocks, vectors);
 }
 
-/// As many clusters as the GPU holds at once; returns false where it holds none of this size.
+/// Launches as many clusters as the GPU holds at once; returns false if it holds none of this size.
 template <Kind kKind, bool kKeeps, typename T, typename W>
 bool run_cut(const ForwardArgs<T, W>& a, const Cut& cut) {
   const auto kernel = layer_norm_forward<T, W, kKind, kKeeps>;

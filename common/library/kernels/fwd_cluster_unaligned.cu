@@ -15,7 +15,7 @@
 //   vectors at once 120, weight before the exchange 128.
 // - One row a cluster that retires: 109 µs at bf16 1335 × 50257; clusters that stay 116 to 127.
 // - The result: 102 µs at bf16 5460 × 12289, 109 at 1335 × 50257, 100 at f32 2730 × 12289; a copy
-//   takes 94. Where x starts elsewhere than y, 161 at 5460 × 12289. Up to 8192 columns
+//   takes 94. If x and y start differently, 161 at 5460 × 12289. Up to 8192 columns
 //   lib_fwd_unaligned is far ahead.
 #include "common/kernel/chapter.h"
 #include "common/kernel/clusters.h"
@@ -33,7 +33,7 @@ constexpr int kMostPieces = kMostClusterBlocks * kMostWarps;
 constexpr int kFewVectors = 6;   // of a lane
 constexpr int kMostVectors = 8;  // of a lane
 
-/// A cluster of so many blocks has a row, and each of its warps a piece of it. The row has
+/// A cluster of `blocks` blocks has a row, and each of its warps a piece of it. The row has
 /// `vectors` whole vectors; the other columns are edges.
 template <typename T, typename W, Kind kKind, int kVectors>
 __global__ void __launch_bounds__(kMostWarps* kWarpSize, kSmBlocks)
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize, kSmBlocks)
   const RowShare<kVectors> own(y_row, static_cast<int>(a.cols), vectors, piece);
   auto values = load_row(x_row, y_row, own);
   cluster_arrive_relaxed();
-  // Once for all clusters, while x is on its way.
+  // Once for all clusters, while x is in flight.
   if (row == 0) ask_for_parameters<T>(a.weight, bias, own);
 
   const Moments of_piece[] = {piece_moments<kKind>(values, own)};
@@ -66,12 +66,12 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize, kSmBlocks)
   const Normaliser of_row =
       merge_moments<kKind, kMostPieces>(moments[0], pieces, inverse_cols, a.eps);
   if (piece == 0 && lane == 0) store_statistics<kKind>(a, row, of_row);
-  // Weight and bias are loaded late, a vector at a time: early they would need 48 registers beside
+  // Weight and bias are loaded late, a vector at a time: early they would need 48 registers besides
   // the 24 of x.
   store_row<kKind>(y_row, values, of_row, a.weight, bias, own);
 }
 
-/// Eight vectors a lane where that costs more than a sixteenth less.
+/// Eight vectors a lane if that costs more than a sixteenth less.
 Cut cut_for(int64_t vectors, int most_blocks) {
   const Cut few = cut_row(vectors, {kFewVectors}, most_blocks, kMostWarps);
   const Cut many = cut_row(vectors, {kMostVectors}, most_blocks, kMostWarps);
@@ -79,7 +79,7 @@ Cut cut_for(int64_t vectors, int most_blocks) {
   return few.blocks == 0 || costs_less ? many : few;
 }
 
-/// Launches clusters for rows of so many whole vectors that are cut like this. Returns false where
+/// Launches clusters for rows of `vectors` whole vectors that are cut like this. Returns false if
 /// the GPU holds none.
 template <Kind kKind, int kVectors, typename T, typename W>
 bool run_cut(const ForwardArgs<T, W>& a, const Cut& cut, int vectors) {

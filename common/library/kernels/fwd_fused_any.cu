@@ -3,7 +3,7 @@
 // The general fused forward kernel: residual (of x's type or float), dropout, rowscale, a second
 // input, a second weight and bias, prenorm output, in any combination, at every width and
 // alignment. Everything happens while an element is in a register. A row has a block and up to 16
-// 384 columns in registers; wider rows compute z again in each of three walks.
+// 384 columns in registers; wider rows compute z again in each of three walks (RMS norm: two).
 //
 // Parts: branch.h and philox.h (scale and dropout of an input, mask recomputed from a seed),
 // columns.h (rows that start anywhere), vector.h, reduce.h. fwd07 teaches the fusion and the random
@@ -31,7 +31,7 @@ __device__ U* row_of(U* tensor, int64_t start) {
   return tensor == nullptr ? nullptr : tensor + start;
 }
 
-/// A vector of the residual, which is of T or of float, as floats; 0 where there is none.
+/// A vector of the residual, which is of T or of float, as floats; 0 if there is none.
 template <typename T, typename W, int kElements, typename Columns>
 __device__ void load_residual(const FusedForward<T, W>& f, const Columns& columns, int64_t start,
                               float (&values)[kElements]) {
@@ -50,8 +50,8 @@ __device__ void add_branch(const Branch& branch, const Packed<T, kElements>& x, 
                            float (&z)[kElements]) {
   float values[kElements];
   to_floats(x, values);
-  // Branch::apply asks once a vector whether there is dropout, so the random numbers of eight
-  // elements are independent chains.
+  // Branch::apply tests for dropout once a vector, so the random numbers of eight elements are
+  // independent chains.
   branch.apply(values, col);
   for (int k = 0; k < kElements; ++k) {
     z[k] += values[k];
@@ -63,7 +63,7 @@ __device__ void add_branch(const Branch& branch, const Packed<T, kElements>& x, 
 template <typename T, typename W, int kElements, typename Columns>
 __device__ void make_z(const ForwardArgs<T, W>& a, const Branch& branch, const Branch& branch1,
                        const Columns& columns, int64_t start, float (&z)[kElements]) {
-  // x and the residual are both requested before either is used. x1 is rare, and comes later so
+  // x and the residual are both requested before either is used. x1 is rare, and is loaded later so
   // that its registers are not taken in every launch.
   const auto x = columns.load(a.x + start);
   load_residual(a.fused, columns, start, z);
@@ -105,7 +105,7 @@ __device__ void store_affine(T* y, const W* weight, const W* bias, const Columns
   columns.store(y, values);
 }
 
-/// Makes xhat of a vector of z, and of xhat y, and y1 where there is a second output.
+/// Computes xhat of a vector of z, and from xhat y, and y1 if there is a second output.
 template <typename T, typename W, int kElements, typename Columns>
 __device__ void store_outputs(const ForwardArgs<T, W>& a, const Columns& columns, int64_t start,
                               float (&z)[kElements], float mean, float rstd) {
@@ -126,7 +126,7 @@ __device__ float sum_of(const float (&values)[kElements]) {
   return sum;
 }
 
-/// The squares of a vector about the mean, added up.
+/// The sum of a vector's squared deviations from the mean.
 template <int kElements, typename Columns>
 __device__ float squares_of(const float (&values)[kElements], const Columns& columns, float mean) {
   float squares = 0.0f;
@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(kThreads) fused_forward(ForwardArgs<T, W> a) {
 constexpr int kWideThreads = 1024;
 constexpr int kMostFloats = 16;  // of z, in a thread's registers
 
-/// A row that does not fit in a block's registers: each walk makes z again.
+/// A row that does not fit in a block's registers: each walk computes z again.
 template <typename T, typename W, bool kAligned>
 __global__ void __launch_bounds__(kWideThreads)
     fused_forward_wide(ForwardArgs<T, W> a, int64_t vectors) {

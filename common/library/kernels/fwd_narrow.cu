@@ -55,7 +55,7 @@ struct Team {
   };
 };
 
-/// Like deviations_of, but tests each element: with a test a vector, nvcc's code differs.
+/// Like deviations_of, but tests each element: with one test a vector, nvcc generates other code.
 template <Kind kKind, typename T, int kElements, int kVectors, typename Own>
 __device__ Deviations<kKind> deviations_in(const Packed<T, kElements> (&x)[kVectors], float near,
                                            const Own& own) {
@@ -90,8 +90,8 @@ __device__ void store_per_row(float* to, const float (&numbers)[Shape::kSteps], 
   if (lane < Shape::kWarpRows && first_row + lane < rows) to[first_row + lane] = number;
 }
 
-/// inverse_cols is 1 / cols: a warp has so few rows that its own division would show. x_rows says
-/// where the rows of x start.
+/// inverse_cols is 1 / cols: a warp has so few rows that a division of its own would cost time.
+/// x_rows says where the rows of x start.
 template <typename Shape, Kind kKind, typename T, typename W, typename Rows>
 __global__ void __launch_bounds__(kThreads)
     layer_norm_forward(ForwardArgs<T, W> a, float inverse_cols, Rows x_rows) {

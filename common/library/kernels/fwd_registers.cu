@@ -2,8 +2,8 @@
 //
 // The general forward kernel: layer and RMS norm, every type, width and alignment, strided x. A row
 // has a warp, or a block of as few warps as hold it, and each thread holds up to seven 16-byte
-// vectors of x, packed. Rows over 64 KB wait in shared memory; the part that does not fit there is
-// read again in each walk.
+// vectors of x, packed. Rows over 64 KB are kept in shared memory; the part that does not fit there
+// is read again in each walk.
 //
 // Parts: vector.h and columns.h (16-byte accesses, element by element at the ends of an unaligned
 // row; fwd06), moments.h (a mean in two floats; fwd04), reduce.h (fwd02, fwd03), rows.h (strides).
@@ -33,7 +33,7 @@ using namespace lnc;
 constexpr int kFewWarps = 8;
 constexpr int kMostWarps = 16;  // 32 for the widest rows, which fit no other share
 
-/// How a row is shared out: vectors a thread, and warps.
+/// How a row is divided: vectors a thread, and warps.
 struct Share {
   int vectors;
   int64_t warps;
@@ -83,7 +83,7 @@ __device__ void add_deviations(Sums& sums, float near, const Packed<T, kElements
   }
 }
 
-/// Makes y of a vector of x, and stores it.
+/// Computes y of a vector of x and stores it.
 template <Kind kKind, typename T, typename W, int kElements, bool kAligned>
 __device__ void store_y(T* y_row, const Packed<T, kElements>& vector, const Normaliser& of_row,
                         const Packed<W, kElements>& weight, const Packed<W, kElements>& bias,
@@ -157,9 +157,9 @@ __global__ void __launch_bounds__(V::kMostThreads, kAligned ? sm_blocks<T, W, V>
 }
 
 constexpr int kWideThreads = 1024;
-constexpr int64_t kSharedBytes = 64 << 10;  // every GPU from Turing on has them
+constexpr int64_t kSharedBytes = 64 << 10;  // every GPU from Turing on has this much
 
-/// A row of any width, of so many `vectors`: the first `kept` of them wait in shared memory, the
+/// A row of any width, of `vectors` vectors: the first `kept` of them stay in shared memory, the
 /// others are read again in each walk.
 template <typename T, typename W, Kind kKind, bool kAligned, typename Rows>
 __global__ void __launch_bounds__(kWideThreads)
@@ -211,17 +211,17 @@ __global__ void __launch_bounds__(kWideThreads)
 template <Kind kKind, typename T>
 constexpr bool kManySums = kKind == Kind::Layer && sizeof(T) == 2;
 
-/// The most warps of a row whose threads have so many vectors.
+/// The most warps of a row whose threads have `vectors` vectors each.
 int most_warps(int vectors, bool many_sums) {
   return vectors == 7 && many_sums ? kFewWarps : kMostWarps;  // else nvcc would spill
 }
 
-/// The share of a row of so many vectors. Reductions and barriers cost the same for a half-empty
+/// The share of a row of `vectors` vectors. Reductions and barriers cost the same for a half-empty
 /// warp, so warps should be few and full: 4 vectors a thread, or 3 where that leaves fewer places
 /// empty; with many sums also 5 or 7. (1152 halves are 144 vectors: 160 places with 5 a thread, 256
 /// with 4.) Above kFewWarps warps 7 vectors, or with many sums 5, are taken even if they leave as
-/// many places empty. Rows that would need more than kMostWarps take whichever share needs fewer.
-/// A row of up to two vectors a lane has a warp.
+/// many places empty. Rows that would need more than kMostWarps take whichever share needs fewer. A
+/// row of up to two vectors a lane has a warp.
 Share share_of(int64_t vectors, bool many_sums, bool exact) {
   const auto share = [=](int each) { return Share{each, blocks_for(vectors, each * kWarpSize)}; };
   if (vectors <= kWarpSize) return share(1);

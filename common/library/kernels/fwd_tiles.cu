@@ -1,8 +1,8 @@
 // lib_fwd_tiles · Narrow unaligned rows in tiles
 //
 // Rows of up to 512 bytes that start anywhere, layer and RMS norm, on Hopper. A block has a tile of
-// 64 or 128 neighbouring rows, which together start at a 16-byte boundary: the copy engine brings
-// it to shared memory and takes it away in one request each, and a thread has a row, wherever that
+// 64 or 128 neighbouring rows, which together start at a 16-byte boundary: the copy engine loads it
+// into shared memory and stores it back, in one request each, and a thread has a row, wherever that
 // starts.
 //
 // Parts: tile.h (tiles, which thread has which row; fwd15), hopper.h (bulk copies; fwd08, stores
@@ -13,7 +13,7 @@
 // - Four columns at a time: bf16 263172 × 255 takes 109 / 104 µs, column by column 115 / 108.
 // - The result: 99 / 97 µs at bf16 1032444 × 65 (lib_fwd_narrow 145 / 123), 98 / 97 at 528416 × 127
 //   (132 / 107); a copy takes 94. Even widths lose to bank conflicts: 546 µs at 64 columns of bf16,
-//   152 at 80, which are lib_fwd_narrow's.
+//   152 at 80; lib_fwd_narrow takes these.
 #include "common/kernel/chapter.h"
 #include "common/kernel/hopper.h"
 #include "common/kernel/kinds.h"
@@ -103,14 +103,14 @@ __global__ void __launch_bounds__(kMostWarps* kWarpSize)
   __syncthreads();
   full.wait(0);
 
-  // Which row keeps a warp's lanes in different banks: for 16-bit types every second one.
+  // The row that keeps a warp's lanes in different banks: for 16-bit types every second one.
   const int row = own_row_of_tile<T>(static_cast<int>(threadIdx.x), cols);
   if (row < rows) {
     const Normaliser of_row =
         normalise<kKind>(shared + row * cols, affine, cols, inverse_cols, a.eps);
     store_statistics<kKind>(a, first_row + row, of_row);
   }
-  fence_proxy_async();  // what threads stored, the copy engine sees
+  fence_proxy_async();  // the copy engine sees what threads stored
   __syncthreads();
   if (threadIdx.x == 0) tile.take_away(a.y + start);
   tile.take_rest(a.y + start);

@@ -1,9 +1,9 @@
 // lib_fwd_unaligned · Unaligned rows in registers, weight and bias shifted
 //
 // Rows of up to 36 KB that start anywhere, layer and RMS norm, on every GPU. A row has a warp or a
-// block and retires with it. Vectors lie on y's boundaries; weight and bias, which start elsewhere,
-// are loaded as the two whole vectors around each and shifted into place. Up to 15 elements at the
-// row's ends go to single lanes.
+// block and retires with it. Vectors start at y's 16-byte boundaries; weight and bias, which start
+// elsewhere, are loaded as the two whole vectors around each and shifted into place. Up to 15
+// elements at the row's ends go to single lanes.
 //
 // Parts: shifted_rows.h (whole vectors, edges, shifts; fwd16), pieces.h (moments of a warp's piece
 // and their merge; fwd09, fwd04). The prefetch by block 0 is lib_fwd_registers's.
@@ -17,7 +17,7 @@
 // - One test a row, not one a vector, for weight and bias: 96.7 µs against 99.4 at bf16 16384 ×
 //   4097.
 // - The result: 96.5 / 95.9 µs at bf16 16384 × 4097, 95.4 / 94.7 at 65536 × 1001, 96.0 / 95.2 at
-//   f32 8192 × 4097; a copy takes 94. Where x starts elsewhere than y, 158 at bf16 5460 × 12289.
+//   f32 8192 × 4097; a copy takes 94. If x and y start differently, 158 at bf16 5460 × 12289.
 #include "common/kernel/chapter.h"
 #include "common/kernel/kinds.h"
 #include "common/kernel/pieces.h"
@@ -42,7 +42,7 @@ struct Variant {
 };
 using ManyWarps = Variant<4, 18>;
 
-/// What a row is normalised by, of the moments of its warps, in every thread of the row.
+/// Merges the moments of a row's warps into its Normaliser, in every thread of the row.
 template <Kind kKind, typename Fit>
 __device__ Normaliser merge_warps(const Moments& of_piece, float inverse_cols, float eps) {
   if constexpr (Fit::kOneWarp) {
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(Fit::kThreads, Fit::kMinBlocks)
   // Prefetches both for all blocks.
   if (blockIdx.x == 0) ask_for_parameters<T>(a.weight, bias, own);
 
-  // Near the mean of the first vectors, so that the warps meet once.
+  // About the mean of the first vectors, so that the warps synchronise only once.
   const Moments of_piece = piece_moments<kKind>(values, own);
   const Normaliser of_row = merge_warps<kKind, Fit>(of_piece, inverse_cols, a.eps);
   if (piece == 0 && lane == 0) store_statistics<kKind>(a, row, of_row);

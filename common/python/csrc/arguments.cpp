@@ -156,7 +156,7 @@ std::pair<c10::SymInt, c10::SymInt> rows_and_cols(const at::Tensor& x, c10::SymI
 
 namespace {
 
-/// Whether each row's elements lie one behind another.
+/// Whether the elements of each row are contiguous.
 bool has_dense_rows(const at::Tensor& tensor, std::size_t dims) {
   std::int64_t stride = 1;
   for (std::int64_t i = tensor.dim() - 1; i >= tensor.dim() - static_cast<std::int64_t>(dims);
@@ -167,7 +167,8 @@ bool has_dense_rows(const at::Tensor& tensor, std::size_t dims) {
   return true;
 }
 
-/// Where the rows start; none where more than two dimensions are needed to say it.
+/// Where the rows start; none if that takes more than two dimensions, or for more than 2^31 - 1
+/// rows.
 std::optional<lnc_rows> find_rows(const at::Tensor& tensor, std::size_t dims) {
   constexpr std::int64_t kMostRows = std::numeric_limits<std::int32_t>::max();
   struct Dimension {

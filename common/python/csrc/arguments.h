@@ -1,4 +1,4 @@
-// What the operators are given, checked, and made ready for the kernels. A wrong argument raises
+// Checks the operators' arguments and prepares them for the kernels. A wrong argument raises
 // TypeError, ValueError or RuntimeError, with a sentence that names it and says what it was.
 #pragma once
 
@@ -14,31 +14,31 @@
 
 namespace layernorm_chapters {
 
-/// Checks that x ends in `shape` and has a type that the kernels take. Works on symbols.
+/// Checks that x's shape ends in `shape` and that the kernels take its type. Works on symbols.
 void check_rows(const char* name, const at::Tensor& x, c10::SymIntArrayRef shape);
 
-/// Checks a weight or bias, where it is there: its shape, its device, and that it has floats.
+/// Checks a weight or bias, if given: its shape, its device, and that its type is a floating one.
 void check_parameter(const char* name, const MaybeTensor& parameter, const at::Tensor& x,
                      c10::SymIntArrayRef shape);
 
-/// Checks that `other`, where it is there, has x's shape and device, and one of these types.
+/// Checks that `other`, if given, has x's shape and device, and one of these types.
 void check_like(const char* name, const MaybeTensor& other, const at::Tensor& x,
                 std::initializer_list<at::ScalarType> types);
 
-/// Checks a tensor of one number for each row of x, where it is there.
+/// Checks that a tensor, if given, has `rows` numbers of this type, on x's device.
 void check_each_row(const char* name, const MaybeTensor& tensor, const at::Tensor& x,
                     const c10::SymInt& rows, at::ScalarType type);
 
-/// Raises RuntimeError, with what to do, where x is not where the loaded library's tensors are.
+/// Raises RuntimeError, with a remedy, unless x is on the device type of the loaded library.
 void check_device(const at::Tensor& x);
 
-/// x's rows, columns.
+/// The numbers of x's rows and columns.
 std::pair<c10::SymInt, c10::SymInt> rows_and_cols(const at::Tensor& x, c10::SymIntArrayRef shape);
 
-/// The parameters of one norm as the kernels take them: all of one type, x's or float.
+/// Parameters of a norm in the form that kernels take: all of one type, x's or float.
 class Parameters {
  public:
-  /// @param zero_centred the weights are what they differ from 1 by, and 1 is added in float
+  /// @param zero_centred whether the weights are stored less 1; then 1 is added in float
   Parameters(at::ScalarType row_type, bool zero_centred, std::initializer_list<MaybeTensor> all);
 
   at::Tensor weight(const MaybeTensor& given) const;
@@ -50,16 +50,16 @@ class Parameters {
   bool zero_centred_;
 };
 
-/// A tensor of rows as the kernels take it: where its rows lie apart, as those of a part of a wider
-/// tensor do, and in two dimensions at most, the tensor itself, and else a dense one.
+/// A tensor of rows in the form that kernels take: the tensor itself if it is dense, or if its rows
+/// are strided in at most two dimensions, like a slice of a wider tensor; otherwise a dense copy.
 class Rows {
  public:
-  /// @param dims the dimensions that a row has
-  /// @param may_lie_apart whether the kernels that will run take such rows
+  /// @param dims the number of dimensions of a row
+  /// @param may_lie_apart whether the kernels that will run take strided rows
   Rows(const at::Tensor& given, std::size_t dims, bool may_lie_apart);
 
   void* pointer() const { return tensor_.data_ptr(); }
-  /// Null where rows lie one behind another.
+  /// Null if the rows are contiguous.
   const lnc_rows* where() const { return where_.has_value() ? &*where_ : nullptr; }
 
  private:
@@ -67,7 +67,7 @@ class Rows {
   std::optional<lnc_rows> where_;
 };
 
-/// The tensor itself where its elements lie one behind another, else a copy of which that holds.
+/// The tensor itself if it is contiguous, otherwise a contiguous copy.
 inline at::Tensor dense(const at::Tensor& tensor) {
   return !tensor.defined() || tensor.is_contiguous() ? tensor : tensor.contiguous();
 }

@@ -1,10 +1,10 @@
-// enable(): the kernels behind PyTorch's own operators. layer_norm and rms_norm call these for
-// every model, and autograd calls their backward passes.
+// enable(): runs the kernels in PyTorch's own operators, which layer_norm and rms_norm call for
+// every model, and whose backward passes autograd calls.
 //
-// The first enable() puts these functions in place of PyTorch's, once for the process; each of them
-// then asks whether it is enabled in the calling thread, and calls PyTorch's own where it is not.
-// The backward pass of a norm follows its forward pass, also in a thread of autograd: the storage
-// of rstd says whether the kernels made it.
+// The first enable() overrides PyTorch's functions with these, once per process. Each of them then
+// checks whether it is enabled in the calling thread, and calls PyTorch's own if not. A norm's
+// backward pass uses what its forward pass used, even in an autograd thread: the storage of rstd
+// says whether the kernels produced it.
 #include <ATen/ops/_fused_rms_norm_backward_native.h>
 #include <ATen/ops/_fused_rms_norm_native.h>
 #include <ATen/ops/native_layer_norm_backward_native.h>
@@ -26,17 +26,17 @@ namespace {
 using at::Tensor;
 using Shape = at::IntArrayRef;
 
-// --- Where it is enabled ---
+// --- Whether it is enabled ---
 
 std::atomic<bool> enabled_everywhere = false;
-thread_local int enabled_here = 0;          // blocks of code that this thread is in
-thread_local int batch_invariant_here = 0;  // likewise
+thread_local int enabled_here = 0;          // depth of nested enter_enabled() in this thread
+thread_local int batch_invariant_here = 0;  // depth of nested enter_batch_invariant()
 
 bool is_enabled() { return enabled_everywhere || enabled_here > 0; }
 
 // --- Which tensors the kernels take ---
 
-/// Whether a forward-mode derivative goes with a tensor. PyTorch makes that of its own statistics.
+/// Whether a tensor has a forward-mode derivative, which needs PyTorch's own statistics.
 bool has_tangent(const Tensor& tensor) { return tensor._fw_grad(0).defined(); }
 
 /// Whether the kernels take these tensors as they are; PyTorch's own kernels get the rest.
@@ -64,21 +64,21 @@ Norm norm_of(const Tensor& x, Shape shape, double eps, bool rms, bool batch_inva
   return {x.numel() / cols, cols, eps, rms, {}, batch_invariant};
 }
 
-// --- Statistics, and who made them ---
+// --- Statistics, and which kernels produced them ---
 
-/// The type of PyTorch's statistics of such an x: on a GPU float, on a CPU that of x.
+/// The type of PyTorch's statistics for x: float on a GPU, x's type on a CPU.
 at::ScalarType statistics_type(const Tensor& x) {
   return x.is_cuda() ? at::kFloat : x.scalar_type();
 }
 
-/// Their shape: x's, with 1 where it is normalised over.
+/// Their shape: x's, with 1 for each normalised dimension.
 c10::SmallVector<std::int64_t, 5> statistics_shape(const Tensor& x, Shape shape) {
   c10::SmallVector<std::int64_t, 5> sizes(x.sizes().begin(), x.sizes().end());
   for (std::size_t i = sizes.size() - shape.size(); i < sizes.size(); ++i) sizes[i] = 1;
   return sizes;
 }
 
-/// Elements that the storage of an rstd has past its last one. PyTorch's own kernels leave none.
+/// Extra elements in the storage after the last rstd. PyTorch's own kernels allocate none.
 constexpr std::int64_t kOfKernels = 4;
 constexpr std::int64_t kOfBatchInvariantKernels = 8;
 
@@ -90,14 +90,14 @@ Tensor new_rstd(const Tensor& x, Shape shape, std::int64_t rows, at::ScalarType 
   return rstd;
 }
 
-/// Who runs a backward pass, and how.
+/// Whether the kernels run a backward pass, and how.
 struct By {
   bool kernels;
   bool batch_invariant;
 };
 
-/// Who runs the backward pass of this rstd: who made it. A copy of one, as saved-tensor hooks make,
-/// does not tell; then it is whoever is enabled now.
+/// Which kernels run the backward pass of this rstd: those that produced it. A copy, as made by
+/// saved-tensor hooks, does not show this; then what is enabled now decides.
 By backward_by(const Tensor& rstd) {
   const std::int64_t elements = rstd.storage_offset() + rstd.numel();
   const std::int64_t in_storage =
@@ -114,7 +114,7 @@ struct Forward {
   Tensor y, mean, rstd;
 };
 
-/// Nothing where the kernels do not take it.
+/// None if the kernels do not take it.
 std::optional<Forward> forward(const Tensor& x, Shape shape, const MaybeTensor& weight,
                                const MaybeTensor& bias, double eps, bool rms) {
   if (!is_enabled() || !takes(x, shape, weight, bias)) return {};
@@ -149,7 +149,7 @@ struct Gradients {
   Tensor dx, dweight, dbias;
 };
 
-/// Nothing where the kernels do not take it. `mean` is not defined in RMS norm.
+/// None if the kernels do not take it. `mean` is undefined for RMS norm.
 std::optional<Gradients> backward(const Tensor& dy, const Tensor& x, Shape shape,
                                   const Tensor& mean, const Tensor& rstd, const MaybeTensor& weight,
                                   const MaybeTensor& bias, bool wants_dweight, bool wants_dbias) {
@@ -235,9 +235,9 @@ Two rms_norm_backward(const Tensor& dy, const Tensor& x, Shape shape, const Tens
 }
 #endif
 
-// --- In place of PyTorch's ---
+// --- Overriding PyTorch's kernels ---
 
-/// For PyTorch's warning that its kernels are overridden, which is what was asked for.
+/// Suppresses PyTorch's warning that its kernels are overridden: the user has requested that.
 struct Silence : c10::WarningHandler {
   void process(const c10::Warning&) override {}
 };
@@ -248,7 +248,7 @@ void override_kernels() {
     Silence silence;
     const c10::WarningUtils::WarningHandlerGuard silenced(&silence);
     const bool on_cuda = std::string(backend()) == "cuda";
-    // It stays for as long as the process, in which any thread may be inside of it.
+    // Never freed: any thread of the process may still be running these functions.
     auto& overrides = *new torch::Library(torch::Library::IMPL, "aten",
                                           on_cuda ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU,
                                           __FILE__, __LINE__);

@@ -1,6 +1,6 @@
-// The gradients of norm and add_norm: what a forward pass keeps for its backward pass, in nodes of
-// PyTorch's graph. Written by hand, as PyTorch's own are, since a node costs the host less than
-// torch::autograd::Function does, and works under torch.func.grad.
+// The gradients of norm and add_norm: nodes of PyTorch's graph that keep what the backward pass
+// needs. They are written by hand, as PyTorch's own are: a node costs the host less time than a
+// torch::autograd::Function, and works under torch.func.grad.
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/VariableTypeUtils.h>
@@ -31,7 +31,7 @@ const c10::TypedOperatorHandle<Signature>& find(const char* name) {
   return found;
 }
 
-/// A node as this PyTorch holds it: newer ones count references in the node itself.
+/// A node in the pointer type of this version of PyTorch: newer ones use intrusive pointers.
 template <typename Of>
 auto new_node() {
   using Held = decltype(torch::autograd::Edge::function);
@@ -52,7 +52,7 @@ MaybeTensor maybe(Tensor tensor) {
 
 Tensor wanted(bool is_wanted, const Tensor& gradient) { return is_wanted ? gradient : Tensor(); }
 
-/// Forward-mode derivatives would be lost without a word.
+/// Refuses forward-mode derivatives, which would otherwise be lost silently.
 void check_no_tangents(std::initializer_list<const Tensor*> inputs) {
   for (const Tensor* input : inputs) {
     TORCH_CHECK_NOT_IMPLEMENTED(!input->defined() || !input->_fw_grad(0).defined(),
@@ -62,14 +62,14 @@ void check_no_tangents(std::initializer_list<const Tensor*> inputs) {
   }
 }
 
-/// So would the gradient of a rowscale.
+/// Refuses a gradient of a rowscale, which would also be lost silently.
 void check_no_gradient(const char* name, const Tensor& rowscale) {
   TORCH_CHECK_NOT_IMPLEMENTED(!torch::autograd::compute_requires_grad(rowscale), name,
                               " requires a gradient, and the fused passes have none for it: "
                               "multiply x by it before the call, or detach it");
 }
 
-/// What both passes' nodes keep beside tensors.
+/// What the nodes of both passes keep besides tensors.
 struct Settings {
   std::vector<c10::SymInt> shape;
   double eps;
@@ -81,14 +81,14 @@ struct Settings {
 
 // --- Gradients that have gradients ---
 
-/// The dimensions of x that are normalised over, from the end; the others.
+/// The last `count` dimensions of x, over which it is normalised, as negative numbers.
 std::vector<std::int64_t> normalised(std::size_t count) {
   std::vector<std::int64_t> dims;
   for (std::size_t i = 1; i <= count; ++i) dims.push_back(-static_cast<std::int64_t>(i));
   return dims;
 }
 
-/// The gradients of a norm in PyTorch's own differentiable operations, in float.
+/// The gradients of a norm by PyTorch's own differentiable operations, in float.
 struct Composed {
   Tensor dx, dweight, dbias;
 };
@@ -213,7 +213,7 @@ struct AddNormBackward : Node {
       variable->reset_data();
   }
 
-  /// Of x, residual, x1, weight, bias, weight1, bias1.
+  /// Returns the gradients of x, residual, x1, weight, bias, weight1 and bias1.
   variable_list apply(variable_list&& gradients) override {
     const std::lock_guard lock(releasing);
     Tensor dy = gradients[0];
@@ -329,7 +329,7 @@ void add_norm_in_place_autograd(c10::DispatchKeySet keys, const Tensor& x, const
                      zero_centred, chapter, batch_invariant);
 }
 
-/// Tells PyTorch that both tensors change. In inference mode only this runs, and not what is above.
+/// Tells PyTorch that both tensors change. In inference mode this runs without the function above.
 void add_norm_in_place_versions(c10::DispatchKeySet keys, const Tensor& x, const Tensor& residual,
                                 c10::SymIntArrayRef shape, const MaybeTensor& weight,
                                 const MaybeTensor& bias, double eps, bool rms, bool zero_centred,
@@ -342,8 +342,8 @@ void add_norm_in_place_versions(c10::DispatchKeySet keys, const Tensor& x, const
                      eps, rms, zero_centred, chapter, batch_invariant);
 }
 
-/// Of a tensor that is negated lazily. PyTorch's own fallback expects an operator that writes to
-/// return what it has written, and reads beyond the stack of one that returns nothing.
+/// For lazily negated tensors. PyTorch's own fallback expects an operator that writes a tensor to
+/// return it, and reads beyond the end of the stack if the operator returns nothing.
 void add_norm_in_place_negated(c10::DispatchKeySet keys, const Tensor& x, const Tensor& residual,
                                c10::SymIntArrayRef shape, const MaybeTensor& weight,
                                const MaybeTensor& bias, double eps, bool rms, bool zero_centred,

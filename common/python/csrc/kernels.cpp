@@ -13,7 +13,7 @@
 namespace layernorm_chapters {
 namespace {
 
-/// The functions of lnc.h, found in a library that was opened.
+/// The functions of lnc.h in the loaded library.
 struct Library {
   decltype(&lnc_forward) forward = nullptr;
   decltype(&lnc_backward) backward = nullptr;
@@ -54,7 +54,7 @@ void set_chapter_and_stream(Args& args, const Norm& norm, [[maybe_unused]] const
 #endif
 }
 
-/// A workspace as a plan asks for it; it must live until the call is made.
+/// Allocates the workspace that a plan asks for; it must live until the library has been called.
 template <typename Args>
 at::Tensor give_workspace(Args& args, const lnc_plan& plan, const at::Tensor& like) {
   const auto bytes = static_cast<std::int64_t>(plan.workspace_bytes);
@@ -115,8 +115,8 @@ at::Tensor allocate(at::IntArrayRef size, at::ScalarType dtype, at::Device devic
 
 namespace {
 
-/// A forward pass seldom needs a workspace: it is called at once, and asked where it says that it
-/// does.
+/// A forward pass seldom needs a workspace: this calls it directly, and asks for its plan only if
+/// the library reports that the workspace is too small.
 lnc_status call(lnc_forward_args& args, const Norm& norm, const at::Tensor& like) {
   const c10::OptionalDeviceGuard guard(like.device());
   set_chapter_and_stream(args, norm, like);

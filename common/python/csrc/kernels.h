@@ -1,5 +1,5 @@
-// The library of common/library/lnc.h, called with PyTorch's tensors. Who calls this has checked
-// shapes and types: here are only pointers, workspaces, devices and streams.
+// Calls the library of common/library/lnc.h with PyTorch's tensors. Callers have already checked
+// shapes and types: this code only handles pointers, workspaces, devices and streams.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,13 +12,13 @@
 
 namespace layernorm_chapters {
 
-/// Loads liblnc.so from a path, once for the process. Raises RuntimeError in a sentence.
+/// Loads liblnc.so from a path, once per process. Raises RuntimeError with a sentence.
 void load(const std::string& path);
 
-/// "cuda" or "cpu": on which tensors the library works. Raises RuntimeError where none is loaded.
+/// "cuda" or "cpu": which tensors the library takes. Raises RuntimeError if none is loaded.
 const char* backend();
 
-/// What a pass is about, beside its tensors.
+/// The arguments of a pass other than its tensors.
 struct Norm {
   std::int64_t rows;
   std::int64_t cols;
@@ -30,21 +30,21 @@ struct Norm {
   lnc_problem problem(at::ScalarType dtype, at::ScalarType parameter_dtype) const;
 };
 
-/// A new tensor of a size, a type and a device, uninitialised.
+/// A new, uninitialised tensor.
 at::Tensor allocate(at::IntArrayRef size, at::ScalarType dtype, at::Device device);
 
-/// What runs on the current stream of `like`'s device. `args` lacks only workspace, stream and
-/// chapter. Raises ValueError for an argument that makes no sense, or where the kernel that was
-/// pinned is unknown or refuses, and RuntimeError where a launch fails.
+/// Runs a pass on the current stream of `like`'s device, after setting workspace, stream and
+/// chapter in `args`. Raises ValueError for an invalid argument or if the pinned kernel is unknown
+/// or refuses, and RuntimeError if a launch fails.
 void run(lnc_forward_args& args, const Norm& norm, const at::Tensor& like);
 void run(lnc_backward_args& args, const Norm& norm, const at::Tensor& like);
 
-/// The same, but false where the kernels do not take this: no kernel does, the pinned one refuses,
-/// or a number is out of their range. Then nothing ran.
+/// The same, but returns false, without running anything, if no kernel takes this, the pinned one
+/// refuses, or a number is out of range.
 bool run_if_taken(lnc_forward_args& args, const Norm& norm, const at::Tensor& like);
 bool run_if_taken(lnc_backward_args& args, const Norm& norm, const at::Tensor& like);
 
-/// A tensor's elements; null for one that is not there.
+/// The address of a tensor's elements; null for an undefined tensor.
 inline void* pointer(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.data_ptr() : nullptr;
 }

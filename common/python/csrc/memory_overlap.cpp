@@ -8,13 +8,13 @@
 namespace layernorm_chapters {
 namespace {
 
-/// `count` places that lie `stride` bytes apart.
+/// `count` positions, `stride` bytes apart.
 struct Steps {
   std::int64_t stride;
   std::int64_t count;
 };
 
-/// A tensor's memory: runs of neighbouring bytes, each of its dimensions a step from run to run.
+/// A tensor's memory: runs of contiguous bytes, and the steps from run to run in each dimension.
 struct Runs {
   std::int64_t run_bytes;
   std::vector<Steps> steps;
@@ -31,7 +31,7 @@ Runs runs_of(const at::Tensor& tensor) {
   Runs runs{tensor.element_size(), {}};
   for (const Steps& step : steps) {
     if (runs.steps.empty() && step.stride == runs.run_bytes) {
-      runs.run_bytes *= step.count;  // one run goes on in the next
+      runs.run_bytes *= step.count;  // adjacent runs form a longer one
     } else {
       runs.steps.push_back(step);
     }
@@ -39,15 +39,15 @@ Runs runs_of(const at::Tensor& tensor) {
   return runs;
 }
 
-/// Looks for numbers n_i from 0 to count_i - 1 with least <= sum of n_i · stride_i <= most.
+/// Searches for numbers n_i from 0 to count_i - 1 with least <= sum of n_i · stride_i <= most.
 class Search {
  public:
-  /// @param steps from the longest stride down
+  /// @param steps in descending order of stride
   explicit Search(std::vector<Steps> steps) : steps_(std::move(steps)), beyond_(steps_.size() + 1) {
     for (std::size_t i = steps_.size(); i-- > 0;)
       beyond_[i] = beyond_[i + 1] + steps_[i].stride * (steps_[i].count - 1);
   }
-  /// Also true where it takes too long to tell.
+  /// Also true if the search takes too long.
   bool finds(std::int64_t least, std::int64_t most, std::size_t from = 0) {
     if (most < 0 || least > beyond_[from]) return false;
     if (from == steps_.size() || ++tried_ > kMostTries) return true;
@@ -64,7 +64,7 @@ class Search {
  private:
   static constexpr int kMostTries = 10'000;
   std::vector<Steps> steps_;
-  std::vector<std::int64_t> beyond_;  // the most that the steps from one on reach
+  std::vector<std::int64_t> beyond_;  // for each step, the largest sum of it and all later ones
   int tried_ = 0;
 };
 
@@ -72,7 +72,7 @@ class Search {
 
 bool has_own_memory(const at::Tensor& tensor) {
   const Runs runs = runs_of(tensor);
-  std::int64_t inside = runs.run_bytes;  // bytes from the first to past the last
+  std::int64_t inside = runs.run_bytes;  // extent of the inner dimensions in bytes
   for (const auto& [stride, count] : runs.steps) {
     if (stride < inside) return false;
     inside += stride * (count - 1);
@@ -80,9 +80,9 @@ bool has_own_memory(const at::Tensor& tensor) {
   return true;
 }
 
-// A run of a at A and one of b at B share a byte where -bytes of a's run < A - B < bytes of b's.
-// A - B is the distance of the tensors' first bytes, plus a's steps, less b's; and less b's steps
-// is less all of them, plus steps back from the last.
+// A run of a at A and one of b at B share a byte if -(bytes of a's run) < A - B < bytes of b's run.
+// A - B is the distance between the tensors' first bytes, plus a's steps, minus b's. To search with
+// positive steps only, b's steps are counted back from its last run.
 bool may_share_memory(const at::Tensor& a, const at::Tensor& b) {
   if (a.numel() == 0 || b.numel() == 0) return false;
   const Runs of_a = runs_of(a);

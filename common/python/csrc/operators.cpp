@@ -33,7 +33,7 @@ Norm norm_of(const at::Tensor& x, Shape shape, double eps, bool rms, MaybeName c
   return {x.numel() / cols, cols, eps, rms, text(chapter), batch_invariant};
 }
 
-/// The shape of `statistics`, of sizes that may be symbols.
+/// The shape of `statistics`; the sizes may be symbols.
 template <typename Sizes>
 auto statistics_shape(const Sizes& sizes, std::size_t dims, bool rms) {
   using Size = typename Sizes::value_type;
@@ -49,12 +49,12 @@ float* rstd_in(const at::Tensor& statistics, const Norm& norm) {
   return statistics.data_ptr<float>() + (norm.rms ? 0 : norm.rows);
 }
 
-/// A new tensor like another, or one of no elements where it is not wanted.
+/// A new tensor of another's shape if wanted; otherwise one of no elements.
 at::Tensor new_if(bool wanted, const at::Tensor& like, at::ScalarType type) {
   return wanted ? allocate(like.sizes(), type, like.device()) : allocate({0}, type, like.device());
 }
 
-/// A gradient in its parameter's own type; without a parameter, in that of the rows.
+/// Converts a gradient to its parameter's type, or without a parameter to the rows' type.
 at::Tensor in_type_of(const at::Tensor& gradient, const MaybeTensor& parameter,
                       at::ScalarType row_type) {
   return gradient.to(is_there(parameter) ? parameter->scalar_type() : row_type);
@@ -157,7 +157,8 @@ Three norm_backward(const at::Tensor& dy, const at::Tensor& saved, Shape shape,
   return {dx, in_type_of(dweight, weight, type), in_type_of(dbias, bias, type)};
 }
 
-/// Likewise on symbols: the gradient of a parameter that may be there.
+/// A parameter's gradient for the meta device: its shape may have symbols, and its type is the
+/// parameter's, or without a parameter the rows'.
 at::Tensor new_gradient_meta(bool wanted, c10::SymIntArrayRef shape, const MaybeTensor& parameter,
                              const at::Tensor& rows) {
   const auto options = is_there(parameter) ? parameter->options() : rows.options();
@@ -177,7 +178,7 @@ Three norm_backward_meta(const at::Tensor& dy, const at::Tensor& saved, c10::Sym
 
 // --- The fused pass ---
 
-/// What x, and x1 where that is there, go through before they are added.
+/// Checks what is applied to x, and to x1 if given, before they are added.
 void check_branches(const at::Tensor& x, c10::SymIntArrayRef shape, bool has_x1,
                     const MaybeTensor& rowscale, const MaybeTensor& rowscale1,
                     const MaybeTensor& seeds, const MaybeTensor& seeds1, double dropout) {
@@ -201,7 +202,7 @@ void check_branches(const at::Tensor& x, c10::SymIntArrayRef shape, bool has_x1,
   check_given("rowscale1", rowscale1, is_there(rowscale) && has_x1, "x1 and rowscale are");
 }
 
-/// The inputs of a fused forward pass, beside x and the parameters.
+/// Checks the inputs of a fused forward pass.
 void check_add_norm(const at::Tensor& x, const MaybeTensor& residual, c10::SymIntArrayRef shape,
                     const MaybeTensor& weight, const MaybeTensor& bias, const MaybeTensor& x1,
                     const MaybeTensor& weight1, const MaybeTensor& bias1,
@@ -321,7 +322,7 @@ void check_in_place(const at::Tensor& x, const at::Tensor& residual, c10::SymInt
   check_like("residual", residual, x, {x.scalar_type(), at::kFloat});
 }
 
-/// x becomes the norm of x + residual, and the residual that sum. No gradients.
+/// Overwrites x with the norm of x + residual, and residual with that sum. No gradients.
 void add_norm_in_place(const at::Tensor& x, const at::Tensor& residual, Shape shape,
                        const MaybeTensor& weight, const MaybeTensor& bias, double eps, bool rms,
                        bool zero_centred, MaybeName chapter, bool batch_invariant) {
@@ -352,7 +353,7 @@ void add_norm_in_place(const at::Tensor& x, const at::Tensor& residual, Shape sh
   at::Tensor sum = residual_dense;
   args.y = pointer(y);
   fused.sum = pointer(sum);
-  if (!run_if_taken(args, of, x)) {  // its rows are too wide for that
+  if (!run_if_taken(args, of, x)) {  // no kernel can do this in place: the rows are too wide
     y = allocate(x.sizes(), x.scalar_type(), x.device());
     sum = allocate(x.sizes(), residual.scalar_type(), x.device());
     args.y = pointer(y);
@@ -369,7 +370,7 @@ void add_norm_in_place_meta(const at::Tensor& x, const at::Tensor& residual,
   check_in_place(x, residual, shape, weight, bias);
 }
 
-/// Whether dx1 and dresidual are tensors of their own: else each is dx bit for bit.
+/// Whether dx1 and dresidual need their own tensors: otherwise each equals dx bit for bit.
 struct OwnGradients {
   bool dx1;
   bool dresidual;
@@ -508,8 +509,8 @@ Seven add_norm_backward_meta(const at::Tensor& dy, const MaybeTensor& dsum, cons
 
 }  // namespace
 
-// A call leaves out what stands at its default: each argument costs the host time. What is new
-// comes last and has a default, for a compiled model may be kept from one build to the next.
+// A call omits arguments at their defaults: each one costs the host time. New arguments come last
+// and have a default, because a compiled model may outlive the build that it was compiled with.
 TORCH_LIBRARY(layernorm_chapters, m) {
   m.def(
       "norm(Tensor x, SymInt[] normalized_shape, Tensor? weight, Tensor? bias, float eps, "
@@ -541,7 +542,7 @@ TORCH_LIBRARY(layernorm_chapters, m) {
   m.def("load(str library) -> ()", [](c10::string_view path) { load(std::string(path)); });
 }
 
-// Of every backend, so that a tensor of one that has no kernels is refused in a sentence.
+// For every backend, so that a tensor on one without kernels is refused in a sentence.
 TORCH_LIBRARY_IMPL(layernorm_chapters, CompositeExplicitAutograd, m) {
   m.impl("norm", norm);
   m.impl("norm_backward", norm_backward);
@@ -550,7 +551,7 @@ TORCH_LIBRARY_IMPL(layernorm_chapters, CompositeExplicitAutograd, m) {
   m.impl("add_norm_", add_norm_in_place);
 }
 
-/// In place of what PyTorch says of a nested tensor, which is the operator's name.
+/// Replaces PyTorch's message about nested tensors, which only names the operator.
 void refuse_nested(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
   const auto& arguments = op.schema().arguments();
   for (std::size_t i = 0; i < arguments.size(); ++i) {

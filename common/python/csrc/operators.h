@@ -1,4 +1,4 @@
-// The operators torch.ops.layernorm_chapters: what they take and give, on tensors with elements.
+// The operators torch.ops.layernorm_chapters: what they take and return, on tensors with elements.
 //
 //   norm           x, its parameters                        -> y, statistics
 //   norm_backward  dy, what norm saved                      -> dx, dweight, dbias
@@ -7,8 +7,8 @@
 //   add_norm_      x, residual: for inference               -> y in x, sum in residual
 //
 // `statistics` is float, [2, *rows of x] with the mean and rstd of each row, or [1, *rows of x]
-// with rstd alone for RMS norm. A tensor that is not wanted or not there comes back with no
-// elements.
+// with rstd alone for RMS norm. An output that is not requested or does not exist is returned with
+// no elements.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,7 +30,7 @@ using Four = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 using Seven =
     std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
-// As the dispatcher has them, with sizes that may be symbols.
+// Signatures as the dispatcher sees them, with sizes that may be symbols.
 using NormSignature = Two(const at::Tensor&, c10::SymIntArrayRef, const MaybeTensor&,
                           const MaybeTensor&, double, bool, bool, bool, MaybeName, MaybeName, bool);
 using NormBackwardSignature = Three(const at::Tensor&, const at::Tensor&, c10::SymIntArrayRef,

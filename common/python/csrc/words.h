@@ -1,6 +1,6 @@
-// Sizes, types and devices in words. PyTorch's own operator<< writes to a std::ostream, and where
-// this library is linked with a libstdc++ of its own, PyTorch must not touch a stream of it: so a
-// message is made of strings, numbers and these.
+// Sizes, types and devices in words. PyTorch's own operator<< writes to a std::ostream. If this
+// library is linked with its own libstdc++, PyTorch must not touch that library's streams, so
+// messages consist of strings, numbers and these words.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -15,7 +15,7 @@ namespace layernorm_chapters {
 
 /// "torch.bfloat16"
 std::string words(at::ScalarType type);
-/// "7", or of a symbol "s0"
+/// "7", or "s0" for a symbol
 std::string words(const c10::SymInt& size);
 /// "[3, 7]"
 std::string words(c10::SymIntArrayRef shape);

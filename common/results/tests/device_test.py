@@ -161,8 +161,11 @@ JOINED = "in one run or in calls whose roofs agree within 1 %"
      [("fwd01", 7.5)], [("torch", 8.5)], "in one run, 2026-01-04"),
     # Calls of one commit whose roofs agree are joined; a run's own times count more, and of others the newest.
     ([ours(3, 8.0), of(3, "torch", 9.0), of(4, "torch", 7.0, 1990.0), of(1, "liger", 9.4, 1985.0),
-      of(2, "liger", 9.5, 2015.0), of(4, "quack", 5.0, 2030.0), of(4, "apex", 4.0, commit="another")],
-     [("fwd02", 8.0)], [("liger", 9.5), ("torch", 9.0)], JOINED),
+      of(2, "liger", 9.5, 2015.0), of(5, "quack", 5.0, 2030.0)], [("fwd02", 8.0)], [("liger", 9.5), ("torch", 9.0)], JOINED),
+    # Peers of another commit are joined, our kernels of it are not.
+    ([ours(1, 9.0, commit="old"), of(1, "torch", 9.0, commit="old"), of(1, "liger", 12.0, commit="old"),
+      ours(2, 6.0, roof=2010.0), of(2, "liger", 12.5, 2010.0), of(3, "quack", 5.0, 2040.0, commit="old")],
+     [("fwd02", 6.0)], [("torch", 9.0), ("liger", 12.5)], JOINED),
     ([ours(1, 8.0), of(2, "torch", 9.0, 1990.0)], [("fwd02", 8.0)], [("torch", 9.0)], JOINED),
     ([ours(1, 8.0), of(2, "torch", 9.0, 1970.0)], [], [], "No run has peers"),
     # Of two runs of a commit that do not agree the one with more peers; of two commits the newer.
@@ -197,6 +200,13 @@ def test_a_ratio_is_of_one_run_where_a_peer_of_another_run_has_ours_beside_it(re
     alone = repo.contend(*first, second[1])[0]  # without ours beside it: ours of the other run
     assert alone.against_peers("fwd")[0]["ratios"]["quack"][0] == 8 / 9.3
     assert "each ratio" not in alone.about_peers()
+
+
+def test_a_ratio_to_a_peer_of_another_commit_is_of_our_newest_time(repo):
+    chosen = repo.contend(ours(1, 9.0, commit="old"), of(1, "torch", 9.0, commit="old"),
+                          ours(2, 6.0, roof=2010.0), of(2, "liger", 12.0, 2010.0))[0]
+    pair, = chosen.against_peers("fwd")
+    assert (pair["peer"], pair["ratio"]) == ("torch", 6 / 9)
 
 
 def test_the_widths_are_the_first_gpu_s_that_has_them_after_this_one(repo):

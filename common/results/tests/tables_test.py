@@ -1,11 +1,10 @@
 """The tables in the texts, made from made-up records. They need no GPU, and no matplotlib."""
 
-import plots
 import profile_chapter
 import pytest
 from made_up import DEVICE, Repository, jsonl, peer, record, training
 
-from common.results import chapter_tables, device, other_tables, peer_tables, problems, tables
+from common.results import chapter_tables, device, figures, other_tables, peer_tables, problems, tables
 from common.results.chapters import MAIN
 from common.results.problems import PROGRESSION, ROOT, SETS
 
@@ -43,7 +42,7 @@ class Tables(Repository):
 @pytest.fixture
 def repo(tmp_path, capsys, monkeypatch):
     repo = Tables(tmp_path, capsys)
-    monkeypatch.setattr(plots, "write_figure", lambda draw, rows, path: repo.write(path, f"data {plots.digest(rows)}"))
+    monkeypatch.setattr(figures, "write_figure", lambda draw, rows, path: repo.write(path, f"data {figures.digest(rows)}"))
     return repo
 
 
@@ -106,7 +105,7 @@ def test_a_marker_in_a_code_block_is_an_example(repo):
 
 
 def test_without_matplotlib_the_figure_stays(repo, monkeypatch):
-    monkeypatch.setattr(plots, "write_figure", lambda *_: False)
+    monkeypatch.setattr(figures, "write_figure", lambda *_: False)
     assert repo.run() == 0 and "matplotlib is not installed" in repo.out
 
 

@@ -2,11 +2,15 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import unittest
 from pathlib import Path
+
+import has_group
+from packaging.requirements import Requirement
 
 SETUP = Path(__file__).resolve().parents[1]
 ROOT = SETUP.parents[1]
@@ -124,15 +128,20 @@ class Find(WithTools):
         self.assertIn("missing: g++ 11 or newer", result.stderr)
         self.assertIn("sudo apt-get install -y g++", result.stderr)
 
-    def test_a_python_needs_the_modules_of_every_file(self):
-        nothing, something = self.directory / "nothing.txt", self.directory / "something.txt"
-        nothing.write_text("# A comment\n\n")
-        something.write_text("no-such-module-anywhere>=1\n")
-        self.assertTrue(self.find(f"has_modules {sys.executable} {nothing} {nothing}"))
-        for files in (f"{something} {nothing}", f"{nothing} {something}"):
-            self.assertFalse(self.find(f"has_modules {sys.executable} {files}"))
+    def test_a_python_has_a_group_if_it_has_each_package_of_it_and_of_those_it_includes(self):
+        (self.directory / "common/setup").mkdir(parents=True)
+        shutil.copy(SETUP / "has_group.py", self.directory / "common/setup")
+        (self.directory / "pyproject.toml").write_text("""[dependency-groups]
+            nothing = []
+            here = ["pytest>=1"]
+            newer = [{include-group = "here"}, "pytest>=1000"]
+            absent = [{include-group = "here"}, "no-such-module-anywhere"]
+            includes = [{include-group = "absent"}, "pytest"]""")
+        script = f". {SETUP}/find.sh && cd {self.directory} && has_group"
+        for group, has in {"nothing": 1, "here": 1, "newer": 0, "absent": 0, "includes": 0, "unknown": 0}.items():
+            self.assertEqual(self.bash("-c", f"{script} {sys.executable} {group}").returncode == 0, has, group)
         self.tool("python3", status=1)
-        self.assertFalse(self.find(f"has_modules python3 {nothing}"))
+        self.assertNotEqual(self.bash("-c", f"{script} python3 nothing").returncode, 0)
 
 
 class SaidTwice(unittest.TestCase):
@@ -148,7 +157,9 @@ class SaidTwice(unittest.TestCase):
         self.assertEqual(listed - asked, {"ca-certificates", "git", "make", "python3"})
         self.assertEqual(asked - listed, set())
 
-    def test_clang_format_has_one_version(self):
-        pinned, = re.findall(r"^(clang-format==\S+)", self.read("common/setup/clang-format.txt"), re.MULTILINE)
-        hooks = re.findall(r"clang-format==[^]\s,]+", self.read(".pre-commit-config.yaml"))
-        self.assertEqual(hooks, [pinned])
+    def test_each_group_has_the_versions_of_the_constraints(self):
+        pinned = {line.partition("==")[0] for line in self.read("common/setup/constraints.txt").splitlines()}
+        for group, entries in has_group.GROUPS.items():
+            if not group.startswith(("torch", "cuda")):  # the newest PyTorch, which comes with headers of its own
+                names = {Requirement(entry).name for entry in entries if isinstance(entry, str)}
+                self.assertLessEqual(names, pinned, f"{group}: the head of constraints.txt has the command that adds it")

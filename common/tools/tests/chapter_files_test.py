@@ -6,6 +6,8 @@ import re
 import subprocess
 
 import pytest
+from catalogue import load_catalogue
+from chapter_map import MAIN
 from find_chapter import is_own
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -14,8 +16,8 @@ LESSON = ["The idea", "The picture", "Derivation", "Reading the kernel", "Predic
           "Sources"]
 NOT_YET_REWRITTEN = ["The idea", "Derivation", "Reading the kernel", "Cost", "Pitfalls", "Try it", "Sources"]
 OWN_SECTIONS = {"copy00"}
-TOP_LEVEL = {"chapters", "common", "notebooks", "reference_cpu", "CMakeLists.txt", "Makefile", "README.md",
-             "CHANGELOG.md", "CITATION.cff", "LICENSE", "pyproject.toml"}
+TOP_LEVEL = {"chapters", "common", "notebooks", "reference_cpu", "CMakeLists.txt", "CMakePresets.json", "Makefile",
+             "README.md", "CHANGELOG.md", "CITATION.cff", "LICENSE", "pyproject.toml"}
 PAGES_OF_GITHUB = {"../../codespaces/new"}  # of the repository, relative to a page of its code
 LONGEST_TOP_COMMENT = 12
 # What a kernel of Hopper's includes, itself or through another of these.
@@ -29,10 +31,16 @@ def prose(markdown):
     return markdown
 
 
+REGISTERED = {entry["id"]: entry for entry in load_catalogue()["chapters"]}
+
+
 class Chapter:
     def __init__(self, directory):
         self.directory = directory
         self.id = directory.name.split("_")[0]
+        registered = REGISTERED.get(self.id, {})  # `make tables` enters it
+        self.title, self.parent, self.road, self.min_architecture = (
+            registered.get(field) for field in ("title", "parent", "road", "min_architecture"))
 
     @functools.cached_property
     def kernel(self):
@@ -46,18 +54,6 @@ class Chapter:
     def laboratory(self):
         return (self.directory / "lab.md").read_text()
 
-    def registered(self, pattern):
-        """What the registration says in a line of its own; empty where it says nothing."""
-        return "".join(re.findall(pattern, self.kernel, re.MULTILINE))
-
-    @property
-    def parent(self):
-        return self.registered(r'^ *\.parent = "(.*)",$')
-
-    @property
-    def road(self):
-        return self.registered(r"^ *\.road = Road::(.*),$") or MAIN
-
     def section(self, title):
         """The notes under the heading `## title`, up to the next heading of that level."""
         parts = re.split(r"^## (.*)\n", prose(self.notes), flags=re.MULTILINE)
@@ -67,7 +63,6 @@ class Chapter:
 CHAPTERS = [Chapter(path) for path in sorted((ROOT / "chapters").iterdir())
             if path.is_dir() and not is_own(path.name)]  # the reader's own need no lesson
 FIRST = "copy00"  # of the main line; every other chapter has a parent
-MAIN = "Main"
 BY_ID = {chapter.id: chapter for chapter in CHAPTERS}
 
 of_each_chapter = pytest.mark.parametrize("chapter", CHAPTERS, ids=[chapter.directory.name for chapter in CHAPTERS])
@@ -85,11 +80,8 @@ def test_one_id_and_title_everywhere(chapter):
     match = re.match(r"// (\w+) · (.*\S)\n", chapter.kernel)
     assert match, "kernel.cu does not begin with a comment '// id · Title'"
     identifier, title = match.groups()
-    assert identifier == chapter.id
-    for pattern, expected in [(r"^namespace (\w+) \{$", identifier),
-                              (r'^ *\.id = "(.*)",$', identifier),
-                              (r'^ *\.title = "(.*)",$', title)]:
-        assert re.findall(pattern, chapter.kernel, re.MULTILINE) == [expected]
+    assert (identifier, title) == (chapter.id, chapter.title)
+    assert f"\nnamespace {identifier} {{\n" in chapter.kernel
     assert chapter.notes.splitlines()[0] == f"# {identifier} · {title}"
     assert chapter.laboratory.splitlines()[0] == f"# {identifier} · {title}: laboratory"
 
@@ -173,7 +165,7 @@ def test_a_kernel_stands_alone(chapter):
         assert re.fullmatch(r'"common/kernel/\w+\.h"', line)
     assert "common/kernel/chapter.h" in includes
     needs_hopper = bool(includes & NEEDS_HOPPER)
-    assert (".min_architecture = 90," in chapter.kernel) == needs_hopper
+    assert (chapter.min_architecture == 90) == needs_hopper
     used = set(re.findall(r"\b((?:copy|fwd|bwd)\d\d)::", re.sub(r"//.*", "", chapter.kernel)))
     assert used <= {chapter.id}
 

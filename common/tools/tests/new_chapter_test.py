@@ -8,56 +8,40 @@ import subprocess
 import new_chapter
 import pytest
 from find_chapter import CHAPTERS, is_own, known_chapters
-from new_chapter import declarations, make_chapter, primitives, remarks
+from new_chapter import make_chapter, remarks
 
 KERNEL = """\
 // fwd07 · Braces "everywhere"
 //
 // fwd06 wastes a {.
 #include "common/kernel/chapter.h"
-#include "common/kernel/reduce.h"
 
 namespace fwd07 {
 using namespace lnc;
 
-constexpr int kFew = 4;    // [1] a }
-                           // and a {
-constexpr int kMany = 1'000;
-constexpr char kBrace = '{';
+constexpr int kFew = 4;  // [1] a }
 
-/* struct Gone { */
-struct Plan {
-  int rows = {};
-};
-
-struct Columns {  // fwd07 needs it
+// exercise
+struct Columns {  // [2] fwd07 needs it
   __device__ bool has(int i) const { return i < kFew; }
 };
-
-__device__ float twice(float x) { return 2.0f * x; }
-
-template <typename T>
-__device__ inline float thrice(T x) {  // [2]
-  return x + twice(x);
-}
-
-__device__ __host__ int rows_of(const Plan& plan) { return plan.rows; }
-__device__ __host__ Plan operator+(Plan a, Plan b) { return {std::max(a.rows, b.rows)}; }
+// end of exercise
 
 /// Writes y.
-template <typename T, int kRows = (1 + 1)>
-__global__ void __launch_bounds__(kFew* kRows, 1)
-    norm(const T* x, T* y, int64_t count) {
+template <typename T>
+__global__ void norm(const T* x, T* y, int64_t count) {
+  // exercise
   if (count > 0) {
-    y[0] = thrice(warp_sum(x[0]));  // [3] "}"
+    y[0] = x[0];  // [3] "}"
   }
 }
 
-__global__ void last(float* sums) { *sums = Columns{}.has(1); }  // [4]
-
-void run(const Plan& plan) {
-  launch(norm<float>, {fwd07::rows_of(plan), kFew, 0, nullptr}, nullptr, nullptr, 1);
+__global__ void last(float* sums) {
+  // exercise
+  *sums = Columns{}.has(1);
 }
+
+void run(const Plan& plan) { launch(norm<float>, {fwd07::rows_of(plan), kFew}, nullptr, nullptr, 1); }
 
 const Registration registration{{
     .id = "fwd07",
@@ -65,7 +49,6 @@ const Registration registration{{
     .teaches = "what fwd07 teaches",
     .source = "llm.c",
     .parent = "fwd06",
-    .run = ForwardLaunchers{run},
 }};
 
 }  // namespace fwd07
@@ -88,7 +71,7 @@ NOTES = """\
 
 @pytest.fixture
 def chapters(tmp_path):
-    """A directory of chapters, with fwd07 above."""
+    """A directory of chapters, with the fwd07 above."""
     (tmp_path / "fwd07_braces").mkdir()
     (tmp_path / "fwd07_braces/kernel.cu").write_text(KERNEL)
     (tmp_path / "fwd07_braces/notes.md").write_text(NOTES)
@@ -102,46 +85,25 @@ def made(chapters):
     return (directory / "kernel.cu").read_text()
 
 
-def test_a_kernel_is_empty_and_says_what_to_write(made):
+def test_an_exercise_is_empty_and_says_what_to_write(made):
     assert """
+constexpr int kFew = 4;  // [1] a }
+
+// fwd07 has device code of its own here. chapters/fwd07_braces/notes.md says:
+// [2] Which sum? The one of `x`, as in fwd01, and of xhat.
+
 /// Writes y.
-template <typename T, int kRows = (1 + 1)>
-__global__ void __launch_bounds__(kFew* kRows, 1)
-    norm(const T* x, T* y, int64_t count) {
+template <typename T>
+__global__ void norm(const T* x, T* y, int64_t count) {
   // Write this kernel. chapters/fwd07_braces/notes.md says:
-  // [2] Which sum? The one of `x`, as in fwd01, and of xhat.
   // [3] One lane writes the whole result of the row, and stays.
-  // fwd07 has device code of its own for it: twice, thrice.
-  // Of common/kernel it uses warp_sum (reduce.h).
 }
 
 __global__ void last(float* sums) {
   // Write this kernel. chapters/fwd07_braces/notes.md says how.
-  // fwd07 has device code of its own for it: Columns.
-}  // [4]
-
-void run(const Plan& plan) {
-  launch(norm<float>, {my01::rows_of(plan), kFew, 0, nullptr}, nullptr, nullptr, 1);
 }
-""" in made
 
-
-def test_what_the_host_uses_stays_and_device_code_of_the_kernels_alone_goes(made):
-    assert """
-constexpr int kFew = 4;    // [1] a }
-                           // and a {
-constexpr int kMany = 1'000;
-constexpr char kBrace = '{';
-
-/* struct Gone { */
-struct Plan {
-  int rows = {};
-};
-
-__device__ __host__ int rows_of(const Plan& plan) { return plan.rows; }
-__device__ __host__ Plan operator+(Plan a, Plan b) { return {std::max(a.rows, b.rows)}; }
-
-/// Writes y.
+void run(const Plan& plan) { launch(norm<float>, {my01::rows_of(plan), kFew}, nullptr, nullptr, 1); }
 """ in made
 
 
@@ -151,8 +113,9 @@ def test_the_idea_stays_and_the_names_are_new(made):
 //
 // fwd06 wastes a {.
 //
-// The kernels are yours to write. They write y, mean and rstd of every row. """)
-    assert "// `make run CH=my01` checks what you wrote; chapters/fwd07_braces/kernel.cu is a solution." in made
+// The kernels below are empty, for you to write. The outputs are y, mean and rstd of every row.
+""")
+    assert "`make run CH=my01`" in made and "chapters/fwd07_braces/kernel.cu is a solution." in made.replace("\n// ", " ")
     assert made.endswith("""
 const Registration registration{{
     .id = "my01",
@@ -160,25 +123,11 @@ const Registration registration{{
     .teaches = "what fwd07 teaches",
     .source = "fwd07",
     .parent = "fwd07",
-    .run = ForwardLaunchers{run},
 }};
 
 }  // namespace my01
 """)
     assert "namespace my01 {" in made and "namespace fwd07" not in made
-
-
-def test_a_kernel_that_is_no_norm_and_no_template(chapters):
-    kernel = ("// copy00 · The machine\n#include \"common/kernel/chapter.h\"\n\nnamespace copy00 {\nusing namespace lnc;\n\n"
-              "__global__ void copy(const float* x, float* y, int64_t count) { y[0] = x[count - 1]; }\n\n}\n")
-    (chapters / "copy00_machine").mkdir()
-    (chapters / "copy00_machine/kernel.cu").write_text(kernel)  # without a lesson
-    directory, _ = make_chapter("my02", "copy00", chapters)
-    made = (directory / "kernel.cu").read_text()
-    assert "// The kernel is yours to write. What `a` holds" in made
-    assert made.endswith("namespace my02 {\nusing namespace lnc;\n\n"
-                         "__global__ void copy(const float* x, float* y, int64_t count) {\n"
-                         "  // Write this kernel. chapters/copy00_machine/notes.md says how.\n}\n\n}\n")
 
 
 @pytest.mark.parametrize("asked, origin, words", [
@@ -193,10 +142,14 @@ def test_a_kernel_that_is_no_norm_and_no_template(chapters):
     ("my01", "", "FROM is missing"),
     ("my01", "fwd7", "FROM=fwd7 is not a chapter (did you mean FROM=fwd07?)"),
     ("my01", "my05", "FROM=my05 is a chapter of your own"),
+    ("my01", "fwd08", "chapters/fwd08_whole/kernel.cu has no top comment, or no line '// exercise'"),
+    ("my01", "fwd09", "chapters/fwd09_open/kernel.cu has a '// exercise' without its '// end of exercise'"),
 ])
 def test_a_refusal_is_one_sentence_and_writes_nothing(chapters, capsys, monkeypatch, asked, origin, words):
-    (chapters / "my05_mine").mkdir()
-    (chapters / "my05_mine/kernel.cu").write_text("// of the reader")
+    for name, kernel in {"my05_mine": "// of the reader", "fwd08_whole": "// fwd08 · Whole\n",
+                         "fwd09_open": "// fwd09 · Open\n\n// exercise\nint i;\n"}.items():
+        (chapters / name).mkdir()
+        (chapters / name / "kernel.cu").write_text(kernel)
     monkeypatch.setattr(new_chapter.make_chapter, "__defaults__", (chapters,))
     before = sorted(chapters.rglob("*"))
     assert new_chapter.main(asked, origin) == 2
@@ -215,21 +168,9 @@ def test_it_ends_with_what_to_do_next(chapters, capsys, monkeypatch):
         assert words in line
 
 
-def test_the_declarations_are_the_text():
-    for name in known_chapters().values():
-        kernel = (CHAPTERS / name / "kernel.cu").read_text(encoding="utf-8")
-        assert "".join(declarations(kernel)) == kernel
-
-
 def test_a_remark_is_its_first_sentence():
     assert remarks(NOTES) == {1: "A constant.", 2: "Which sum? The one of `x`, as in fwd01, and of xhat.",
                               3: "One lane writes the whole result of the row, and stays."}
-
-
-def test_primitives_are_those_of_the_headers_that_a_kernel_reaches():
-    found = primitives('#include "common/kernel/reduce.h"\n')
-    assert found["warp_sum"] == found["block_sum"] == "reduce.h"
-    assert "Ring" not in found and "Ring" in primitives('#include "common/kernel/ring.h"\n')
 
 
 # --- The repository's chapters ---
@@ -249,12 +190,9 @@ def of_every_chapter(tmp_path_factory):
 
 def test_every_chapter_s_kernels_are_empty(of_every_chapter):
     for origin, path in of_every_chapter.items():
-        kernels = [part for part in declarations(path.read_text(encoding="utf-8").partition("using namespace lnc;")[2])
-                   if new_chapter.is_kernel(part)]
-        assert kernels, origin
-        for kernel in kernels:
-            begin, end = new_chapter.body_of(kernel)
-            assert not new_chapter.code_of(kernel[begin:end]).strip(), origin
+        kernel = path.read_text(encoding="utf-8")
+        empty = re.findall(r"^__global__ [^{]*\{.*\n(?:  //.*\n)+\}$", kernel, re.MULTILINE)
+        assert len(empty) == kernel.count("__global__") > 0, origin
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@
 plant.py compiles them.
 """
 
+import re
 from typing import NamedTuple
 
 import plant
@@ -20,7 +21,7 @@ TAKEN = "reinterpret_cast<const Packed<T, kElements>*>(tensor + at)"
 class Fault(NamedTuple):
     about: str
     kernel: str
-    old: str
+    place: str  # as plant.with_fault takes it
     new: str
     missing: str  # part of what is said to be missing
     lines: tuple[str, str]  # parts of the two lines, in any order
@@ -28,34 +29,32 @@ class Fault(NamedTuple):
     missing_at: str = ""
 
 
-LET_GO = "// [5] and what they stored is seen before the lock is seen free"
 BUFFERED = ("__ldcg(", "from_floats<T>(values)")  # a sum of bwd08's buffers is read, and is stored
-EARLY_REQUEST = "    if (threadIdx.x == 0) request_row(a, row + kStages * stride, slot, full[stage]);\n"
-FENCE_OF_FWD08 = "    fence_proxy_async();  // [6] before the copy engine, another proxy, overwrites what was read\n"
-FENCE_OF_FWD18 = "    fence_proxy_async();  // [7] each lane's, after its last read\n"
+FENCE = "fence_proxy_async();"
+EARLY_REQUEST = "if (threadIdx.x == 0) request_row(a, row + kStages * stride, slot, full[stage]);"
 FAULTS = [
     Fault("block_sum has no first barrier", "fwd03",
-          "  __syncthreads();  // every partial is written before one is read", "",
+          "partial[warp] = value; … __syncthreads();", "",
           "a __syncthreads() between them: they are in different warps",
           ("partial[warp] = value", "partial[lane]"), file=REDUCE),
     Fault("block_sum has no second barrier", "fwd03",
-          "  __syncthreads();  // every partial is read before the next call writes one", "",
+          "partial[lane] … __syncthreads();", "",
           "a __syncthreads() between them: they are in different warps",
           ("partial[warp] = value", "partial[lane]"), file=REDUCE),
     Fault("bwd08 lets go of its lock too early", "bwd08",
-          "  __syncthreads();  // [4]", "  // [4]",
+          "release(int* lock) … __syncthreads();", "",
           "a __syncthreads() before the fence and the atomic by which thread 0", BUFFERED,
           missing_at="atomicExch(lock, kFreeWithSums)"),
     Fault("bwd08 lets go without a fence", "bwd08",
-          f"    __threadfence();  {LET_GO}", "",
+          "release(int* lock) … __threadfence();", "",
           "a __threadfence() before the atomic by which thread 0", BUFFERED,
           missing_at="atomicExch(lock, kFreeWithSums)"),
     Fault("bwd08 takes its lock without a fence", "bwd08",
-          "    __threadfence();  // [2]", "",
+          "acquire(int* lock) … __threadfence();", "",
           "a __threadfence() behind the atomic by which thread 0", BUFFERED,
           missing_at="atomicExch(lock, kHeld)"),
     Fault("bwd08's fence is its block's", "bwd08",
-          f"    __threadfence();  {LET_GO}", "    __threadfence_block();",
+          "release(int* lock) … __threadfence();", "__threadfence_block();",
           "in place of the __threadfence_block()", BUFFERED,
           missing_at="atomicExch(lock, kFreeWithSums)"),
     Fault("fwd09 waits for other blocks as if they were its own", "fwd09",
@@ -65,33 +64,33 @@ FAULTS = [
           "arrived[slot].wait_at_cluster_scope(", "arrived[slot].wait(",
           "a wait at cluster scope", ("remote_store_async(&from_block[slot]", "from_block[slot][lane]")),
     Fault("fwd08 asks for a slot too early", "fwd08",
-          FENCE_OF_FWD08, FENCE_OF_FWD08 + EARLY_REQUEST,
+          FENCE, f"{FENCE} {EARLY_REQUEST}",
           "before the copy is asked for", ("bulk_load(", "slot[at]")),
     Fault("bwd13 asks for a slot too early", "bwd13",
-          "      __syncthreads();      // [6]", "      // [6]",
+          f"{FENCE} … __syncthreads();", "",
           "before the copy is asked for", ("bulk_load(", "ring[slot].x[at(i)]")),
     *(Fault(f"{kernel} does not release the slot that it has read", kernel,
             fence, "", "behind its load", ("bulk_load(", taken), *file)
       for kernel, fence, taken, *file in (
-          ("fwd08", FENCE_OF_FWD08, "slot[at]"),
-          ("fwd18", FENCE_OF_FWD18, "load_vector<kElements>(x, col)"),
-          ("bwd12", "    fence_proxy_async();  // [7] before the copy engine overwrites what was read\n", TAKEN),
-          ("bwd13", "      fence_proxy_async();  // before the copy engine overwrites what was read\n", "ring[slot].x[at(i)]"),
-          ("bwd15", "    fence_proxy_async();  // before the copy engine overwrites what was read\n", "load_vector<kElements>(slot, place)"),
-          ("lib_fwd_cluster_ring", "    ring.release();\n", "slot[i]"),
-          ("lib_bwd_unaligned", "    ring.release();\n", "row + own.of(i)"),
-          ("lib_bwd_ring", "    ring.release();\n", TAKEN),
-          ("lib_bwd_one_shot", "    fence_proxy_async();\n", TAKEN),
-          ("lib_bwd_cluster_unaligned", "    ring.release();\n", TAKEN, CLUSTER_BACKWARD))),
+          ("fwd08", FENCE, "slot[at]"),
+          ("fwd18", FENCE, "load_vector<kElements>(x, col)"),
+          ("bwd12", FENCE, TAKEN),
+          ("bwd13", FENCE, "ring[slot].x[at(i)]"),
+          ("bwd15", FENCE, "load_vector<kElements>(slot, place)"),
+          ("lib_fwd_cluster_ring", "ring.release();", "slot[i]"),
+          ("lib_bwd_unaligned", "ring.release();", "row + own.of(i)"),
+          ("lib_bwd_ring", "ring.release();", TAKEN),
+          ("lib_bwd_one_shot", FENCE, TAKEN),
+          ("lib_bwd_cluster_unaligned", "ring.release();", TAKEN, CLUSTER_BACKWARD))),
     Fault("one lane of fwd18 says empty for a warp that still reads", "fwd18",
-          "    __syncwarp();\n", "", "before the copy is asked for", ("bulk_load(", "load_vector<kElements>(x, col)")),
+          "__syncwarp();", "", "before the copy is asked for", ("bulk_load(", "load_vector<kElements>(x, col)")),
     Fault("bwd13 has a slot too few", "bwd13", "kSlots = 4;", "kSlots = 3;",
           "a remote_arrive() behind the read", ("remote_store_async(&from_block[slot]", "from_block[slot][lane]")),
     Fault("bwd19 asks for a tile over one that is not read yet", "bwd19",
-          "      wait_bulk_stores_read<0>();  // [5] dx of the tile before\n", "",
+          "dy_tile(dy, … wait_bulk_stores_read<0>();", "",
           "a wait_bulk_stores_read() of thread 0", ("bulk_store(", "bulk_load(")),
     Fault("bwd12's last sum does not wait", "bwd12",
-          "  grid_dependency_wait();  ", "  ",
+          "grid_dependency_wait();", "",
           "a grid_dependency_wait()", ("from_floats<T>(values)", "partials[int64_t{block} * 2 * cols + col]")),
     Fault("lib_fwd_cluster_ring waits for other blocks as if they were its own", "lib_fwd_cluster_ring",
           "met[set].wait_at_cluster_scope(", "met[set].wait(",
@@ -100,7 +99,7 @@ FAULTS = [
           "arrived[place].wait_at_cluster_scope(", "arrived[place].wait(",
           "a wait at cluster scope", ("remote_store_async(my_pair", "of_block[place][lane]"), file=CLUSTER_SUMS),
     Fault("lib_bwd_cluster asks for a slot too early", "lib_bwd_cluster",
-          "    __syncthreads();  // everyone has read the row that is done, and of_warp", "",
+          "ring.release(); … __syncthreads();", "",
           "before the copy is asked for", ("bulk_load(", TAKEN), file=CLUSTER_BACKWARD),
     Fault("lib_fwd_cluster_ring has a set too few", "lib_fwd_cluster_ring", "kSets = 4;", "kSets = 3;",
           "a remote_arrive() behind the read", ("remote_store_async(place", "moments[number]")),
@@ -115,9 +114,9 @@ FAULTS = [
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.about.replace(" ", "_"))
 def test_a_planted_fault_is_found_in_one_run(fault, build, programs, tmp_path, monkeypatch):
     monkeypatch.setenv("SIMT_SCHEDULE", "forward")
-    programs[fault.kernel]  # it is built
-    program = plant.program_with(fault.kernel, fault.old, fault.new, build, tmp_path, fault.file)
-    runs = race.Runs(fault.kernel, program, *race.Request([fault.kernel]).problems(fault.kernel))
+    kernel = race.registration_of(programs[fault.kernel])
+    program = plant.program_with(fault.kernel, fault.place, fault.new, build, tmp_path, fault.file)
+    runs = race.Runs(fault.kernel, program, *race.Request([fault.kernel]).problems(kernel))
     assert runs.races, "no race was found"
     texts = [" | ".join(" ".join(line["text"] for line in each[side]["lines"]) for side in ("first", "second"))
              for each in runs.races]
@@ -133,7 +132,7 @@ RING = "lib_fwd_cluster_ring"
 
 
 def test_what_the_messages_of_the_cluster_s_ring_do_not_say_is_a_race_under_strict(programs):
-    problems = race.Request([RING]).problems(RING)
+    problems = race.Request([RING]).problems(race.registration_of(programs[RING]))
     runs = race.Runs(RING, programs[RING], *problems)
     assert runs.is_clean and runs.passed_over
     assert f", {len(runs.passed_over)} pair" in runs.summary() and "ordered only by a convention" in runs.summary()
@@ -144,7 +143,17 @@ def test_what_the_messages_of_the_cluster_s_ring_do_not_say_is_a_race_under_stri
 
 def test_without_its_empty_barriers_fwd18_s_producer_is_stopped(build, programs, tmp_path, monkeypatch):
     monkeypatch.setenv("SIMT_SCHEDULE", "forward")
-    programs["fwd18"]  # it is built
-    program = plant.program_with("fwd18", "      empty[slot].wait((n / slots + 1) % 2);", "      ", build, tmp_path)
-    runs = race.Runs("fwd18", program, *race.Request(["fwd18"]).problems("fwd18"))
+    kernel = race.registration_of(programs["fwd18"])
+    program = plant.program_with("fwd18", "empty[slot].wait((n / slots + 1) % 2);", "", build, tmp_path)
+    runs = race.Runs("fwd18", program, *race.Request(["fwd18"]).problems(kernel))
     assert any("arrives at a Barrier that has all arrivals of its phase" in fault for fault in runs.faults), runs.faults
+
+
+def test_code_that_has_moved_away_is_named_in_a_sentence():
+    source = "f();  // g() comes\ng();\nf();\nh();\n"
+    assert plant.with_fault(source, "h();", "i();") == "f();  // g() comes\ng();\nf();\ni();\n"
+    assert plant.with_fault(source, "g(); … f();", "") == "f();  // g() comes\ng();\n\nh();\n"
+    for place, words in (("f();", "'f();' is in there 2 times, not once"), ("j(); … f();", "'j();' is in there 0 times"),
+                         ("h(); … f();", "after 'h();' comes no 'f();'")):
+        with pytest.raises(LookupError, match=f"^the source has changed: {re.escape(words)}"):
+            plant.with_fault(source, place, "")

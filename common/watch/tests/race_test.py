@@ -32,16 +32,24 @@ def test_unknown_names_are_refused(capsys, monkeypatch):
 
 
 def test_the_reader_s_problem_is_taken_as_it_is_and_others_are_chosen():
+    kernel = {"id": "fwd08", "group": "blocks", "fused": False, "residual_only": False}
     own = race.Request(["fwd08", "--rows", "8", "--cols=300"])
-    assert own.problems("fwd08") == ([["--rows", "8", "--cols=300"]], False)
-    problems, may_refuse = race.Request(["fwd08", "--dtype", "f16"]).problems("fwd08")
+    assert own.problems(kernel) == ([["--rows", "8", "--cols=300"]], False)
+    request = race.Request(["fwd08", "--dtype", "f16"])
+    problems, may_refuse = request.problems(kernel)
     assert may_refuse and len(problems) == len(race.PROBLEMS)
     assert all(problem[-4:] == ["--blocks", "2", "--dtype", "f16"] for problem in problems)
-    fused, _ = race.Request(["lib_bwd_fused_any"]).problems("lib_bwd_fused_any")
-    assert all("--prenorm" in problem and "--rows-per-block" in problem for problem in fused)
-    assert all("--dropout" in problem for problem in race.Request(["bwd10"]).problems("bwd10")[0])
-    residual, _ = race.Request(["lib_fwd_fused"]).problems("lib_fwd_fused")
+    fused, _ = request.problems({**kernel, "group": "rows a block", "fused": True})
+    assert all({"--dropout", "--prenorm", "--rows-per-block"} <= set(problem) for problem in fused)
+    residual, _ = request.problems({**kernel, "group": "", "fused": True, "residual_only": True})
     assert all("--prenorm" in problem and "--dropout" not in problem for problem in residual)
+
+
+def test_a_program_says_what_its_kernel_takes(programs):
+    kernels = [race.registration_of(programs[name]) for name in ("fwd08", "lib_fwd_fused")]
+    assert [kernel["id"] for kernel in kernels] == ["fwd08", "lib_fwd_fused"]
+    assert [(kernel["group"], kernel["fused"], kernel["residual_only"]) for kernel in kernels] == [
+        ("blocks", False, False), ("", True, True)]
 
 
 def test_without_a_chapter_all_are_meant_but_the_reader_s_own():

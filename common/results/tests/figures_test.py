@@ -5,13 +5,18 @@ from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
-import plots
 import pytest
-from book import KINDS, Book, Chapter
 from made_up import DEVICE, EMULATED, jsonl, peer, profile, record, records, training
 from matplotlib.text import Text
-from measurements import PROGRESSION, SWEEP, WIDTHS, load, load_training
 from profile_chapter import load_profiles
+
+from common.results import figures
+from common.results.chapters import KINDS, Chapter
+from common.results.device import DeviceResults
+from common.results.drawing import shortened, spread_of, spread_out
+from common.results.peer_figures import FARTHEST
+from common.results.problems import PROGRESSION, SWEEP, WIDTHS
+from common.results.records import load, load_training
 
 DIRECTIONS = ("fwd", "bwd")
 
@@ -33,7 +38,7 @@ def make_book(chapters, backend="cuda", device=DEVICE):
     names = ("dispatch", "torch", "torch.compile", "apex-memory-efficient") if chapters and backend == "cuda" else ()
     peers = [peer(name, direction, 10.0 + i, device=device, **({} if i else {"chosen": f"{direction[0]}wd01"}))
              for direction in ("forward", "backward") for i, name in enumerate(names)]
-    return Book(Path(), found, {}, load_text(load, jsonl(*made)),
+    return DeviceResults(Path(), found, {}, load_text(load, jsonl(*made)),
                 load_text(load_profiles, jsonl(*(profile(name, device=device) for name in found))),
                 load_text(load, jsonl(record("bwd01", 900.0, device="A100"))),
                 load_text(load, jsonl(*peers)),
@@ -57,10 +62,10 @@ def drawings(book):
     """{name: what draws it} of README.md's figures."""
     both = [row for d in DIRECTIONS for row in book.rows(d, [PROGRESSION])]
     sweep = [row for d in DIRECTIONS for row in book.rows(d, SWEEP)]
-    return {"sweep": lambda: plots.sweep(sweep),
-            "map": lambda: plots.peers_map([row for d in DIRECTIONS for row in book.against_peers(d)]),
-            "progression": lambda: plots.progression(both),
-            "training": lambda: plots.training([] if book.emulated else book.training_rows())}
+    return {"sweep": lambda: figures.sweep(sweep),
+            "map": lambda: figures.peers_map([row for d in DIRECTIONS for row in book.against_peers(d)]),
+            "progression": lambda: figures.progression(both),
+            "training": lambda: figures.training([] if book.emulated else book.training_rows())}
 
 
 def texts_of(figure):
@@ -85,6 +90,13 @@ def check_words(name, figure):
             assert not (across > 1 and down > 3), f"{name}: '{words}' lies over '{other}'"
 
 
+def check_large(name, figure):
+    """GitHub shows a picture in its own size, in a column of 948 pixels."""
+    assert figure.get_size_inches()[0] * 96 <= 948, name
+    assert not [text.get_text() for text in figure.findobj(Text)
+                if text.get_visible() and text.get_text().strip() and text.get_fontsize() < 10], name
+
+
 @pytest.mark.parametrize("chapters, device, left_out", [(1, "NVIDIA H200", {"sweep"}),
                                                         (13, DEVICE, set())])
 def test_every_word_of_a_figure_can_be_read_and_its_title_names_the_device(chapters, device, left_out):
@@ -92,27 +104,16 @@ def test_every_word_of_a_figure_can_be_read_and_its_title_names_the_device(chapt
         if name not in left_out:
             figure = draw()
             check_words(name, figure)
+            check_large(name, figure)
             assert device in figure.get_suptitle(), name
-
-
-def test_readmes_figures_can_be_read_in_its_column_and_say_what_they_show():
-    """GitHub shows a picture in its own size, in a column of 948 pixels."""
-    drawn = drawings(make_book(13))
-    for name in ("progression", "sweep", "map", "training"):
-        figure = drawn[name]()
-        figure.draw_without_rendering()
-        small = [text.get_text() for text in figure.findobj(Text)
-                 if text.get_visible() and text.get_text().strip() and text.get_fontsize() < 10]
-        assert not small, name
-        assert figure.get_size_inches()[0] * 96 <= 948, name
-        assert {"training": "ours", "map": "forward 0.91"}.get(name, "fwd") in figure.get_label(), name
+            assert {"training": "ours", "map": "forward 0.91"}.get(name, "fwd") in figure.get_label(), name
 
 
 @pytest.mark.parametrize("kinds", [("layer", "rms"), ("rms",)])
 def test_the_widths_are_drawn_for_both_directions_beside_the_roof_and_the_fastest_peer(kinds):
     rows = rows_of_widths(kinds=kinds)
     assert len(rows) == 6 * 2 * 2 * len(kinds)
-    figure = plots.widths(rows)
+    figure = figures.widths(rows)
     check_words("widths", figure)
     words = [text for text, _ in texts_of(figure)]
     for title in ("forward: % of a copy", "backward: % of a triad", "forward: ours / fastest peer"):
@@ -129,19 +130,18 @@ def test_the_widths_are_drawn_for_both_directions_beside_the_roof_and_the_fastes
     assert shown in figure.get_label()
     for row in figure.axes[:2], figure.axes[2:]:
         assert row[0].get_ylim() == row[1].get_ylim()  # so that forward and backward can be compared
-    assert not [text for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip()
-                and text.get_fontsize() < 10]
+    check_large("widths", figure)
 
 
 def test_two_drawings_that_differ_in_the_last_digits_of_their_layout_are_one_file():
     drawn = [f'<path clip-path="url(#{a})"/><path clip-path="url(#{b})"/><clipPath id="{a}"/><clipPath id="{b}"/>'
              for a, b in (("p8744f40c90", "p0123456789"), ("p7de817f42f", "pabcdef0123"))]
-    assert plots.shortened(drawn[0]) == plots.shortened(drawn[1]) != drawn[0]
-    assert plots.shortened(drawn[0]).count("clip1") == 2
+    assert shortened(drawn[0]) == shortened(drawn[1]) != drawn[0]
+    assert shortened(drawn[0]).count("clip1") == 2
 
 
 def test_one_width_alone_is_no_picture(capsys):
-    assert plots.widths(rows_of_widths((4096,))) is None
+    assert figures.widths(rows_of_widths((4096,))) is None
     assert "hold no width of the list" in capsys.readouterr().out
 
 
@@ -152,29 +152,24 @@ def test_emulated_times_are_labelled_and_stand_alone(capsys):
     assert "Emulated times rank nothing on a GPU" in figure.get_suptitle()
     words = " ".join(text for text, _ in texts_of(figure))
     assert "roof" not in words and "emulated µs" in words
-    assert "these data hold no part of the roof" in capsys.readouterr().out
+    assert "these data hold no value of more than one width" in capsys.readouterr().out
 
 
-def test_nothing_to_draw_is_a_sentence(capsys):
-    drawn = [draw() for draw in drawings(make_book(0)).values()]
-    assert set(drawn) == {None}
-    assert capsys.readouterr().out.count("Nothing to draw: these data hold no ") == len(drawn)
+def test_without_rows_there_is_no_figure():
+    for draw in (figures.progression, figures.sweep, figures.groups, figures.fused, figures.traffic, figures.waits,
+                 figures.peers_map, figures.widths, figures.training):
+        assert draw([]) is None
 
 
-def test_the_same_data_give_the_same_file(tmp_path):
+def test_the_same_data_give_the_same_file_with_a_title_and_words_for_those_who_do_not_see_it(tmp_path):
     rows = make_book(2).rows("fwd", [PROGRESSION])
     paths = [tmp_path / name for name in ("a.svg", "b.svg")]
     for path in paths:
-        assert plots.write_figure(plots.progression, rows, path)
+        assert figures.write_figure(figures.progression, rows, path)
     assert paths[0].read_bytes() == paths[1].read_bytes()
-    assert plots.drawn_from(paths[0]) == plots.digest(rows)
-    assert plots.drawn_from(tmp_path / "c.svg") is None
-
-
-def test_a_file_has_a_title_and_words_for_those_who_do_not_see_it(tmp_path):
-    rows, path = make_book(2).rows("fwd", [PROGRESSION]), tmp_path / "a.svg"
-    assert plots.write_figure(plots.progression, rows, path)
-    text = path.read_text(encoding="utf-8")
+    assert figures.drawn_from(paths[0]) == figures.digest(rows)
+    assert figures.drawn_from(tmp_path / "c.svg") is None
+    text = paths[0].read_text(encoding="utf-8")
     assert "<title>Forward falls from 1\u202f678 to 62.9 µs, 13 % of the roof " in text
     assert "From fwd01 to fwd02: forward falls from 1\u202f678 to 62.9 µs" in text
 
@@ -183,7 +178,7 @@ def test_the_fall_is_the_main_lines_and_side_roads_are_hollow():
     book = make_book(4)
     road = {"fwd02": "numerics", "fwd04": "wide rows"}
     book.chapters = {name: chapter._replace(road=road.get(name, "main line")) for name, chapter in book.chapters.items()}
-    figure = plots.progression(book.rows("fwd", [PROGRESSION]))
+    figure = figures.progression(book.rows("fwd", [PROGRESSION]))
     fall, *dots = (line for line in figure.axes[0].lines if len(line.get_ydata()) == 2 or line.get_marker() == "o")
     assert list(fall.get_ydata()) == [0, 2]
     hollow = [dot.get_markerfacecolor() == "white" for dot in dots if dot.get_marker() == "o"]
@@ -193,11 +188,11 @@ def test_the_fall_is_the_main_lines_and_side_roads_are_hollow():
 
 def test_a_few_chapters_are_in_colour_and_the_best_is_blue():
     book = make_book(13)
-    figure = plots.sweep(book.rows("fwd", SWEEP))
+    figure = figures.sweep(book.rows("fwd", SWEEP))
     told = [(line.get_color(), line.get_marker()) for line in figure.axes[0].lines if line.get_marker() != "None"]
     assert len(told) == len(set(told)) == 4
     assert [line.get_color() for line in figure.axes[0].lines].count("#bbbbbb") == 9
-    assert plots.story(book.rows("fwd", SWEEP))[-1] == "fwd13"
+    assert figures.story(book.rows("fwd", SWEEP))[-1] == "fwd13"
     names = [text for text, _ in texts_of(figure)]
     assert "the roof" in names and sum(text.startswith("fwd") for text in names) == 4
 
@@ -206,7 +201,7 @@ def train(*entries):
     """The figure of these records of gpt_training.py."""
     book = make_book(1)
     book.training = load_text(load_training, jsonl(*entries))
-    return plots.training(book.training_rows())
+    return figures.training(book.training_rows())
 
 
 NORMS = ["torch, reordered", "torch.compile", "enable()", "ours", "ours, memory-efficient"]
@@ -254,20 +249,20 @@ def test_losses_that_are_no_numbers_leave_a_gap_and_are_named():
 
 
 def test_labels_are_moved_apart_as_little_as_possible():
-    assert plots.spread_out([0, 5, 10], 2) == [0, 5, 10]
-    assert plots.spread_out([1, 1, 1, 2], 1) == [-0.25, 0.75, 1.75, 2.75]
+    assert spread_out([0, 5, 10], 2) == [0, 5, 10]
+    assert spread_out([1, 1, 1, 2], 1) == [-0.25, 0.75, 1.75, 2.75]
 
 
 def test_one_sample_has_no_spread():
     """Not even one of a rounding below 0, which matplotlib refuses."""
     rows = [{"of_roof": 0.1 * i, "median_us": 3.7 * i, "p10_us": 3.7 * i, "p90_us": 3.7 * i} for i in range(1, 99)]
-    for end in plots.spread_of(rows, "of_roof"):
+    for end in spread_of(rows, "of_roof"):
         assert end == [row["of_roof"] for row in rows]
 
 
 def test_the_peers_stand_at_our_time_over_theirs():
     ratios = make_book(2).against_peers("fwd")
-    figure = plots.peers_map(ratios)
+    figure = figures.peers_map(ratios)
     dots = [float(line.get_xdata()[0]) for line in figure.axes[0].lines if line.get_marker() in "os^"]
     assert [round(dot, 3) for dot in dots] == [0.909, 0.833, 0.769]
     words = [text for text, _ in texts_of(figure)]
@@ -278,7 +273,7 @@ def test_the_peers_stand_at_our_time_over_theirs():
 def test_a_peer_beyond_the_edge_is_said_with_its_number():
     row, = make_book(2).against_peers("fwd")
     row["ratios"]["torch"] = [0.07, 0.072, 0.068]
-    figure = plots.peers_map([row])
+    figure = figures.peers_map([row])
     check_words("peers", figure)
     assert "torch 0.07" in [text for text, _ in texts_of(figure)]
-    assert figure.axes[0].get_xlim()[0] == plots.FARTHEST
+    assert figure.axes[0].get_xlim()[0] == FARTHEST

@@ -2,13 +2,15 @@
 
 import dataclasses
 import json
+import re
 
 import pytest
 from book import CATALOGUE, DATA, LOCAL, VARIABLE, make_book
-from lab import figures, results
+from lab import results
 from made_up import DEVICE, EMULATED, LARGE, catalogue, jsonl, peer, profile, record, records
 from measurements import PROGRESSION, SWEEP, WIDTHS, DataError, Problem, load
-from plots_test import check_words, texts_of
+from common.results import figures
+from common.results.tests.figures_test import check_words, texts_of
 
 CHAPTERS = [f"{direction}{number:02d}" for direction in ("fwd", "bwd") for number in range(1, 5)]
 ROADS = {"fwd02": ("fwd01", "main line"), "fwd03": ("fwd02", "numerics"), "fwd04": ("fwd02", "main line"),
@@ -58,14 +60,15 @@ def drawings(data, direction):
     """{name: figure} of all that notebooks 2, 3 and 5 draw of a direction."""
     one, many, fused = data.rows(direction, [PROGRESSION]), data.rows(direction, MANY), data.fused_rows(direction)
     profiles = data.profile_rows(direction)
-    ours, peers = data.contenders(direction, "layer")
+    ratios = data.against_peers(direction, "layer")
     colours = [f"{direction}02", f"{direction}03"]
-    return {"steps": figures.steps(one), "cycles": figures.cycles(one),
-            "over_columns": figures.over_columns(many, "of_roof", colours),
-            "time": figures.over_columns(many, "median_us", colours),
+    return {"steps": figures.progression(one), "cycles": figures.progression(one, "cycles", data.own.source_rows(direction)),
+            "over_columns": figures.sweep(many, "of_roof", colours),
+            "time": figures.sweep(many, "median_us", colours),
             "model": figures.model(many, 3.5, 2000, colours), "groups": figures.groups(data.group_rows(direction)),
             "fused": figures.fused(fused), "traffic": figures.traffic(profiles), "waits": figures.waits(profiles),
-            "beside_peers": figures.beside_peers(one, peers, ours), "standings": figures.standings(ours, peers)}
+            "beside_peers": figures.peers_map(ratios, share=True, beside=data.fastest(ratios)),
+            "standings": figures.standings(*data.contenders(direction, "layer"))}
 
 
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
@@ -88,8 +91,8 @@ def test_the_readers_own_gpu_stands_over_the_committed_one_in_the_same_panels(re
     dashed = [line for line in drawn["over_columns"].axes[0].lines if line.get_linestyle() == "--"]
     assert len(dashed) == 2
     assert [axes.get_title("left") for axes in drawn["waits"].axes] == ["My GPU", DEVICE]
-    labels = [line.get_label() for line in drawn["beside_peers"].axes[0].lines]
-    assert f"ours, {DEVICE}" in labels and "ours, My GPU" in labels
+    assert f"on {DEVICE}; hollow: My GPU" in drawn["beside_peers"].get_suptitle()
+    assert [line.get_markerfacecolor() for line in drawn["beside_peers"].axes[0].lines].count("none") == 1
 
 
 def test_a_step_is_over_the_parent_or_the_nearest_ancestor_that_is_measured(repository):
@@ -97,11 +100,28 @@ def test_a_step_is_over_the_parent_or_the_nearest_ancestor_that_is_measured(repo
     texts = {}
     for lacking in ("", "fwd02"):
         data = repository(committed=[record(name, time) for name, time in times.items() if name != lacking])
-        figure = figures.steps(data.rows("fwd", [PROGRESSION]))
-        texts[lacking] = [text.get_text() for text in figure.axes[0].texts if "over" in text.get_text()]
-    assert texts[""] == ["40.00 µs   × 2.00 over fwd01", "50.00 µs   × 0.80 over fwd02 (slower)",
-                         "10.00 µs   × 4.00 over fwd02"]
-    assert texts["fwd02"] == ["50.00 µs   × 1.60 over fwd01", "10.00 µs   × 8.00 over fwd01"]
+        figure = figures.progression(data.rows("fwd", [PROGRESSION]))
+        words = "\n".join(text.get_text() for text in figure.axes[0].texts)
+        texts[lacking] = re.findall(r"× [\d.]+ over fwd\d\d(?: \(slower\))?", words)
+        dashed = [line for line in figure.axes[0].lines if line.get_linestyle() == "--"]
+        assert len(dashed) == (0 if lacking else 1)
+    assert texts[""] == ["× 2.00 over fwd01", "× 0.80 over fwd02 (slower)", "× 4.00 over fwd02"]
+    assert texts["fwd02"] == ["× 1.60 over fwd01", "× 8.00 over fwd01"]
+
+
+def test_a_row_beside_the_named_peers_is_over_the_fastest_of_these(repository):
+    data = repository()
+    (every,), (one,) = (data.against_peers("fwd", "layer", peers) for peers in ("all", ["fwd02", "torch"]))
+    assert list(one["ratios"]) == ["torch"] and one["ratio"] == pytest.approx(10 / 11)
+    assert every["peer"] == one["peer"] == "torch" and one["peer_us"] == pytest.approx(11)
+    assert data.against_peers("fwd", "layer", ["liger"]) == []
+
+
+def test_ours_and_the_peers_stand_at_their_share_of_the_roof(repository):
+    row, = repository().against_peers("fwd", "layer")
+    lines = figures.peers_map([row], share=True).axes[0].lines
+    places = [float(line.get_xdata()[0]) for line in lines if line.get_marker() in ("o", "D")]
+    assert places == pytest.approx([row["of_roof"], row["of_roof"] * row["ratios"]["torch"][0]])
 
 
 def test_two_files_of_one_device_are_told_apart_by_their_names(repository):
@@ -118,8 +138,7 @@ def test_what_a_device_lacks_is_one_sentence_with_the_command(repository, capsys
     assert "`make bench JSON=notebooks/data/mine.jsonl` measures it." in capsys.readouterr().out
     assert data.rows("fwd", [results.problem("f32:3x5")]) == []
     assert "`make run ARGS='--dtype f32 --rows 3 --cols 5 --json notebooks/data/local.jsonl'`" in capsys.readouterr().out
-    ours, peers = data.contenders("fwd", "layer")
-    assert {row["of"] for row in (*ours, *peers)} == {DEVICE}
+    assert {row["of"] for row in data.against_peers("fwd", "layer")} == {DEVICE}
     assert capsys.readouterr().out.count("`make peers` measures it") == 1
 
 
@@ -147,7 +166,7 @@ def test_the_widths_are_the_readers_own_or_another_devices_by_its_name(repositor
     data = repository(own=[record("fwd01", 20.0, device="Another GPU")])
     assert len(data.width_rows("f32")) == 8 and capsys.readouterr().out == ""
     assert {problem.cols for problem in map(figures.problem_of, data.contenders("fwd", "layer")[0])} == {2048}
-    assert data.against_peers("fwd", "layer") == []
+    assert {row["of"] for row in data.against_peers("fwd", "layer")} == {DEVICE}
 
 
 def test_emulated_times_stand_alone_and_rank_nothing(repository, capsys):
@@ -169,12 +188,6 @@ def test_a_problem_is_read_or_refused_in_a_sentence():
     for text in ("f99:1x1", "f32", "f32:1x2,f32:3x4"):
         with pytest.raises(DataError, match="is no problem"):
             results.problem(text)
-
-
-def test_no_rows_no_figure():
-    for draw in (figures.steps, figures.cycles, figures.over_columns, figures.groups, figures.fused, figures.traffic,
-                 figures.waits, figures.beside_peers):
-        assert draw([]) is None
 
 
 def test_a_meaning_of_group_has_panels_of_its_own(repository):
@@ -210,5 +223,5 @@ def test_a_copy_is_no_forward_chapter(repository, tmp_path):
     for direction in ("fwd", "bwd"):
         shown = [*data.rows(direction, data.problems()), *data.group_rows(direction), *data.fused_rows(direction)]
         assert {row["chapter"][:3] for row in shown} == {direction}
-        assert figures.steps(data.rows(direction, [PROGRESSION]))
+        assert figures.progression(data.rows(direction, [PROGRESSION]))
     assert "copy00" not in data.about()
