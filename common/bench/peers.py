@@ -18,8 +18,9 @@ import math
 import random
 import re
 
-from catalogue import load_catalogue
 from measurements import MISSING, SCHEMA, SETS, Problem, number, problem_of
+
+from common.results.chapters import load_catalogue
 
 DIRECTIONS = ("forward", "backward")
 KINDS = ("layer", "rms")

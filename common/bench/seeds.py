@@ -2,7 +2,7 @@
 
 Two norms that train with the same seed have the same first weights and the same text, so their last losses are
 subtracted seed by seed: what a lucky seed gives to both is gone from the difference. For gpt_training.py, whose
-docstring has the rule, and for book.py; the records are those of measurements.load_training().
+docstring has the rule, and for common/results/device.py; the records are those of measurements.load_training().
 """
 
 import statistics

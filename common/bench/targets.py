@@ -19,9 +19,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import measurements
-from book import KINDS, PEERS, is_right, provenance
 from measurements import ROOT, SETS, WIDTHS, DataError, Problem, geometric_mean, mib, problem_of
 from peers import DISPATCH, is_ours, nearest, own_choice, pairs, side_by_side
+
+from common.results.chapters import KINDS
+from common.results.device import PEERS
+from common.results.records import is_right, provenance
 
 LARGEST = Problem.of("f32", 512, 262144)  # 512 MiB, of the set "wide"
 

@@ -32,14 +32,15 @@ import pandas
 import vl_convert
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "common/bench"))
+sys.path[:0] = [str(ROOT), str(ROOT / "common/bench")]
 
 import chart_spec  # noqa: E402
-import measurements  # noqa: E402
-from book import DIRECTIONS, KINDS, is_right, make_book, tools_of  # noqa: E402
-from catalogue import load_catalogue  # noqa: E402
-from measurements import OPTIONS, PROGRESSION, SCHEMA, WORDS, MissingData, problem_of  # noqa: E402
 from peers import CHAPTER, set_of  # noqa: E402
+
+from common.results.chapters import DIRECTIONS, KINDS, load_catalogue  # noqa: E402
+from common.results.device import make_results, tools_of  # noqa: E402
+from common.results.problems import OPTIONS, PROGRESSION, WORDS, problem_of  # noqa: E402
+from common.results.records import SCHEMA, MissingData, is_right, load  # noqa: E402
 
 GPUS = {"h100": "H100", "h200": "H200"}  # notebooks/data/h100.csv, and its name on the page
 LIBRARY = "dispatch"  # the provider that is our library's own choice of a chapter
@@ -74,7 +75,7 @@ def chart_data(root):
 def open_gpu(root, name):
     """The book of one GPU's committed measurements; None where there are none."""
     try:
-        return make_book(root, measurements.load(root / f"notebooks/data/{name}.csv", backend="cuda"), local=False)
+        return make_results(root, load(root / f"notebooks/data/{name}.csv", backend="cuda"), local=False)
     except MissingData:
         return None
 

@@ -5,9 +5,9 @@ import json
 from pathlib import Path
 from typing import NamedTuple
 
-from book import find_chapters
-from chapter_map import ChapterMap
 from count import each, number
+
+from common.results.chapters import ChapterMap, find_chapters
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "build/book-data"

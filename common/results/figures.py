@@ -1,6 +1,6 @@
 """The figures of measurements: of README.md, which `make tables` writes as SVG, and of the notebooks.
 
-A figure is drawn from a book's rows (book.py) and says in its title what there is to see in these very rows. A
+A figure is drawn from the rows of device.py and says in its title what there is to see in these very rows. A
 notebook's rows may be of several devices: a row's "of" names its own. The last device is the reader's, which the title
 is about, and the others stand beside it, hollow. Nothing here knows a chapter or a device by name. Without rows, or
 where they lack what is to be drawn, a figure is None.
@@ -10,13 +10,14 @@ import statistics
 import textwrap
 
 from common.results.chapters import MAIN
-from common.results.drawing import (ASIDE, AXES, BLACK, BLANK, COLOURS, DIRECTIONS, MARKS, WIDTH, WORDS, by, capital, device_of,
-                     devices_of, digest, draw_beside, draw_cells, draw_lines, draw_roof_time, drawing, drawn_from,
-                     label_ends, log_axis, name_marks, name_rows, new_figure, set_ticks, styles_of, time_label,
-                     whiskers, write_figure)
+from common.results.drawing import (ASIDE, AXES, BLACK, BLANK, COLOURS, DIRECTIONS, MARKS, WIDTH, WORDS, by, capital,
+                                    device_of, devices_of, digest, draw_beside, draw_cells, draw_lines,
+                                    draw_roof_time, drawing, drawn_from, label_ends, log_axis, name_marks, name_rows,
+                                    new_figure, set_ticks, styles_of, time_label, whiskers, write_figure)
+from common.results.peer_figures import (peers_map, peers_words, standings, training, training_words, widths,
+                                         widths_words)
 from common.results.problems import problem_of
 from common.results.records import number
-from common.results.peer_figures import peers_map, peers_words, standings, training, training_words, widths, widths_words
 
 __all__ = ["by", "digest", "drawn_from", "fused", "groups", "model", "peers_map", "peers_words", "problem_of",
            "progression", "standings", "sweep", "traffic", "training", "training_words", "waits", "widths",

@@ -103,7 +103,8 @@ def figures_of(results):
     """[(path, what it shows, how it is drawn)]: plain rows, so that a check need not draw them."""
     both = [[row for direction in DIRECTIONS for row in results.rows(direction, problems)]
             for problems in ([PROGRESSION], SWEEP)]
-    return [(FIGURES / "progression.svg", both[0], figures.progression), (FIGURES / "sweep.svg", both[1], figures.sweep),
+    return [(FIGURES / "progression.svg", both[0], figures.progression),
+            (FIGURES / "sweep.svg", both[1], figures.sweep),
             (FIGURES / "peers.svg", pairs_of_layer_norm(results), figures.peers_map),
             (FIGURES / "widths.svg", bf16_width_rows(results), figures.widths),
             (FIGURES / "training.svg", results.training_rows(), figures.training)]

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Executes the notebooks, or opens them.
 
-    make notebooks-run                                     # all, on the data that book.py chooses
+    make notebooks-run                                     # all, on the data that common/results/device.py chooses
     make notebooks-run DATA=notebooks/data/h200.csv      # on other data
     make notebooks-run ARGS="notebooks/2*.ipynb"           # some
     make notebooks                                         # opens them in JupyterLab
@@ -20,9 +20,9 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "common/bench"))
-import book  # noqa: E402
-import measurements  # noqa: E402
+sys.path[:0] = [str(ROOT), str(ROOT / "common/bench")]
+from common.results import device  # noqa: E402
+from common.results.problems import DataError  # noqa: E402
 
 NOTEBOOKS = ROOT / "notebooks"
 EXECUTED = ROOT / "build/notebooks"
@@ -43,8 +43,8 @@ def unusable():
     """Why the data that the reader named cannot be shown, or None."""
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # the notebooks say themselves what was skipped
-            book.choose_book()
-    except measurements.DataError as error:
+            device.choose_results()
+    except DataError as error:
         return str(error)
     return None
 
@@ -58,7 +58,7 @@ def main(argv):
         if path.suffix != ".ipynb" or not path.is_file():
             print(f"{path} is not a notebook", file=sys.stderr)
             return 2
-    if os.environ.get(book.VARIABLE) and (problem := unusable()):
+    if os.environ.get(device.VARIABLE) and (problem := unusable()):
         print(problem, file=sys.stderr)
         return 2
     if options.open:

@@ -12,10 +12,12 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bench"))
-from catalogue import dispatched, load_catalogue  # noqa: E402
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "common/bench")]
 from kernel_names import demangle, without_parameters  # noqa: E402
-from measurements import DataError  # noqa: E402
+
+from common.results.chapters import dispatched, load_catalogue  # noqa: E402
+from common.results.problems import DataError  # noqa: E402
 
 JUDGED = "sm_90"
 

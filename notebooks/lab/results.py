@@ -16,13 +16,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "common/bench")]
 
-import book as books  # noqa: E402
-import measurements  # noqa: E402
-from book import DIRECTIONS, KINDS  # noqa: E402
-from measurements import LARGE, SETS, SWEEP, problem_of  # noqa: E402
 from peers import RequestError, is_of_widths, parse_shapes  # noqa: E402
 
-from common.results import figures  # noqa: E402
+from common.results import device, figures  # noqa: E402
+from common.results.chapters import DIRECTIONS, KINDS  # noqa: E402
+from common.results.problems import LARGE, SETS, SWEEP, DataError, problem_of  # noqa: E402
+from common.results.records import load  # noqa: E402
 
 __all__ = ["LARGE", "SWEEP", "Data", "figures", "open_data", "problem"]
 
@@ -32,16 +31,16 @@ def problem(text):
     try:
         one, = parse_shapes(text)
     except (RequestError, ValueError) as error:
-        raise measurements.DataError(f"'{text}' is no problem ({error})") from None
+        raise DataError(f"'{text}' is no problem ({error})") from None
     return one
 
 
-def open_data(root=books.ROOT):
+def open_data(root=ROOT):
     """The data that a notebook shows: the committed book, and over it the reader's own."""
-    own = books.choose_book(root)
-    if own.emulated or own.measured.path == root / books.DATA:
+    own = device.choose_results(root)
+    if own.emulated or own.measured.path == root / device.DATA:
         return Data([own])
-    return Data([books.make_book(root, measurements.load(root / books.DATA), local=False), own])
+    return Data([device.make_results(root, load(root / device.DATA), local=False), own])
 
 
 def names_of(shown):
@@ -176,13 +175,13 @@ def ancestors(chapters, identifier):
 
 def into(command, book):
     """The command, writing into the file that the reader named."""
-    own = book.measured.path in (book.root / books.LOCAL, book.root / books.DATA)
+    own = book.measured.path in (book.root / device.LOCAL, book.root / device.DATA)
     return command if own or command != "make bench" else f"{command} JSON={book.name_of(book.measured)}"
 
 
 def command_for(problems):
     """What measures these problems: the sets, or one problem of the reader's choice."""
-    known = {problem for problems in measurements.SETS.values() for problem in problems}
+    known = {problem for problems in SETS.values() for problem in problems}
     if len(problems) == 1 and problems[0] not in known:
         one = problems[0]
         return (f"make run ARGS='--dtype {one.dtype} --rows {one.rows} --cols {one.cols} "

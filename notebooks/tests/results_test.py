@@ -5,11 +5,13 @@ import json
 import re
 
 import pytest
-from book import CATALOGUE, DATA, LOCAL, VARIABLE, make_book
 from lab import results
 from made_up import DEVICE, EMULATED, LARGE, catalogue, jsonl, peer, profile, record, records
-from measurements import PROGRESSION, SWEEP, WIDTHS, DataError, Problem, load
 from common.results import figures
+from common.results.chapters import CATALOGUE
+from common.results.device import DATA, LOCAL, VARIABLE, make_results
+from common.results.problems import PROGRESSION, SWEEP, WIDTHS, DataError, Problem
+from common.results.records import load
 from common.results.tests.figures_test import check_words, texts_of
 
 CHAPTERS = [f"{direction}{number:02d}" for direction in ("fwd", "bwd") for number in range(1, 5)]
@@ -218,7 +220,7 @@ def test_a_copy_is_no_forward_chapter(repository, tmp_path):
     (tmp_path / CATALOGUE).write_text(json.dumps(listed), encoding="utf-8")
     (tmp_path / "chapters/copy00_machine").mkdir()
     (tmp_path / "chapters/copy00_machine/kernel.cu").write_text("", encoding="utf-8")
-    data.books = {DEVICE: make_book(tmp_path, load(tmp_path / DATA))}
+    data.books = {DEVICE: make_results(tmp_path, load(tmp_path / DATA))}
     assert "copy00" in data.own.chapters
     for direction in ("fwd", "bwd"):
         shown = [*data.rows(direction, data.problems()), *data.group_rows(direction), *data.fused_rows(direction)]

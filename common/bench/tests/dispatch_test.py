@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from book import PEERS, is_right
-from catalogue import REMEDY, dispatched, load_catalogue
 from layernorm_chapters.library import DTYPES, KINDS, BackwardArgs, ForwardArgs, Library, Problem
 from measurements import Problem as Shape
 from measurements import SETS, load, problem_of
 from peers import CHAPTER, is_ours
 from peers import DTYPES as DTYPE_NAMES
+
+from common.results.chapters import REMEDY, dispatched, load_catalogue
+from common.results.device import PEERS
+from common.results.records import is_right
 
 ROOT = Path(__file__).resolve().parents[3]
 TOLERANCE = 0.05

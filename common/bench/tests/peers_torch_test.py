@@ -16,7 +16,6 @@ import pytest
 from pytest_fixtures import import_torch
 
 torch = import_torch()
-import book  # noqa: E402
 import compare_peers  # noqa: E402
 import gpt_training  # noqa: E402
 import measurements  # noqa: E402
@@ -27,6 +26,8 @@ import seeds  # noqa: E402
 import warm_caches  # noqa: E402
 from layernorm_chapters.library import Library, LibraryError  # noqa: E402
 from measurements import Problem  # noqa: E402
+
+from common.results import device  # noqa: E402
 
 PROBLEMS = [Problem(dtype, 33, 264) for dtype in peers.DTYPES]
 # Which refuse 264 columns, and a width that they take.
@@ -390,7 +391,7 @@ class Stubs(unittest.TestCase):
             self.assertIsNone(peer_providers.versions(["helion"])["cudnn"])
 
     def test_a_table_has_a_name_for_each_peer_s_package(self):
-        self.assertEqual({peer.package for peer in peer_providers.PEERS} - set(book.TOOLS), set())
+        self.assertEqual({peer.package for peer in peer_providers.PEERS} - set(device.TOOLS), set())
 
 
 class Caches(unittest.TestCase):

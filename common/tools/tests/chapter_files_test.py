@@ -6,9 +6,9 @@ import re
 import subprocess
 
 import pytest
-from catalogue import load_catalogue
-from chapter_map import MAIN
 from find_chapter import is_own
+
+from common.results.chapters import MAIN, load_catalogue
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 # A lesson has the one order or the other; chapter zero, which is no norm, has sections of its own.
