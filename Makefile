@@ -101,6 +101,7 @@ tables:
 	$(PYTHON) common/tools/committed_list.py build/list_of_chapters.json build/list_of_library_kernels.json >build/chapters.json && \
 	cmp -s build/chapters.json notebooks/data/chapters.json || cp build/chapters.json notebooks/data/chapters.json
 	@$(setup)/python.sh common/bench/tables.py
+	@$(setup)/python.sh common/campaign/target_tables.py
 
 notebooks:
 	@LNC_DATA='$(DATA)' $(setup)/python.sh --with-notebooks common/tools/run_notebooks.py --open $(ARGS)

@@ -31,10 +31,10 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import seeds
 from peers import is_ours, nearest, pairs, side_by_side
 from profile_chapter import STALL, STALLS, load_profiles
 
+from common.results import seeds
 from common.results.chapters import DIRECTIONS, KINDS, SHORT, ChapterMap, find_chapters, find_library
 from common.results.problems import PROGRESSION, ROOT, WIDTHS, problem_of
 from common.results.records import (MISSING, MODEL, DataError, Measurements, MissingData, gbps, is_right, load,

@@ -250,7 +250,7 @@ TRAINED = {"torch, reordered": ASIDE, "torch.compile": "black", "enable()": "#56
            "ours, memory-efficient": "#D55E00"}  # the colour of a norm's dots
 
 
-@drawing("training with several seeds (`make library && python3 common/bench/gpt_training.py` writes one)")
+@drawing("training with several seeds (`make library && python3 common/campaign/gpt_training.py` writes one)")
 def training(rows):
     """Of each type and norm a dot for each seed: the last loss less torch's of the same seed; their mean and its 95 %
     interval; and a band as wide as what the order of its sums does to torch."""

@@ -4,11 +4,10 @@ from collections import Counter
 
 import pandas
 import peers
-import targets
 
 from common.results.chapters import DIRECTIONS
 from common.results.problems import PROGRESSION, SETS, WIDTHS, Problem, mib, problem_of
-from common.results.records import MISSING, geometric_mean
+from common.results.records import geometric_mean
 from common.results.rendering import table
 
 RESULTS = (PROGRESSION, Problem.of("f16", 4096, 1024), Problem.of("bf16", 131072, 4096),
@@ -131,34 +130,3 @@ def width_by_width(dtype, rows):
     own = {(row["cols"], row["direction"], row["kind"]): row for row in rows if row["dtype"] == dtype}
     passes = list(dict.fromkeys(key[1:] for key in own))
     return dtype, passes, {cols: [own.get((cols, *one)) for one in passes] for cols in sorted({key[0] for key in own})}
-
-
-# --- This project's targets ---
-
-
-@table("targets", WIDTHS_COMMAND)
-def target_rows(results):
-    """this project's targets: which are met, and where not"""
-    records = results.with_widths().peers.records
-    found = targets.standings(records)
-    rows = []
-    for target, missed, total, worst in targets.target_rows(found):
-        if not total:
-            cells = MISSING, "not measured"
-        elif missed is None:
-            mean, of_roof = worst
-            cells = ("met" if mean <= target.limit else "missed",
-                     f"{mean:.3f}" + (f"; the triad itself {of_roof:.3f}" if of_roof else ""))
-        else:
-            cells = f"{missed} of {total}" if missed else f"met at {total}", worst or MISSING
-        rows.append((f"{target.direction}, {target.words}", targets.bound(target), *cells))
-    measured = any(worst != "not measured" for *_, worst in rows)
-    return {"rows": rows, "records": targets.judged_records(records, found)} if measured else None
-
-
-@table("misses")
-def misses(results):
-    """what misses them, region by region"""
-    found = targets.region_rows(targets.standings(results.with_widths().peers.records))
-    return {"rows": [(region if at == 0 or found[at - 1][0] != region else "", f"{target.direction}, {target.words}",
-                      targets.bound(target), *more) for at, (region, target, *more) in enumerate(found)]}

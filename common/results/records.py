@@ -141,7 +141,7 @@ def load_training(path, backend=None):
         return tuple(record.get(key) for key in ("run", "kind", "dtype", "training", "order", "seed"))
 
     return newest_of_each(Path(path), parse_training, identity, backend,
-                          f"python3 common/bench/gpt_training.py --json {path}")
+                          f"python3 common/campaign/gpt_training.py --json {path}")
 
 
 def newest_of_each(path, parse, identity, backend, command):

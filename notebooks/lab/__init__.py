@@ -96,7 +96,7 @@ def follow(*words):
 
 
 def digits_data():
-    """The records of common/bench/digits.py: the reader's own, or else the committed ones, if there are any."""
+    """The records of common/campaign/digits.py: the reader's own, or else the committed ones, if there are any."""
     for name in ("local_digits.jsonl", "digits_h100.jsonl"):
         file = ROOT / "notebooks/data" / name
         if file.exists():

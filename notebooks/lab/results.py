@@ -140,10 +140,11 @@ class Data:
             return []
         rows = own.training_rows("layer") or own.training_rows("rms")
         if not rows:
-            print("These data hold no training; `make library && python3 common/bench/gpt_training.py` measures one.")
+            print("These data hold no training; `make library && python3 common/campaign/gpt_training.py` "
+                  "measures one.")
         elif own.device and rows[0]["device"] != own.device:
             print(f"{own.device} has no training with each norm; `make library && python3 "
-                  f"common/bench/gpt_training.py` measures one. What follows is {rows[0]['device']}'s.")
+                  f"common/campaign/gpt_training.py` measures one. What follows is {rows[0]['device']}'s.")
         return rows
 
     def collect(self, rows_of, lacking="", command=""):

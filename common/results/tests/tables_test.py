@@ -116,8 +116,8 @@ def test_without_data_each_time_is_missing_and_a_command_named(repo):
              "counted bwd02": "make count CH=bwd02", "peers": "make peers",
              "machine": "bash common/setup/build.sh cuda machine && build/cuda/bin/machine",
              "against rms": "make peers", "widths": 'make peers ARGS="--set widths"', "picture peers": "make peers",
-             "training": "make library && python3 common/bench/gpt_training.py",
-             "host calls": "make library && python3 common/bench/host_time.py"}
+             "training": "make library && python3 common/campaign/gpt_training.py",
+             "host calls": "make library && python3 common/campaign/host_time.py"}
     text = repo.make("progression", *asked)
     assert "h100.csv is not there yet" in repo.err
     assert "| Atomics | – | fwd01 |  | – | – | – | – | 7 482 424 |\n" in text

@@ -3,8 +3,9 @@
 import random
 
 import pytest
-import seeds
 from made_up import training
+
+from common.results import seeds
 
 AS_IT_IS = "as it is"
 

@@ -3,7 +3,7 @@
 
     make library
     git clone https://github.com/linkedin/Liger-Kernel && git clone https://github.com/Dao-AILab/quack
-    python3 common/python/tests/peers/run_peer_tests.py --liger Liger-Kernel --quack quack
+    python3 common/campaign/peer_tests/run_peer_tests.py --liger Liger-Kernel --quack quack
 
 Their test files import a package that stands in for theirs and calls layernorm_chapters: liger_shim.py and
 quack_shim.py. Neither package needs to be installed. Without a GPU the tests run on the CPU backend, where those with
@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-PACKAGE = HERE.parents[1]
+PACKAGE = HERE.parents[1] / "python"
 sys.path[:0] = [str(PACKAGE), str(HERE)]
 FAILED, NOTHING_TO_RUN = 1, 2
 

@@ -9,7 +9,7 @@ from pytest_fixtures import import_torch
 
 torch = import_torch()
 
-RUNNER = Path(__file__).with_name("peers") / "run_peer_tests.py"
+RUNNER = Path(__file__).parents[1] / "peer_tests/run_peer_tests.py"
 
 LIGER = """
 import pytest

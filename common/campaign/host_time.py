@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """How long the host needs to call a norm, and how long a transformer's block takes a step.
 
-    make library && python3 common/bench/host_time.py                     # on the GPU; without one, on the CPU
-    python3 common/bench/host_time.py --rows 64 --cols 256 --turns 3
-    python3 common/bench/host_time.py --only blocks
+    make library && python3 common/campaign/host_time.py                     # on the GPU; without one, on the CPU
+    python3 common/campaign/host_time.py --rows 64 --cols 256 --turns 3
+    python3 common/campaign/host_time.py --only blocks
 
 A model in eager mode often waits for the host: it checks, allocates and launches, while the GPU has little to do. So a
 faster kernel that is called in a slower way makes a model slower. Compared are PyTorch's own norms; the same with
@@ -30,6 +30,9 @@ import sys
 import time
 from pathlib import Path
 
+import paths  # noqa: I001  finds the rooms that a campaign uses
+
+import layernorm_chapters as lnc
 import torch
 import torch.nn.functional as F
 from compare_peers import Journal, made_by, positive
@@ -38,11 +41,7 @@ from peer_providers import PEERS, Unavailable, version
 from peers import bytes_of, rounded
 from torch import nn
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "common/python"))
-import layernorm_chapters as lnc  # noqa: E402
-
-JSON = ROOT / "notebooks/data/local_host.jsonl"
+JSON = paths.ROOT / "notebooks/data/local_host.jsonl"
 CALLS = 200  # in a batch: the GPU's queue takes a thousand launches before the host has to wait
 EPS = 1e-5
 GPU = torch.cuda.is_available()

@@ -1,0 +1,47 @@
+#!/usr/bin/env python3
+"""Writes the tables of targets.md, or with --check says where they disagree with the data. `make tables` runs it."""
+
+import sys
+
+import paths  # noqa: F401, I001  finds the rooms that a campaign uses
+
+import targets
+
+from common.results.peer_tables import WIDTHS_COMMAND
+from common.results.records import MISSING
+from common.results.rendering import table
+from common.results.tables import main
+
+TEXTS = ("common/campaign/targets.md",)
+
+
+@table("targets", WIDTHS_COMMAND)
+def target_rows(results):
+    """this project's targets: which are met, and where not"""
+    records = results.with_widths().peers.records
+    found = targets.standings(records)
+    rows = []
+    for target, missed, total, worst in targets.target_rows(found):
+        if not total:
+            cells = MISSING, "not measured"
+        elif missed is None:
+            mean, of_roof = worst
+            cells = ("met" if mean <= target.limit else "missed",
+                     f"{mean:.3f}" + (f"; the triad itself {of_roof:.3f}" if of_roof else ""))
+        else:
+            cells = f"{missed} of {total}" if missed else f"met at {total}", worst or MISSING
+        rows.append((f"{target.direction}, {target.words}", targets.bound(target), *cells))
+    measured = any(worst != "not measured" for *_, worst in rows)
+    return {"rows": rows, "records": targets.judged_records(records, found)} if measured else None
+
+
+@table("misses")
+def misses(results):
+    """what misses them, region by region"""
+    found = targets.region_rows(targets.standings(results.with_widths().peers.records))
+    return {"rows": [(region if at == 0 or found[at - 1][0] != region else "", f"{target.direction}, {target.words}",
+                      targets.bound(target), *more) for at, (region, target, *more) in enumerate(found)]}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], texts=TEXTS))
