@@ -2,6 +2,7 @@
 
 import json
 import re
+import textwrap
 from pathlib import Path
 
 from common.results import figures
@@ -110,6 +111,23 @@ def source(results, words):
     while not re.match(rf"{indent}}}", lines[end]) and not (end == begins[0] and lines[end].endswith("}")):
         end += 1
     return {"path": path, "lines": [line.removeprefix(indent) for line in lines[begin : end + 1]]}
+
+
+EXERCISE = re.compile(r"\s*// (end of )?exercise")  # marks for `make new`, not for a reader
+
+
+@table("part <chapter> <words>")
+def part(results, request):
+    """the lines of a chapter's kernel.cu from one empty line to the next that contain these words, as code"""
+    name, _, words = request.partition(" ")
+    if name not in results.kernels:
+        raise MarkerError(f"the table 'part {request}' names no kernel")
+    text = (results.root / results.kernels[name].file).read_text(encoding="utf-8")
+    found = [lines for lines in text.split("\n\n") if words and words in lines]
+    if len(found) != 1:
+        raise MarkerError(f"{len(found)} parts of {name}'s kernel.cu contain '{words}': one must")
+    lines = [line for line in found[0].strip("\n").split("\n") if not EXERCISE.fullmatch(line)]
+    return {"lines": textwrap.dedent("\n".join(lines)).split("\n")}
 
 
 # --- Pictures ---

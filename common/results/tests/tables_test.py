@@ -91,6 +91,15 @@ def test_a_marker_that_means_nothing_is_a_sentence_and_changes_no_file(repo, tex
     assert repo.text() == text and "Not measured" not in repo.text(NOTES)
 
 
+def test_a_part_of_a_kernel_is_the_lines_around_its_words_without_the_marks_of_the_exercise(repo):
+    repo.write("chapters/bwd02_warp_per_row/kernel.cu", "int a;\n\n  // exercise\n  int b;  // [1]\n    int c;\n\nint d;\n")
+    repo.make("part bwd02 [1]")
+    assert "```cpp\nint b;  // [1]\n  int c;\n```" in repo.text()
+    for words, why in (("[2]", "0 parts of bwd02's kernel.cu contain '[2]'"), ("int", "3 parts of bwd02's kernel.cu")):
+        repo.write("README.md", f"<!-- table: part bwd02 {words} -->\n<!-- end table -->\n")
+        assert repo.run() == 2 and why in repo.err
+
+
 def test_a_table_may_be_in_any_readme_and_in_a_chapter_s_two_texts_and_nowhere_else(repo):
     here = ["chapters/README.md", "chapters/bwd02_warp_per_row/lab.md", "common/bench/README.md",
             "common/simt/tests/README.md", "reference_cpu/README.md", "notebooks/README.md"]

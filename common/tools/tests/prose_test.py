@@ -103,8 +103,9 @@ def folded_too_tightly(markdown):
 
 
 def words_of(markdown):
-    """As `wc -w` counts, without the tables between markers."""
-    return len(re.sub(r"<!--\s*table:.*?<!--\s*end table\s*-->", "", markdown, flags=re.DOTALL).split())
+    """As `wc -w` counts, without code and the tables between markers."""
+    text = re.sub(r"<!--\s*table:.*?<!--\s*end table\s*-->", "", markdown, flags=re.DOTALL)
+    return len(re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE).split())
 
 
 def in_words(found, where):
@@ -158,8 +159,8 @@ def test_a_page_is_no_longer_than_a_reader_s_patience(page):
     assert words_of((ROOT / page).read_text(encoding="utf-8")) <= limit
 
 
-def test_words_are_counted_without_the_tables_between_markers():
-    assert words_of("one two\n\n<!-- table: a -->\n| x | y |\n<!-- end table -->\n`three` $4 + 5$") == 6
+def test_words_are_counted_without_code_and_the_tables_between_markers():
+    assert words_of("one two\n\n<!-- table: a -->\n| x | y |\n<!-- end table -->\n`three` $4 + 5$\n```\nfour\n```") == 6
 
 
 # --- The glossary ---
