@@ -63,8 +63,9 @@ def make_table(results, file, request):
     if request in TABLES:
         return render(results, file, TABLES[request])
     name, _, argument = request.partition(" ")
-    if code := next((key for key in TABLES if key.startswith(f"{name} <") and key.endswith(("<name>", "<words>"))), None):
-        return render(results, file, TABLES[code], argument)
+    for asked in ("source <file> <name>", "part <chapter> <words>"):
+        if asked.startswith(f"{name} <"):
+            return render(results, file, TABLES[asked], argument)
     if f"{name} <chapter>" not in TABLES:
         raise MarkerError(f"there is no table '{request}'; choose from {', '.join(TABLES)}")
     if argument not in results.kernels:
