@@ -67,7 +67,7 @@
 // remote_arrive(barrier, rank) tells threads that wait there at the cluster's scope that this
 // thread, and the threads of its block that it has synchronised with, have finished their earlier
 // accesses to their own shared memory, which may be overwritten. A remote_store_async alone does
-// not say so. lib_fwd_cluster_ring relies on it anyway, since an arrival would cost up to 10 %: a
+// not say so. lib_fwd_cluster_ring relies on it anyway, since an arrival costs 10 to 17 %: a
 // convention of that kernel, not of PTX. `make race` only counts the pairs that it orders; with
 // ARGS=--strict they are races.
 //
