@@ -112,6 +112,14 @@ void check_dropout(float dropout) {
   });
 }
 
+/// Checks a pointer that must not be null where it is wanted, unless `may_be_null`, and must be
+/// null where it is not.
+void check_part(const char* name, const void* pointer, std::int64_t element_bytes, bool wanted,
+                bool may_be_null) {
+  if (wanted) return check_pointer(name, pointer, element_bytes, may_be_null);
+  require(pointer == nullptr, [&] { return std::string(name) + " must be null here"; });
+}
+
 /// Adds a fused pass's options to the problem, and checks its pointers.
 void check_fused(const lnc_fused_forward& f, Problem& problem) {
   const bool empty = problem.rows == 0;
@@ -134,15 +142,10 @@ void check_fused(const lnc_fused_forward& f, Problem& problem) {
       f.residual != nullptr || f.sum == nullptr || !f.float_residual || problem.dtype == DType::F32,
       "float_residual is set, but there is no residual");
   const std::int64_t residual = problem.residual_element_bytes();
-  const auto check_part = [&](const char* name, const void* pointer, bool wanted,
-                              std::int64_t bytes) {
-    if (wanted) return check_pointer(name, pointer, bytes, empty);
-    require(pointer == nullptr, [&] { return std::string(name) + " must be null here"; });
-  };
-  check_part("rowscale", f.rowscale, scales, sizeof(float));
-  check_part("rowscale1", f.rowscale1, scales && has_x1, sizeof(float));
-  check_part("seeds", f.seeds, drops, sizeof(std::uint32_t));
-  check_part("seeds1", f.seeds1, drops && has_x1, sizeof(std::uint32_t));
+  check_part("rowscale", f.rowscale, sizeof(float), scales, empty);
+  check_part("rowscale1", f.rowscale1, sizeof(float), scales && has_x1, empty);
+  check_part("seeds", f.seeds, sizeof(std::uint32_t), drops, empty);
+  check_part("seeds1", f.seeds1, sizeof(std::uint32_t), drops && has_x1, empty);
   check_pointer("x1", f.x1, element, true);
   check_pointer("residual", f.residual, residual, true);
   check_pointer("sum", f.sum, residual, true);
@@ -152,9 +155,7 @@ void check_fused(const lnc_fused_forward& f, Problem& problem) {
   require(f.y1 != nullptr || (f.weight1 == nullptr && f.bias1 == nullptr),
           "weight1 and bias1 are for y1, which is null");
   require(problem.kind == Kind::Layer || f.bias1 == nullptr, "RMS norm has no bias1");
-  for (const void* pointer : {f.x1, f.residual, static_cast<const void*>(f.sum), f.weight1, f.bias1,
-                              static_cast<const void*>(f.y1)})
-    if (!at_boundary(pointer)) problem.misalign = 1;
+  problem.misalign |= misalign_of({f.x1, f.residual, f.sum, f.weight1, f.bias1, f.y1});
 }
 
 /// Whether no gradient of a parameter is requested.
@@ -186,25 +187,18 @@ void check_fused(const lnc_fused_backward& f, bool frozen, Problem& problem) {
   // If nothing else distinguishes this pass from a plain one: the sum is x and has a gradient.
   if (problem.fusion == Fusion{}) problem.fusion.prenorm = true;
   const std::int64_t residual = problem.residual_element_bytes();
-  const auto check_part = [&](const char* name, const void* pointer, bool wanted,
-                              std::int64_t bytes) {
-    if (wanted) return check_pointer(name, pointer, bytes, empty);
-    require(pointer == nullptr, [&] { return std::string(name) + " must be null here"; });
-  };
-  check_part("rowscale1", f.rowscale1, scales && has_x1, sizeof(float));
-  check_part("seeds", f.seeds, drops, sizeof(std::uint32_t));
-  check_part("seeds1", f.seeds1, drops && has_x1, sizeof(std::uint32_t));
+  check_part("rowscale1", f.rowscale1, sizeof(float), scales && has_x1, empty);
+  check_part("seeds", f.seeds, sizeof(std::uint32_t), drops, empty);
+  check_part("seeds1", f.seeds1, sizeof(std::uint32_t), drops && has_x1, empty);
   check_pointer("sum", f.sum, residual, empty);
   check_pointer("dsum", f.dsum, residual, true);
   check_pointer("dy1", f.dy1, element, true);
   check_pointer("weight1", f.weight1, parameter, true);
-  check_part("dx1", f.dx1, problem.writes_dx1(), element);
-  check_part("dresidual", f.dresidual, problem.writes_dresidual(), residual);
-  check_part("dweight1", f.dweight1, has_y1 && !frozen, parameter);
-  check_part("dbias1", f.dbias1, has_y1 && layer && !frozen, parameter);
-  for (const void* pointer : {f.sum, f.dsum, f.dy1, f.weight1, static_cast<const void*>(f.dx1),
-                              static_cast<const void*>(f.dresidual)})
-    if (!at_boundary(pointer)) problem.misalign = 1;
+  check_part("dx1", f.dx1, element, problem.writes_dx1(), empty);
+  check_part("dresidual", f.dresidual, residual, problem.writes_dresidual(), empty);
+  check_part("dweight1", f.dweight1, parameter, has_y1 && !frozen, empty);
+  check_part("dbias1", f.dbias1, parameter, has_y1 && layer && !frozen, empty);
+  problem.misalign |= misalign_of({f.sum, f.dsum, f.dy1, f.weight1, f.dx1, f.dresidual});
 }
 
 }  // namespace
