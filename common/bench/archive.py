@@ -6,7 +6,6 @@ import sys
 import measurements  # noqa: F401  puts the repository's root on the path
 
 from common.results.archive import main
-from common.results.store import read, read_table, write  # noqa: F401
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

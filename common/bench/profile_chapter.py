@@ -31,6 +31,8 @@ import kernel_names
 import measurements
 from measurements import MISSING, SCHEMA, DataError, count, number, problem_of
 
+from common.results.chapters import direction_of
+
 
 class Metric(NamedTuple):
     name: str  # Nsight Compute's
@@ -45,9 +47,9 @@ METRICS = (
            "only what left L2 before the kernel ended; the rest still waits there"),
     Metric("lts__t_sectors_op_read.sum", "L2 sectors read", "",
            "32 bytes each; one that crosses between the two halves of an H100's L2 counts again"),
-    Metric("lts__t_sectors_op_write.sum", "L2 sectors written", "", "likewise"),
+    Metric("lts__t_sectors_op_write.sum", "L2 sectors written", "", "counted in the same way"),
     Metric("lts__t_sectors_op_red.sum", "L2 sectors reduced", "",
-           "atomic additions, done in L2; likewise"),
+           "atomic additions, done in L2; counted in the same way"),
     Metric("lts__t_requests_op_red.sum", "L2 reduction requests", "", "up to four sectors each"),
     Metric("l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio",
            "sectors per load request", "",
@@ -189,8 +191,7 @@ def make_records(kernels, results):
     for chapter, kernel in by_chapter(kernels):
         result = next((r for r in results if r["chapter"] == chapter), results[-1])
         # A reader's own chapter, my01, has no direction in its id.
-        direction = DIRECTIONS.get(chapter.removeprefix("lib_").partition("_")[0].rstrip("0123456789"),
-                                   result.get("direction"))
+        direction = DIRECTIONS.get(direction_of(chapter), result.get("direction"))
         record = {"schema": SCHEMA, "chapter": chapter, "direction": direction,
                   **{key: result[key] for key in MADE_BY if key in result},
                   "kernel": kernel.name, "grid": kernel.grid, "block": kernel.block}
@@ -257,7 +258,7 @@ def profile_rows(launches, predicted_bytes=None):
     rows.insert(2, ["device memory, predicted", *predicted, "read and written, by the whole chapter"])
     rows.append(["longest wait of a warp", *(show_wait(launch, 0) for launch in launches),
                  "what for: cycles of it from one instruction to the next"])
-    rows.append(["second longest", *(show_wait(launch, 1) for launch in launches), "likewise"])
+    rows.append(["second longest", *(show_wait(launch, 1) for launch in launches), "the same, for the next cause"])
     return rows
 
 

@@ -44,7 +44,6 @@ from common.results.records import SCHEMA, MissingData, is_right, load  # noqa: 
 
 GPUS = {"h100": "H100", "h200": "H200"}  # notebooks/data/h100.csv, and its name on the page
 LIBRARY = "dispatch"  # the provider that is our library's own choice of a chapter
-KIND_NAMES = {"layer": "layer norm", "rms": "RMS norm"}
 NUMBERS = ["median_us", "p10_us", "p90_us", "cycles", "operator_bytes", "roof_us", "roof_bytes", "clock", "chosen"]
 LICENSES = Path(__file__).with_name("vega_licenses.txt")
 
@@ -60,7 +59,7 @@ def chart_data(root):
     types = {entry["name"]: entry["bytes"] for entry in load_catalogue(root)["types"]}
     measures = chart_spec.MEASURES
     return {"start": key_of(PROGRESSION), "schema": SCHEMA, "types": types,
-            "norm": {"direction": {"forward": "forward", "backward": "backward"}, "kind": KIND_NAMES,
+            "norm": {"direction": {"forward": "forward", "backward": "backward"}, "kind": KINDS,
                      "dtype": {name: name for name in types}},
             "views": chart_spec.VIEWS, "measures": {name: label for name, (label, _, _) in measures.items()},
             "measured": {name: fields[0] for name, (_, fields, _) in measures.items()},

@@ -7,12 +7,10 @@ import paths  # noqa: F401, I001  finds the rooms that a campaign uses
 
 import targets
 
+from common.results import tables
 from common.results.peer_tables import WIDTHS_COMMAND
 from common.results.records import MISSING
 from common.results.rendering import table
-from common.results.tables import main
-
-TEXTS = ("common/campaign/targets.md",)
 
 
 @table("targets", WIDTHS_COMMAND)
@@ -43,5 +41,9 @@ def misses(results):
                       targets.bound(target), *more) for at, (region, target, *more) in enumerate(found)]}
 
 
+def main(argv):
+    return tables.main(argv, texts_of=lambda root: [root / "common/campaign/targets.md"], figures_of=lambda results: ())
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], texts=TEXTS))
+    sys.exit(main(sys.argv[1:]))

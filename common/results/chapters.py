@@ -43,7 +43,12 @@ class Chapter(NamedTuple):
     @property
     def direction(self):
         """"fwd", "bwd", or "copy" of chapter zero."""
-        return self.id.split("_")[1] if self.in_library else self.id.rstrip("0123456789")
+        return direction_of(self.id)
+
+
+def direction_of(identifier):
+    """'fwd' of "fwd02" and "lib_fwd_ring", 'copy' of "copy00"."""
+    return identifier.removeprefix("lib_").partition("_")[0].rstrip("0123456789")
 
 
 def load_catalogue(root=ROOT):

@@ -63,15 +63,15 @@ def make_table(results, file, request):
     if request in TABLES:
         return render(results, file, TABLES[request])
     name, _, argument = request.partition(" ")
-    for asked in ("source <file> <name>", "part <chapter> <words>"):
-        if asked.startswith(f"{name} <"):
-            return render(results, file, TABLES[asked], argument)
-    if f"{name} <chapter>" not in TABLES:
+    asked = next((one for one in TABLES if one.startswith(f"{name} <")), None)
+    if asked is None:
         raise MarkerError(f"there is no table '{request}'; choose from {', '.join(TABLES)}")
-    if argument not in results.kernels:
-        raise MarkerError(f"the table '{request}' names no kernel; the kernels are "
-                          f"{' '.join(results.kernels) or 'none yet'}")
-    return render(results, file, TABLES[f"{name} <chapter>"], results.kernels[argument])
+    if asked == f"{name} <chapter>":
+        if argument not in results.kernels:
+            raise MarkerError(f"the table '{request}' names no kernel; the kernels are "
+                              f"{' '.join(results.kernels) or 'none yet'}")
+        argument = results.kernels[argument]
+    return render(results, file, TABLES[asked], argument)
 
 
 def rewrite(results, file):
@@ -126,7 +126,12 @@ def refresh(path, rows, draw, root, check):
     return not check
 
 
-def main(argv, root=ROOT, texts=TEXTS):
+def texts_of(root):
+    """The files whose tables are written here."""
+    return {file for pattern in TEXTS for file in root.glob(pattern)} - set(root.glob(OWN_TABLES))
+
+
+def main(argv, root=ROOT, texts_of=texts_of, figures_of=figures_of):
     tables = "\n".join(f"  {request:24}{one.values_for.__doc__}" for request, one in TABLES.items())
     parser = argparse.ArgumentParser(description=__doc__, epilog=f"The tables:\n{tables}",
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -134,9 +139,7 @@ def main(argv, root=ROOT, texts=TEXTS):
     check, agrees = parser.parse_args(argv).check, True
     try:
         results = open_results(root)
-        files = {file for pattern in texts for file in root.glob(pattern)}
-        files = sorted(files - set(root.glob(OWN_TABLES)) if texts is TEXTS else files)
-        rewritten = [(file, *rewrite(results, file)) for file in files]
+        rewritten = [(file, *rewrite(results, file)) for file in sorted(texts_of(root))]
     except (MarkerError, DataError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
@@ -149,6 +152,6 @@ def main(argv, root=ROOT, texts=TEXTS):
         elif changes:
             file.write_text(text, encoding="utf-8")
             print(f"{name}: wrote {', '.join(request for _, request, _, _ in changes)}")
-    for figure in figures_of(results) if texts is TEXTS else ():
+    for figure in figures_of(results):
         agrees &= refresh(*figure, root, check)
     return int(check and not agrees)

@@ -14,11 +14,12 @@ ROOT = Path(__file__).resolve().parents[3]
 BOOK = ROOT / "common/book"
 sys.path[:0] = [str(BOOK), str(ROOT / "common/bench")]
 
-import archive  # noqa: E402
 import chart  # noqa: E402
 import pages  # noqa: E402
 from measurements import with_current_ids  # noqa: E402
 from peers import SHAPES  # noqa: E402
+
+from common.results import store  # noqa: E402
 
 PROBLEM = {"kind": "layer", "dtype": "f32", "rows": 1024, "cols": 2048}
 WITHIN_S = 5  # how long a test waits for the page
@@ -40,7 +41,7 @@ def expanded(data):
 def lines(name):
     """The records of a table, with the ids of today, without those of the library's kernels and of kernels
     that are gone; of those with the same chapter and problem the last counts."""
-    records = map(with_current_ids, archive.read(ROOT / f"notebooks/data/{name}.csv"))
+    records = map(with_current_ids, store.read(ROOT / f"notebooks/data/{name}.csv"))
     return [record for record in records if not record.get("chapter", "").startswith(("lib_", "former "))]
 
 

@@ -7,6 +7,7 @@ import unittest
 
 import measurements
 import pytest
+import target_tables
 import targets
 from made_up import MADE_BY, jsonl, peer
 from measurements import Problem
@@ -182,3 +183,7 @@ class Judged(unittest.TestCase):
         self.path.write_text(json.dumps(record), encoding="utf-8")
         one, = targets.standings(measurements.load(self.path).records).values()
         self.assertAlmostEqual(one.share, 100)
+
+
+def test_the_tables_of_the_page_agree_with_the_data(capsys):
+    assert target_tables.main(["--check"]) == 0, capsys.readouterr()
