@@ -5,6 +5,8 @@
 //   machine                        prints a table
 //   machine --json FILE            and appends a record a line to FILE
 //
+// Everything is measured kRepeats times; a figure is the median, its spread the least and the most.
+//
 // Chapter zero (chapters/copy00_machine) explains each figure. CUDA only: none of this has a
 // meaning on the CPU backend.
 #include <CLI/CLI.hpp>
@@ -22,6 +24,7 @@
 #include "common/harness/statistics.h"
 #include "common/harness/stopwatch.h"
 #include "common/kernel/launch.h"
+#include "common/kernel/partial_sums.h"
 #include "common/kernel/reduce.h"
 
 namespace {
@@ -31,10 +34,28 @@ constexpr int kLine = 128;  // bytes
 constexpr std::int64_t kKiB = 1 << 10;
 constexpr std::int64_t kMiB = 1 << 20;
 
+constexpr int kRepeats = 5;
+
 struct Figure {
   std::string name;
-  double value;
   std::string unit;
+  std::vector<double> values;  ///< one a repeat
+};
+
+/// Figures in the order in which the first repeat measured them.
+class Figures {
+ public:
+  void add(const std::string& name, double value, const std::string& unit) {
+    const auto known = std::find_if(figures_.begin(), figures_.end(),
+                                    [&](const Figure& figure) { return figure.name == name; });
+    Figure& figure =
+        known != figures_.end() ? *known : figures_.emplace_back(Figure{name, unit, {}});
+    figure.values.push_back(value);
+  }
+  const std::vector<Figure>& all() const { return figures_; }
+
+ private:
+  std::vector<Figure> figures_;
 };
 
 /// `Launch` timed by the chapters' clock, with a cold L2.
@@ -353,21 +374,100 @@ double add_rows_us(bool turned, bool one_address) {
   });
 }
 
+// --- A kernel's instructions, launches and partial sums ------------------------------------------
+
 __global__ void nothing() {}
+
+constexpr int kChains = 8;  // of multiply-adds in a thread: enough to hide the latency of each
+
+/// Multiply-adds that wait for nothing but their own chain.
+__global__ void __launch_bounds__(1024) issue(int rounds, long long* cycles, float* sink) {
+  float value[kChains];
+  for (int i = 0; i < kChains; ++i) {
+    value[i] = static_cast<float>(threadIdx.x + i);
+  }
+  __syncthreads();
+  const long long start = clock64();
+#pragma unroll 8
+  for (int round = 0; round < rounds; ++round) {
+#pragma unroll
+    for (int i = 0; i < kChains; ++i) {
+      value[i] = fmaf(value[i], 0.5f, 1.0f);
+    }
+  }
+  __syncthreads();
+  const long long end = clock64();
+  for (int i = 0; i < kChains; ++i) {
+    sink[threadIdx.x] += value[i];
+  }
+  if (threadIdx.x == 0) *cycles = end - start;
+}
+
+/// Warp instructions that a multiprocessor issues in a cycle.
+double issued_a_cycle() {
+  constexpr int kRounds = 4096;
+  constexpr int kThreads = 1024;
+  const Buffer sink(kThreads * sizeof(float));
+  const double counted = counted_cycles([&](long long* cycles) {
+    launch(issue, {1, kThreads}, kRounds, cycles, sink.as<float>());
+  });
+  return double{kRounds} * kChains * kThreads / kWarpSize / counted;
+}
+
+/// Every block stores a row of sums for dweight and one for dbias.
+__global__ void store_partials(PartialSums sums, int cols) {
+  for (int col = threadIdx.x * 4; col < cols; col += blockDim.x * 4) {
+    const float4 value = make_float4(1.0f, 1.0f, 1.0f, 1.0f);
+    const std::int64_t at = blockIdx.x * sums.stride + col;
+    *reinterpret_cast<float4*>(sums.dweight + at) = value;
+    *reinterpret_cast<float4*>(sums.dbias + at) = value;
+  }
+}
+
+/// What a MB of partial sums costs, stored by two blocks on each multiprocessor and added up by the
+/// second kernel: from rows of 1024 and of 4096 columns, so the launches drop out.
+double partial_sums_us_a_mb() {
+  const auto blocks = static_cast<unsigned>(2 * multiprocessors());
+  const auto us_and_mb = [&](std::int64_t cols) {
+    Problem problem{};
+    problem.cols = cols;
+    const Buffer workspace(partial_sums_bytes(problem, blocks));
+    const Buffer gradients(2 * cols * sizeof(float));
+    BackwardArgs<float> a{};
+    a.cols = cols;
+    a.kind = Kind::Layer;
+    a.workspace = workspace.as<void>();
+    a.dweight = gradients.as<float>();
+    a.dbias = a.dweight + cols;
+    const PartialSums sums = partial_sums(a, blocks);
+    const double us = cold_us([&] {
+      launch(store_partials, {blocks, 256}, sums, static_cast<int>(cols));
+      add_partial_sums(a, sums, blocks);
+    });
+    return std::pair{us, workspace.bytes() / 1e6};
+  };
+  const auto [few_us, few_mb] = us_and_mb(1024);
+  const auto [many_us, many_mb] = us_and_mb(4096);
+  return (many_us - few_us) / (many_mb - few_mb);
+}
 
 // --- All of it -----------------------------------------------------------------------------------
 
-std::vector<Figure> measure() {
-  std::vector<Figure> figures;
-  const auto say = [&](std::string name, double value, std::string unit) {
-    std::printf("%-52s %10.4g %s\n", name.c_str(), value, unit.c_str());
-    std::fflush(stdout);
-    figures.push_back({std::move(name), value, std::move(unit)});
+/// Measures everything once.
+void measure(Figures& figures) {
+  const auto say = [&](const std::string& name, double value, const std::string& unit) {
+    figures.add(name, value, unit);
   };
   const CycleClock clock = *measure_cycle_clock();
   say("SM clock", clock.cycles_per_us / 1000, "GHz");
   say("events around a launch", clock.overhead_us, "us");
-  say("an empty kernel, with events", cold_us([] { launch(nothing, {1, 32}); }), "us");
+  const double alone = cold_us([] { launch(nothing, {1, 32}); });
+  say("an empty kernel, with events", alone, "us");
+  const double two = cold_us([] {
+    launch(nothing, {1, 32});
+    launch(nothing, {1, 32});
+  });
+  say("a second kernel, empty, behind the first", two - alone, "us");
 
   say("latency: a dependent multiply-add", cycles_of<Meeting::Fma, 32>(), "cycles");
   say("latency: shared memory", latency<Memory::Shared>(16 * kKiB, 4, 4096, 2), "cycles");
@@ -388,11 +488,14 @@ std::vector<Figure> measure() {
     const double us = *roof_us(Direction::Forward, mib * kMiB, true);
     say("copy of " + std::to_string(mib) + " MiB", us, "us");
     say("bandwidth: copy of " + std::to_string(mib) + " MiB", 2.0 * mib * kMiB / us / 1e6, "TB/s");
+    say("triad of " + std::to_string(mib) + " MiB", *roof_us(Direction::Backward, mib * kMiB, true),
+        "us");
   }
-  say("triad of 1024 MiB", *roof_us(Direction::Backward, 1024 * kMiB, true), "us");
   say("bandwidth: L2, read", l2_bytes_a_us() / 1e6, "TB/s");
   say("bandwidth: L1, read", l1_bytes_a_us() / 1e6, "TB/s");
 
+  say("issue: warp instructions a cycle and multiprocessor", issued_a_cycle(), "instructions");
+  say("partial sums: a MB written and added up", partial_sums_us_a_mb(), "us");
   say("L1: a request to 1 line", cycles_of_a_request(1), "cycles");
   say("L1: a request to 32 lines", cycles_of_a_request(32), "cycles");
 
@@ -411,13 +514,13 @@ std::vector<Figure> measure() {
   say("4 194 304 atomics, 1024 warps in step", add_rows_us(false, false), "us");
   say("4 194 304 atomics, each warp 32 columns later", add_rows_us(true, false), "us");
   say("4 194 304 atomics, a warp's lanes to one address", add_rows_us(false, true), "us");
-  return figures;
 }
 
 }  // namespace
 
 int main(int count, char** words) {
-  CLI::App options{"Measures what the lessons' time model needs to know of a GPU; some 20 s."};
+  CLI::App options{
+      "Measures what the lessons' time model needs to know of a GPU, in about two minutes."};
   std::string path;
   options.add_option("--json", path, "append the figures to FILE, a record a line")
       ->type_name("FILE");
@@ -426,14 +529,25 @@ int main(int count, char** words) {
     std::ofstream file;
     if (!path.empty()) file.open(path, std::ios::app);
     if (!file) throw std::runtime_error("cannot write '" + path + "'");
-    const std::vector<Figure> figures = measure();
-    if (path.empty()) return 0;
-    for (const Figure& figure : figures) {
-      nlohmann::ordered_json record{
-          {"figure", figure.name}, {"value", figure.value}, {"unit", figure.unit}};
-      record.update(made_by());
-      file << record.dump() << '\n';
+    Figures figures;
+    for (int repeat = 1; repeat <= kRepeats; ++repeat) {
+      std::fprintf(stderr, "machine: repeat %d of %d\n", repeat, kRepeats);
+      measure(figures);
     }
+    for (const Figure& figure : figures.all()) {
+      const auto [low, high] = std::minmax_element(figure.values.begin(), figure.values.end());
+      const double value = median(figure.values);
+      std::printf("%-52s %10.4g %10.4g to %.4g %s\n", figure.name.c_str(), value, *low, *high,
+                  figure.unit.c_str());
+      nlohmann::ordered_json record{{"figure", figure.name},
+                                    {"value", value},
+                                    {"low", *low},
+                                    {"high", *high},
+                                    {"unit", figure.unit}};
+      record.update(made_by());
+      if (!path.empty()) file << record.dump() << '\n';
+    }
+    if (path.empty()) return 0;
     if (!file.flush()) throw std::runtime_error("writing to '" + path + "' failed");
   } catch (const std::exception& error) {
     std::fprintf(stderr, "machine: %s\n", error.what());
