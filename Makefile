@@ -18,7 +18,7 @@ setup := bash common/setup
 tools := bash common/tools
 
 # Which program (bin/chapters, or that of CH or LIB), which backend, set up what is missing, build.
-prepare = program=$$($(PYTHON) common/tools/find_chapter.py '$(CH)' '$(LIB)') && \
+prepare = program=$$($(PYTHON) -m common.tools.find_chapter '$(CH)' '$(LIB)') && \
           backend=$$($(setup)/backend.sh '$(BACKEND)' $1) && \
           $(setup)/setup.sh $$backend && $(setup)/build.sh $$backend $$program
 program = build/$$backend/bin/$$program
@@ -32,7 +32,7 @@ help:
 	@$(tools)/help.sh
 
 new:
-	@$(PYTHON) common/tools/new_chapter.py '$(CH)' '$(FROM)'
+	@$(PYTHON) -m common.tools.new_chapter '$(CH)' '$(FROM)'
 
 run:
 	@$(prepare) && $(program) $(ARGS)
@@ -40,23 +40,23 @@ run:
 # What the SIMT machine sees while it runs a kernel: a build of its own, without a GPU.
 watch = case '$(BACKEND)' in auto|cpu) ;; *) echo "make $@ watches the SIMT machine, which runs on the CPU: leave out BACKEND=$(BACKEND)" >&2; exit 2;; esac && \
         case '$@ $(CH)$(LIB)' in 'trace ') echo "make trace shows one kernel: make trace CH=fwd02" >&2; exit 2;; esac && \
-        program=$$($(PYTHON) common/tools/find_chapter.py '$(CH)' '$(LIB)') && $(setup)/setup.sh cpu && \
+        program=$$($(PYTHON) -m common.tools.find_chapter '$(CH)' '$(LIB)') && $(setup)/setup.sh cpu && \
         $(setup)/build.sh cpu-watch $$program && \
-        $(PYTHON) common/watch/$@.py build/cpu-watch/bin/$$program $(ARGS)
+        $(PYTHON) -m common.watch.$@ build/cpu-watch/bin/$$program $(ARGS)
 
 count trace:
 	@$(watch)
 
 race:
-	@program=$$($(PYTHON) common/tools/find_chapter.py '$(CH)' '$(LIB)') && \
-	$(PYTHON) common/watch/race.py $$program --backend '$(BACKEND)' $(ARGS)
+	@program=$$($(PYTHON) -m common.tools.find_chapter '$(CH)' '$(LIB)') && \
+	$(PYTHON) -m common.watch.race $$program --backend '$(BACKEND)' $(ARGS)
 
 bench:
 	@$(prepare) && $(program) --set progression,sweep,large,wide,narrow,odd,fused,residual,parts,frozen,groups --json '$(JSON)' $(ARGS)
 
 profile:
-	@$(PYTHON) common/bench/profile_chapter.py --ready && \
-	$(prepare) && $(PYTHON) common/bench/profile_chapter.py $(program) -- $(ARGS)
+	@$(PYTHON) -m common.bench.profile_chapter --ready && \
+	$(prepare) && $(PYTHON) -m common.bench.profile_chapter $(program) -- $(ARGS)
 
 sanitize:
 	@$(prepare) && $(tools)/sanitize.sh $$backend $$program $(ARGS)
@@ -72,12 +72,12 @@ wheel:
 
 peers: JSON = notebooks/data/local_peers.jsonl
 peers:
-	@$(PYTHON) common/bench/compare_peers.py --ready $(ARGS) && $(setup)/setup.sh cuda && $(setup)/build.sh cuda lnc && \
-	$(PYTHON) common/bench/compare_peers.py --json '$(JSON)' $(ARGS)
+	@$(PYTHON) -m common.bench.compare_peers --ready $(ARGS) && $(setup)/setup.sh cuda && $(setup)/build.sh cuda lnc && \
+	$(PYTHON) -m common.bench.compare_peers --json '$(JSON)' $(ARGS)
 
 # All quick tests; with CH=… or LIB=… those of one kernel, which need no Python. TESTS are options of ctest.
 test:
-	@kernel=$$($(PYTHON) common/tools/find_chapter.py '$(CH)' '$(LIB)') && \
+	@kernel=$$($(PYTHON) -m common.tools.find_chapter '$(CH)' '$(LIB)') && \
 	backends=$$($(setup)/backend.sh '$(BACKEND)' test) && $(setup)/setup.sh $$backends && \
 	if [ $$kernel = chapters ]; then \
 	  target=all; tests='--label-exclude complete'; \
@@ -98,16 +98,16 @@ tables:
 	for program in chapters library_kernels; do \
 	  $(setup)/build.sh $$backend $$program && build/$$backend/bin/$$program --list --json >build/list_of_$$program.json || exit; \
 	done && \
-	$(PYTHON) common/tools/committed_list.py build/list_of_chapters.json build/list_of_library_kernels.json >build/chapters.json && \
+	$(PYTHON) -m common.tools.committed_list build/list_of_chapters.json build/list_of_library_kernels.json >build/chapters.json && \
 	cmp -s build/chapters.json notebooks/data/chapters.json || cp build/chapters.json notebooks/data/chapters.json
-	@$(setup)/python.sh common/bench/tables.py
-	@$(setup)/python.sh common/campaign/target_tables.py
+	@$(setup)/python.sh -m common.results.tables
+	@$(setup)/python.sh -m common.campaign.target_tables
 
 notebooks:
-	@LNC_DATA='$(DATA)' $(setup)/python.sh --with-notebooks common/tools/run_notebooks.py --open $(ARGS)
+	@LNC_DATA='$(DATA)' $(setup)/python.sh --with-notebooks -m common.tools.run_notebooks --open $(ARGS)
 
 notebooks-run:
-	@LNC_DATA='$(DATA)' $(setup)/python.sh --with-notebooks common/tools/run_notebooks.py $(ARGS)
+	@LNC_DATA='$(DATA)' $(setup)/python.sh --with-notebooks -m common.tools.run_notebooks $(ARGS)
 
 # The hook fails where it has changed a notebook, and not the second time.
 strip = .venv/bin/pre-commit run nbstripout --all-files
@@ -115,11 +115,11 @@ notebooks-strip:
 	@$(setup)/setup.sh --with-lint && { $(strip) >/dev/null || $(strip); }
 
 book:
-	@$(setup)/setup.sh cpu && LNC_DATA='$(DATA)' $(setup)/python.sh --with-book common/book/make_book.py $(ARGS)
+	@$(setup)/setup.sh cpu && LNC_DATA='$(DATA)' $(setup)/python.sh --with-book -m common.book.make_book $(ARGS)
 
 compile-cuda:
 	@$(setup)/setup.sh cuda && $(setup)/build.sh cuda-all all '-DCMAKE_CUDA_ARCHITECTURES=$(ARCHS)' && \
-	$(PYTHON) common/tools/spills.py build/cuda-all
+	$(PYTHON) -m common.tools.spills build/cuda-all
 
 format: mode = -i
 format-check: mode = --dry-run --Werror

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Do the SIMT machine's counts agree with the hardware's? Both, kernel by kernel.
 
-    python3 common/bench/agreement.py                                   the cells that differ, and a sum
-    python3 common/bench/agreement.py build/cpu-watch/bin/chapters build/cpu-watch/bin/library_kernels
+    python3 -m common.bench.agreement                                   the cells that differ, and a sum
+    python3 -m common.bench.agreement build/cpu-watch/bin/chapters build/cpu-watch/bin/library_kernels
                                                                         count anew, into counts.jsonl
 
 notebooks/data/counts.jsonl has what `make count` says of three problems, counts_h100.jsonl what Nsight Compute
@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-import measurements
+from common.results import records as measurements
 
 ROOT = Path(__file__).resolve().parents[2]
 COUNTED = Path("notebooks/data/counts.jsonl")
@@ -146,8 +146,8 @@ def count(program):
     for problem in PROBLEMS:
         with tempfile.TemporaryDirectory() as directory:
             file = Path(directory) / "counts.jsonl"
-            subprocess.run([sys.executable, str(ROOT / "common/watch/count.py"), program, "--json", str(file),
-                            *problem.split()], check=True, stdout=subprocess.DEVNULL)
+            subprocess.run([sys.executable, "-m", "common.watch.count", program, "--json", str(file),
+                            *problem.split()], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
             for record in read(file):
                 for launch in record["launches"]:
                     records.append({**{key: record[key] for key in ("schema", "chapter", "problem", "date", "commit")},

@@ -55,10 +55,11 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
-import measurements
-import peers
-import warm_caches as warming
-from peers import DTYPES, KINDS, RequestError
+from common.bench import peers
+from common.bench import warm_caches as warming
+from common.bench.peers import DTYPES, KINDS, RequestError
+from common.results import records as measurements
+from common.results.problems import problem_of, size_of
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = Path("build/cuda/lib/liblnc.so")
@@ -195,7 +196,7 @@ USUAL = ("dispatch", "torch", "torch.compile", "liger", "quack", "flash-attentio
 def estimate(tasks, samples, workers):
     """Sentences: how long the tasks take, without this project's time to compile or another peer's to install."""
     def kernel_s(problem, direction):
-        return (2 if direction == "forward" else 3) * measurements.size_of(problem) / BYTES_A_SECOND
+        return (2 if direction == "forward" else 3) * size_of(problem) / BYTES_A_SECOND
 
     problems = dict.fromkeys(problem for problem, *_ in tasks)
     comparisons = dict.fromkeys((problem, direction) for problem, direction, _ in tasks)
@@ -234,7 +235,7 @@ class Journal:
     def __init__(self, path):
         if path.suffix == ".csv":
             sys.exit(f"'{path}' is a table, and --json writes JSON lines; give it a file '….jsonl', which "
-                     "common/bench/archive.py adds to a table")
+                     "common/results/archive.py adds to a table")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
         self.path, self.records = path, []
@@ -281,7 +282,7 @@ def not_measured(tasks, path, made_by, host):
         records = measurements.load(path).records
     except measurements.MissingData:
         return tasks
-    there = {(measurements.problem_of(record), record["direction"], record["provider"]) for record in records
+    there = {(problem_of(record), record["direction"], record["provider"]) for record in records
              if "provider" in record and measurements.condition(record) == ("cold", host)
              and all(record.get(key) == made_by.get(key) for key in ("commit", "device"))}
     return [task for task in tasks if (*task[:2], task[2].name) not in there]
@@ -330,7 +331,7 @@ class Comparison:
     def find_device(self, problem, direction, provider, said):
         """Raises where the device is lost, so that nothing more can run here; a record of that keeps --resume from
         losing it there again."""
-        import peer_clock
+        from common.bench import peer_clock
 
         try:
             peer_clock.synchronize()
@@ -340,8 +341,7 @@ class Comparison:
             raise
 
     def prepare_inputs(self, problem):
-        import peer_clock
-        import peer_providers
+        from common.bench import peer_clock, peer_providers
 
         if self.problem != problem:
             self.problem, self.inputs, self.inputs_from_y = None, [], []
@@ -352,7 +352,7 @@ class Comparison:
             self.problem = problem
 
     def measure(self, problem, direction, provider):
-        import peer_clock
+        from common.bench import peer_clock
 
         shape = problem._replace(kind="layer"), direction  # a copy knows no kind
         if shape not in self.roofs:
@@ -406,8 +406,9 @@ def warm_caches(options, tasks, directions):
 def compare(options):
     start = time.monotonic()
     import torch
-    from peer_clock import Clock
-    from peer_providers import PEERS, own_providers, versions
+
+    from common.bench.peer_clock import Clock
+    from common.bench.peer_providers import PEERS, own_providers, versions
 
     problems = problems_of(options)
     providers, missing = list(PEERS), []

@@ -9,7 +9,8 @@ import math
 from typing import NamedTuple
 
 import torch
-from peers import FLUSH_BYTES, LIMITS, FlushSchedule, bytes_of, quantile
+
+from common.bench.peers import FLUSH_BYTES, LIMITS, FlushSchedule, bytes_of, quantile
 
 try:
     import triton

@@ -13,19 +13,18 @@ import sys
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
 
+import layernorm_chapters
 import torch
 import torch.nn.functional as F
-from peer_clock import chunks, forward_reference, statistics
-from peers import DIRECTIONS, DTYPES
+from layernorm_chapters.library import DTYPES as CODES
+from layernorm_chapters.library import KINDS, BackwardArgs, ForwardArgs, Library, LibraryError, Problem
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
-import layernorm_chapters  # noqa: E402
-from layernorm_chapters.library import (  # noqa: E402
-    DTYPES as CODES, KINDS, BackwardArgs, ForwardArgs, Library, LibraryError, Problem)
+from common.bench.peer_clock import chunks, forward_reference, statistics
+from common.bench.peers import DIRECTIONS, DTYPES
+from common.python import from_tree  # noqa: F401  finds layernorm_chapters
 
 EPS = 1e-5
 
@@ -230,7 +229,7 @@ def choose_without_timing():
     module = sys.modules.get("flash_attn.ops.triton.layer_norm")
     if module:
         choose_by(module, once)
-    module = sys.modules.get("helion_norms")
+    module = sys.modules.get("common.bench.helion_norms")
     for kernel in module.KERNELS if module else ():
         kernel.settings.autotune_effort = "none"
 
@@ -242,7 +241,7 @@ HELION_EFFORT = os.environ.get("HELION_AUTOTUNE_EFFORT", "none")  # minutes a sh
 
 def load_helion():
     os.environ["HELION_AUTOTUNE_EFFORT"] = HELION_EFFORT  # Helion's own default is "full"
-    module = importlib.import_module("helion_norms")
+    module = importlib.import_module("common.bench.helion_norms")
 
     def layer(direction, i):
         if direction == "backward":

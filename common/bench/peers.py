@@ -18,9 +18,9 @@ import math
 import random
 import re
 
-from measurements import MISSING, SCHEMA, SETS, Problem, number, problem_of
-
 from common.results.chapters import load_catalogue
+from common.results.problems import SETS, Problem, problem_of
+from common.results.records import MISSING, SCHEMA, number
 
 DIRECTIONS = ("forward", "backward")
 KINDS = ("layer", "rms")

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """What the hardware counted while a chapter ran, read by Nsight Compute.
 
-    python3 common/bench/profile_chapter.py build/cuda/bin/bwd02
-    python3 common/bench/profile_chapter.py build/cuda/bin/chapters --json notebooks/data/h100_profile.jsonl
-    python3 common/bench/profile_chapter.py build/cuda/bin/fwd06 -- --dtype f16 --rows 4096 --cols 8192
-    python3 common/bench/profile_chapter.py --csv FILE        # what `ncu --csv --page raw` printed before
+    python3 -m common.bench.profile_chapter build/cuda/bin/bwd02
+    python3 -m common.bench.profile_chapter build/cuda/bin/chapters --json notebooks/data/h100_profile.jsonl
+    python3 -m common.bench.profile_chapter build/cuda/bin/fwd06 -- --dtype f16 --rows 4096 --cols 8192
+    python3 -m common.bench.profile_chapter --csv FILE        # what `ncu --csv --page raw` printed before
 
 Prints a table for each chapter and appends JSON records, one for each launch of a kernel: its problem
 and what made it, as records.py says, Nsight Compute's metrics under its own names, and the `run`
@@ -27,11 +27,11 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-import kernel_names
-import measurements
-from measurements import MISSING, SCHEMA, DataError, count, number, problem_of
-
+from common.bench import kernel_names
+from common.results import records as measurements
 from common.results.chapters import direction_of
+from common.results.problems import ROOT, DataError, problem_of
+from common.results.records import MISSING, SCHEMA, count, number
 
 
 class Metric(NamedTuple):
@@ -362,7 +362,7 @@ def main(argv):
                                      epilog="What follows -- goes to the program.")
     parser.add_argument("program", nargs="?", help="build/cuda/bin/<chapter>, or .../chapters for all")
     parser.add_argument("--json", metavar="FILE", help="where the records go (default: %(default)s)",
-                        default=measurements.ROOT / "notebooks/data/local_profile.jsonl")
+                        default=ROOT / "notebooks/data/local_profile.jsonl")
     parser.add_argument("--csv", metavar="FILE", help="read what ncu printed before, run nothing")
     parser.add_argument("--problem", metavar="TEXT", default="f32 1024x2048",
                         help="what --csv was measured on (default: %(default)s)")

@@ -75,8 +75,7 @@ class Compile:
         self.names, self.directions, self.device = names, directions, device
 
     def __call__(self, problem):
-        import peer_clock
-        import peer_providers
+        from common.bench import peer_clock, peer_providers
 
         providers = [provider for provider in peer_providers.PEERS if provider.name in self.names]
         for provider in providers:
@@ -92,7 +91,7 @@ class Compile:
         peer_clock.free_memory()
 
     def compile(self, prepare, direction, inputs):
-        import peer_clock
+        from common.bench import peer_clock
 
         try:
             prepare(direction, inputs)()

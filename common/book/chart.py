@@ -25,22 +25,19 @@ another thing in each chapter, so chapters with the same number are not alike.
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
 import pandas
 import vl_convert
 
+from common.bench.peers import CHAPTER, set_of
+from common.book import chart_spec
+from common.results.chapters import DIRECTIONS, KINDS, load_catalogue
+from common.results.device import make_results, tools_of
+from common.results.problems import OPTIONS, PROGRESSION, WORDS, problem_of
+from common.results.records import SCHEMA, MissingData, is_right, load
+
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "common/bench")]
-
-import chart_spec  # noqa: E402
-from peers import CHAPTER, set_of  # noqa: E402
-
-from common.results.chapters import DIRECTIONS, KINDS, load_catalogue  # noqa: E402
-from common.results.device import make_results, tools_of  # noqa: E402
-from common.results.problems import OPTIONS, PROGRESSION, WORDS, problem_of  # noqa: E402
-from common.results.records import SCHEMA, MissingData, is_right, load  # noqa: E402
 
 GPUS = {"h100": "H100", "h200": "H200"}  # notebooks/data/h100.csv, and its name on the page
 LIBRARY = "dispatch"  # the provider that is our library's own choice of a chapter

@@ -4,19 +4,18 @@ The source directory is the repository itself: every page is made from a file th
 """
 
 import hashlib
-import sys
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "bench"), str(HERE.parent / "watch")]
+from common.book.seen import COUNTS, ROOT, TRACES
 
-from seen import COUNTS, ROOT, TRACES  # noqa: E402  (beside this file)
+HERE = Path(__file__).resolve().parent
 
 project = "LayerNorm, chapter by chapter"
 author = "the authors of LayerNorm, chapter by chapter"
 language = "en"
 
-extensions = ["myst_nb", "sphinx.ext.mathjax", "pages", "kernel_page", "question_page"]
+extensions = ["myst_nb", "sphinx.ext.mathjax",
+              *(f"common.book.{name}" for name in ("pages", "kernel_page", "question_page"))]
 source_suffix = {".md": "myst-nb", ".ipynb": "myst-nb", ".cu": "kernel"}
 root_doc = "README"
 include_patterns = [

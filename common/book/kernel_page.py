@@ -19,12 +19,13 @@ from typing import NamedTuple
 from docutils import nodes
 from docutils.utils import new_document
 from myst_parser.parsers.sphinx_ import MystParser
-from pages import links_to_files
 from pygments import highlight, lexers
 from pygments.formatters import HtmlFormatter
-from seen import ROOT, counts_of, the_map
 from sphinx.parsers import Parser
 from sphinx.util import logging
+
+from common.book.pages import links_to_files
+from common.book.seen import ROOT, counts_of, the_map
 
 logger = logging.getLogger(__name__)
 

@@ -17,14 +17,12 @@ import sys
 import time
 from pathlib import Path
 
+from common.book import chart, traces
+from common.book.seen import COUNTS, DATA, EXECUTED, TRACES, counts_of, has_trace, the_map
+from common.tools import run_notebooks
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path[:0] = [str(HERE), *(str(HERE.parent / room) for room in ("bench", "tools", "watch"))]
-
-import chart  # noqa: E402
-import run_notebooks  # noqa: E402
-import traces  # noqa: E402
-from seen import COUNTS, DATA, EXECUTED, TRACES, counts_of, has_trace, the_map  # noqa: E402
 
 BOOK = ROOT / "build/book"
 WATCHING = ROOT / "build/cpu-watch"
@@ -90,7 +88,7 @@ def see(made):
     say("counts what each line asks of memory")
     new = COUNTS.with_suffix(".new")
     new.unlink(missing_ok=True)
-    subprocess.run([sys.executable, "common/watch/count.py", str(WATCHING / "bin/chapters"), "--json", str(new)],
+    subprocess.run([sys.executable, "-m", "common.watch.count", str(WATCHING / "bin/chapters"), "--json", str(new)],
                    cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     new.replace(COUNTS)
     say("traces one block of each chapter")
@@ -150,7 +148,7 @@ def write_pages():
     say("writes the pages")
     options = ["--fail-on-warning", "--keep-going", "--quiet", "-j", "auto", "-b", "html"]
     return subprocess.run([sys.executable, "-m", "sphinx", *options, "-c", str(HERE), "-d", str(DATA / "doctrees"),
-                           str(ROOT), str(BOOK)], check=False).returncode
+                           str(ROOT), str(BOOK)], cwd=ROOT, check=False).returncode
 
 
 def size_of(directory):

@@ -12,8 +12,9 @@ import shutil
 from pathlib import Path
 
 from docutils import nodes
-from seen import DATA, EXECUTED, ROOT, has_trace, the_map
 from sphinx.util import logging
+
+from common.book.seen import DATA, EXECUTED, ROOT, has_trace, the_map
 
 logger = logging.getLogger(__name__)
 

@@ -5,9 +5,8 @@ import json
 from pathlib import Path
 from typing import NamedTuple
 
-from count import each, number
-
 from common.results.chapters import ChapterMap, find_chapters
+from common.watch.count import each, number
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "build/book-data"

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-TRACE = ROOT / "common/watch/trace.py"
 KEPT = ("chapter", "problem", "words", "block", "order", "ended", "fault", "memory", "source", "launches")
 
 
@@ -114,8 +113,8 @@ def trace_of(program, problem):
         return None, f"{program} is not built"
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "trace.json"
-        done = subprocess.run([sys.executable, TRACE, program, "--json", file, *problem.arguments.split()], check=False,
-                              capture_output=True, encoding="utf-8")
+        command = [sys.executable, "-m", "common.watch.trace", program, "--json", file, *problem.arguments.split()]
+        done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, encoding="utf-8")
         if done.returncode != 0 or not file.is_file():
             said = done.stderr.strip() or f"trace.py ended with status {done.returncode}"
             return None, said.splitlines()[-1]

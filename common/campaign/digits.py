@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """How many digits of y are right where the mean of x is large: this project's kernels and PyTorch's.
 
-    make library && python3 common/campaign/digits.py           # a minute on a GPU
-    python3 common/campaign/digits.py --shapes 64x2048 --means 1e2,1e4
+    make library && python3 -m common.campaign.digits           # a minute on a GPU
+    python3 -m common.campaign.digits --shapes 64x2048 --means 1e2,1e4
 
 x is float, random, of deviation 1 about each of the means; layer norm, forward. A record has the error
 of y in norm against double precision from the same x. `two-sums` is E[x²] - E[x]² in PyTorch's float.
@@ -13,14 +13,14 @@ import argparse
 import sys
 from pathlib import Path
 
-import paths  # noqa: I001  finds the rooms that a campaign uses
-
 import torch
-from compare_peers import LIBRARY, Journal, load_all, made_by, one_line
-from measurements import SCHEMA
-from peer_clock import chunks, forward_reference
-from peer_providers import EPS, PEERS, Provider, make_inputs, own_providers, versions
-from peers import DISPATCH, missing_lines, parse_names, parse_shapes, rounded
+
+from common.bench.compare_peers import LIBRARY, Journal, load_all, made_by, one_line
+from common.bench.peer_clock import chunks, forward_reference
+from common.bench.peer_providers import EPS, PEERS, Provider, make_inputs, own_providers, versions
+from common.bench.peers import DISPATCH, missing_lines, parse_names, parse_shapes, rounded
+from common.results.problems import ROOT
+from common.results.records import SCHEMA
 
 JSON = Path("notebooks/data/local_digits.jsonl")
 SHAPES = "f32:4096x64,f32:1024x2048,f32:64x16384,f32:16x65536"
@@ -84,8 +84,8 @@ def parse_arguments(argv):
     parser.add_argument("--shapes", default=SHAPES, metavar="SHAPE,…", help=f"ROWSxCOLS, of float ({SHAPES})")
     parser.add_argument("--means", default=MEANS, metavar="MEAN,…", help=f"of x ({MEANS})")
     parser.add_argument("--providers", default=PROVIDERS, metavar="NAME,…", help=f"({PROVIDERS})")
-    parser.add_argument("--json", type=Path, default=paths.ROOT / JSON, metavar="FILE", help=f"appended to ({JSON})")
-    parser.add_argument("--library", type=Path, default=paths.ROOT / LIBRARY, metavar="FILE", help=f"({LIBRARY})")
+    parser.add_argument("--json", type=Path, default=ROOT / JSON, metavar="FILE", help=f"appended to ({JSON})")
+    parser.add_argument("--library", type=Path, default=ROOT / LIBRARY, metavar="FILE", help=f"({LIBRARY})")
     return parser.parse_args(argv)
 
 

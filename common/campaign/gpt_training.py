@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Trains a small GPT with PyTorch's norms, and with this project's in their place.
 
-    make library && python3 common/campaign/gpt_training.py           # bf16 and f32, five seeds
-    python3 common/campaign/gpt_training.py --kind rms --dtype bf16 --seeds 3
-    python3 common/campaign/gpt_training.py --steps 20 --width 64 --heads 4 --layers 2 --batch 4 --context 32 --seeds 2
+    make library && python3 -m common.campaign.gpt_training           # bf16 and f32, five seeds
+    python3 -m common.campaign.gpt_training --kind rms --dtype bf16 --seeds 3
+    python3 -m common.campaign.gpt_training --steps 20 --width 64 --heads 4 --layers 2 --batch 4 --context 32 --seeds 2
 
 The text is a Markov chain of order two, always the same one; its entropy is the least loss that a model can
 reach. A seed makes the model's first weights and draws the text. With each seed every norm trains from these
@@ -37,18 +37,17 @@ import itertools
 import sys
 from pathlib import Path
 
-import paths  # noqa: I001  finds the rooms that a campaign uses
-
 import torch
 import torch.nn.functional as F
-from compare_peers import Journal, Progress, made_by, positive
-from measurements import MISSING, SCHEMA
-from peers import DTYPES, KINDS, quantile, rounded
 from torch import nn
 
+from common.bench.compare_peers import Journal, Progress, made_by, positive
+from common.bench.peers import DTYPES, KINDS, quantile, rounded
 from common.results import seeds
+from common.results.problems import ROOT
+from common.results.records import MISSING, SCHEMA
 
-JSON = paths.ROOT / "notebooks/data/local_training.jsonl"
+JSON = ROOT / "notebooks/data/local_training.jsonl"
 VOCABULARY = 64
 ENABLE = "enable()"
 UNTIMED = 10  # first steps, which compile kernels and find memory

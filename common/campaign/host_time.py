@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """How long the host needs to call a norm, and how long a transformer's block takes a step.
 
-    make library && python3 common/campaign/host_time.py                     # on the GPU; without one, on the CPU
-    python3 common/campaign/host_time.py --rows 64 --cols 256 --turns 3
-    python3 common/campaign/host_time.py --only blocks
+    make library && python3 -m common.campaign.host_time                     # on the GPU; without one, on the CPU
+    python3 -m common.campaign.host_time --rows 64 --cols 256 --turns 3
+    python3 -m common.campaign.host_time --only blocks
 
 A model in eager mode often waits for the host: it checks, allocates and launches, while the GPU has little to do. So a
 faster kernel that is called in a slower way makes a model slower. Compared are PyTorch's own norms; the same with
@@ -30,18 +30,19 @@ import sys
 import time
 from pathlib import Path
 
-import paths  # noqa: I001  finds the rooms that a campaign uses
-
 import layernorm_chapters as lnc
 import torch
 import torch.nn.functional as F
-from compare_peers import Journal, made_by, positive
-from measurements import SCHEMA
-from peer_providers import PEERS, Unavailable, version
-from peers import bytes_of, rounded
 from torch import nn
 
-JSON = paths.ROOT / "notebooks/data/local_host.jsonl"
+from common.bench.compare_peers import Journal, made_by, positive
+from common.bench.peer_providers import PEERS, Unavailable, version
+from common.bench.peers import bytes_of, rounded
+from common.python import from_tree  # noqa: F401  finds layernorm_chapters
+from common.results.problems import ROOT
+from common.results.records import SCHEMA
+
+JSON = ROOT / "notebooks/data/local_host.jsonl"
 CALLS = 200  # in a batch: the GPU's queue takes a thousand launches before the host has to wait
 EPS = 1e-5
 GPU = torch.cuda.is_available()

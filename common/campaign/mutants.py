@@ -51,11 +51,9 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import NamedTuple
 
-import paths  # noqa: I001  finds the rooms that a campaign uses
+from common.tools.find_chapter import is_own, kernel_sources
 
-from find_chapter import is_own, kernel_sources
-
-ROOT = paths.ROOT
+ROOT = Path(__file__).resolve().parents[2]
 SHARED_WITH_HARNESS = {"contract.h", "description.h", "element_types.h", "gpu.h", "registry.h"}
 MOST_PROGRAMS = 6  # that a header's mutant runs in
 REFERENCE_SOURCES = ("reference_cpu/layer_norm.cpp", "reference_cpu/fused_layer_norm.cpp")

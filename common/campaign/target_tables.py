@@ -3,10 +3,7 @@
 
 import sys
 
-import paths  # noqa: F401, I001  finds the rooms that a campaign uses
-
-import targets
-
+from common.campaign import targets
 from common.results import tables
 from common.results.peer_tables import WIDTHS_COMMAND
 from common.results.records import MISSING

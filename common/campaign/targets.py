@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Holds the measured times of the widths against the targets of this project.
 
-    python3 common/campaign/targets.py                # of notebooks/data/peers*.csv
-    python3 common/campaign/targets.py FILE …         # of these files, which compare_peers.py wrote
-    python3 common/campaign/targets.py --all FILE …   # names every problem that misses a target, not the worst eight
+    python3 -m common.campaign.targets                # of notebooks/data/peers*.csv
+    python3 -m common.campaign.targets FILE …         # of these files, which compare_peers.py wrote
+    python3 -m common.campaign.targets --all FILE …   # names every problem that misses a target, not the worst eight
 
 For each GPU a line a target: met or missed, by how much, and where. Ours, the fastest peer and the roof are those of
 the tables (peers.side_by_side and peers.pairs); a GPU without any of these problems is named alone. The share of the
@@ -18,15 +18,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import paths  # noqa: F401, I001  finds the rooms that a campaign uses
-
-import measurements
-from measurements import ROOT, SETS, WIDTHS, DataError, Problem, geometric_mean, mib, problem_of
-from peers import DISPATCH, is_ours, nearest, own_choice, pairs, side_by_side
-
+from common.bench.peers import DISPATCH, is_ours, nearest, own_choice, pairs, side_by_side
+from common.results import records as measurements
 from common.results.chapters import KINDS
 from common.results.device import PEERS
-from common.results.records import is_right, provenance
+from common.results.problems import ROOT, SETS, WIDTHS, DataError, Problem, mib, problem_of
+from common.results.records import geometric_mean, is_right, provenance
 
 LARGEST = Problem.of("f32", 512, 262144)  # 512 MiB, of the set "wide"
 

@@ -120,7 +120,7 @@ RecordFile::RecordFile(std::string path)
     throw std::runtime_error(
         "'" + path_ +
         "' is a table, and --json writes JSON lines; give it a file '….jsonl', "
-        "which common/bench/archive.py adds to a table");
+        "which common/results/archive.py adds to a table");
   errno = 0;
   out_.open(path_, std::ios::app);
   if (!out_)

@@ -1,7 +1,7 @@
 """Committed measurements: what the programs write with --json, stored as tables that diff well (store.py).
 
-    python3 common/bench/archive.py add notebooks/data/h100.csv local.jsonl   # the newer records win
-    python3 common/bench/archive.py show notebooks/data/h100.csv              # as JSON lines again
+    python3 -m common.results.archive add notebooks/data/h100.csv local.jsonl   # the newer records win
+    python3 -m common.results.archive show notebooks/data/h100.csv              # as JSON lines again
 
 `show` gives back what `add` was given.
 """

@@ -1,10 +1,9 @@
 """The tables of a chapter, and of all of them: what each shows. How it is written is in templates/."""
 
-import agreement
-from profile_chapter import profile_rows
-
+from common.bench import agreement
+from common.bench.profile_chapter import profile_rows
 from common.results.chapters import DIRECTIONS
-from common.results.problems import (GROUPS, LARGE, NARROW, ODD, PROGRESSION, SMALL, SWEEP, WIDE, Problem, problem_of)
+from common.results.problems import GROUPS, LARGE, NARROW, ODD, PROGRESSION, SMALL, SWEEP, WIDE, Problem, problem_of
 from common.results.records import MISSING
 from common.results.rendering import right, table
 

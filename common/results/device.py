@@ -31,14 +31,24 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from peers import is_ours, nearest, pairs, side_by_side
-from profile_chapter import STALL, STALLS, load_profiles
-
+from common.bench.peers import is_ours, nearest, pairs, side_by_side
+from common.bench.profile_chapter import STALL, STALLS, load_profiles
 from common.results import seeds
 from common.results.chapters import DIRECTIONS, KINDS, SHORT, ChapterMap, find_chapters, find_library
 from common.results.problems import PROGRESSION, ROOT, WIDTHS, problem_of
-from common.results.records import (MISSING, MODEL, DataError, Measurements, MissingData, gbps, is_right, load,
-                                    load_training, provenance, roof_gbps)
+from common.results.records import (
+    MISSING,
+    MODEL,
+    DataError,
+    Measurements,
+    MissingData,
+    gbps,
+    is_right,
+    load,
+    load_training,
+    provenance,
+    roof_gbps,
+)
 
 DATA = Path("notebooks/data/h100.csv")
 LOCAL = Path("notebooks/data/local.jsonl")

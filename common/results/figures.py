@@ -10,12 +10,47 @@ import statistics
 import textwrap
 
 from common.results.chapters import MAIN
-from common.results.drawing import (ASIDE, AXES, BLACK, BLANK, COLOURS, DIRECTIONS, MARKS, WIDTH, WORDS, by, capital,
-                                    device_of, devices_of, digest, draw_beside, draw_cells, draw_lines,
-                                    draw_roof_time, drawing, drawn_from, label_ends, log_axis, name_marks, name_rows,
-                                    new_figure, set_ticks, styles_of, time_label, whiskers, write_figure)
-from common.results.peer_figures import (peers_map, peers_words, standings, training, training_words, widths,
-                                         widths_words)
+from common.results.drawing import (
+    ASIDE,
+    AXES,
+    BLACK,
+    BLANK,
+    COLOURS,
+    DIRECTIONS,
+    MARKS,
+    WIDTH,
+    WORDS,
+    by,
+    capital,
+    device_of,
+    devices_of,
+    digest,
+    draw_beside,
+    draw_cells,
+    draw_lines,
+    draw_roof_time,
+    drawing,
+    drawn_from,
+    label_ends,
+    log_axis,
+    name_marks,
+    name_rows,
+    new_figure,
+    set_ticks,
+    styles_of,
+    time_label,
+    whiskers,
+    write_figure,
+)
+from common.results.peer_figures import (
+    peers_map,
+    peers_words,
+    standings,
+    training,
+    training_words,
+    widths,
+    widths_words,
+)
 from common.results.problems import problem_of
 from common.results.records import number
 

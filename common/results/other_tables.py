@@ -44,7 +44,7 @@ def machine(results):
     return {"rows": rows, "clock": clock, "records": records} if clock else None
 
 
-@table("training", "make library && python3 common/campaign/gpt_training.py")
+@table("training", "make library && python3 -m common.campaign.gpt_training")
 def training(results):
     """a GPT's training with each norm, and its figure"""
     rows = [row for kind in KINDS for row in results.training_rows(kind)]
@@ -59,7 +59,7 @@ def host_records(results, what):
     return max(runs, key=lambda records: len({record["contender"] for record in records}), default=[])
 
 
-@table("host calls", "make library && python3 common/campaign/host_time.py")
+@table("host calls", "make library && python3 -m common.campaign.host_time")
 def host_calls(results):
     """the host's time of a call of a norm, by each way to call it"""
     records = host_records(results, "call")
@@ -75,7 +75,7 @@ def host_calls(results):
     return {"heads": heads, "rows": rows, "one": records[0], "records": records} if records else None
 
 
-@table("host blocks", "make library && python3 common/campaign/host_time.py")
+@table("host blocks", "make library && python3 -m common.campaign.host_time")
 def host_blocks(results):
     """a transformer block's step, by each way to call its norms"""
     records = host_records(results, "block")

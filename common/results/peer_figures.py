@@ -4,9 +4,30 @@ from math import ceil, log2
 
 from common.results.chapters import KINDS
 from common.results.device import provenance
-from common.results.drawing import (ASIDE, BLACK, BLANK, COLOURS, DIRECTIONS, MARKS, RING, WIDTH, WORDS, by, capital,
-                                    device_of, devices_of, draw_cells, drawing, name_marks, name_rows, new_figure,
-                                    point_out, set_ticks, spread_out, styles_of)
+from common.results.drawing import (
+    ASIDE,
+    BLACK,
+    BLANK,
+    COLOURS,
+    DIRECTIONS,
+    MARKS,
+    RING,
+    WIDTH,
+    WORDS,
+    by,
+    capital,
+    device_of,
+    devices_of,
+    draw_cells,
+    drawing,
+    name_marks,
+    name_rows,
+    new_figure,
+    point_out,
+    set_ticks,
+    spread_out,
+    styles_of,
+)
 from common.results.problems import problem_of
 from common.results.records import geometric_mean
 
@@ -250,7 +271,7 @@ TRAINED = {"torch, reordered": ASIDE, "torch.compile": "black", "enable()": "#56
            "ours, memory-efficient": "#D55E00"}  # the colour of a norm's dots
 
 
-@drawing("training with several seeds (`make library && python3 common/campaign/gpt_training.py` writes one)")
+@drawing("training with several seeds (`make library && python3 -m common.campaign.gpt_training` writes one)")
 def training(rows):
     """Of each type and norm a dot for each seed: the last loss less torch's of the same seed; their mean and its 95 %
     interval; and a band as wide as what the order of its sums does to torch."""

@@ -3,8 +3,8 @@
 from collections import Counter
 
 import pandas
-import peers
 
+from common.bench import peers
 from common.results.chapters import DIRECTIONS
 from common.results.problems import PROGRESSION, SETS, WIDTHS, Problem, mib, problem_of
 from common.results.records import geometric_mean

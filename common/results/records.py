@@ -131,7 +131,7 @@ def load(path, backend=None):
     """
     command = f"make bench JSON={path}"
     if Path(path).suffix == ".csv":
-        command = f"make bench JSON=mine.jsonl; python3 common/bench/archive.py add {path} mine.jsonl"
+        command = f"make bench JSON=mine.jsonl; python3 -m common.results.archive add {path} mine.jsonl"
     return newest_of_each(Path(path), parse, identity, backend, command)
 
 
@@ -141,7 +141,7 @@ def load_training(path, backend=None):
         return tuple(record.get(key) for key in ("run", "kind", "dtype", "training", "order", "seed"))
 
     return newest_of_each(Path(path), parse_training, identity, backend,
-                          f"python3 common/campaign/gpt_training.py --json {path}")
+                          f"python3 -m common.campaign.gpt_training --json {path}")
 
 
 def newest_of_each(path, parse, identity, backend, command):

@@ -1,7 +1,7 @@
 """Writes the tables in the READMEs and the chapters' texts from the committed measurements.
 
-    python3 common/bench/tables.py            # rewrites the tables in place, and draws the figures
-    python3 common/bench/tables.py --check    # writes nothing; exit status 1 where something disagrees
+    python3 -m common.results.tables            # rewrites the tables in place, and draws the figures
+    python3 -m common.results.tables --check    # writes nothing; exit status 1 where something disagrees
 
 A table stands between two markers, each alone on its line; only what is between them is rewritten:
 
@@ -20,8 +20,10 @@ import difflib
 import re
 import sys
 
-from common.results import chapter_tables  # noqa: F401  each registers its tables
-from common.results import figures
+from common.results import (
+    chapter_tables,  # noqa: F401  each registers its tables
+    figures,
+)
 from common.results.chapters import DIRECTIONS
 from common.results.device import open_results
 from common.results.other_tables import MarkerError

@@ -9,7 +9,7 @@ import json
 import sys
 from pathlib import Path
 
-from find_chapter import is_own
+from common.tools.find_chapter import is_own
 
 
 def committed(listed, of_library):

@@ -19,7 +19,7 @@ LayerNorm, chapter by chapter
   make wheel                   the PyTorch package with its kernels as one file for pip; ARCHITECTURES="80;90" for other GPUs
   make bench [CH=…]            the measurements behind the notebooks, into notebooks/data/local.jsonl
   make peers                   our kernels beside PyTorch, Liger, QuACK, cuDNN, Helion, …:
-                               common/bench/compare_peers.py --help
+                               python3 -m common.bench.compare_peers --help
   make profile CH=bwd02        what Nsight Compute counts while a chapter runs, each row explained
   make sanitize [CH=…]         compute-sanitizer's four tools over every kernel; without a GPU, g++'s
   make compile-cuda            compile every kernel for every GPU architecture (needs nvcc, no GPU),

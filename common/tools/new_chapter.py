@@ -12,7 +12,7 @@ import textwrap
 from pathlib import Path
 from typing import NamedTuple
 
-from find_chapter import CHAPTERS, find_chapter, is_own, known_chapters
+from common.tools.find_chapter import CHAPTERS, find_chapter, is_own, known_chapters
 
 BEGIN, END = "// exercise", "// end of exercise"  # lines of a kernel.cu
 WIDTH = 100  # of a line, as in .clang-format

@@ -8,7 +8,8 @@ import re
 from pathlib import Path
 
 import pytest
-from find_chapter import is_own, known_chapters
+
+from common.tools.find_chapter import is_own, known_chapters
 
 ROOT = Path(__file__).resolve().parents[2]
 SKIPPED = 77  # the exit status by which ctest knows it

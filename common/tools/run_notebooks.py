@@ -19,10 +19,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from common.results import device
+from common.results.problems import DataError
+
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "common/bench")]
-from common.results import device  # noqa: E402
-from common.results.problems import DataError  # noqa: E402
 
 NOTEBOOKS = ROOT / "notebooks"
 EXECUTED = ROOT / "build/notebooks"

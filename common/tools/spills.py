@@ -12,12 +12,11 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "common/bench")]
-from kernel_names import demangle, without_parameters  # noqa: E402
+from common.bench.kernel_names import demangle, without_parameters
+from common.results.chapters import dispatched, load_catalogue
+from common.results.problems import DataError
 
-from common.results.chapters import dispatched, load_catalogue  # noqa: E402
-from common.results.problems import DataError  # noqa: E402
+ROOT = Path(__file__).resolve().parents[2]
 
 JUDGED = "sm_90"
 

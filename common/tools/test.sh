@@ -20,6 +20,6 @@ awk '
   END { for (name in skipped) print "skipped: " name ": it does not say why" }
 ' "build/$1/tests.log" "build/$1/Testing/Temporary/LastTest.log"
 if [ "$1" = cpu ]; then
-  "${PYTHON:-python3}" common/tools/budget.py "build/$1"
+  "${PYTHON:-python3}" -m common.tools.budget "build/$1"
 fi
 exit "$status"

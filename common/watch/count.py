@@ -19,9 +19,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-from front import ask, parse  # noqa: E402  (beside this file)
-from lines import WatchError  # noqa: E402
+from common.watch.front import ask, parse
+from common.watch.lines import WatchError
 
 ROOT = Path(__file__).resolve().parents[2]
 SECTOR = 32

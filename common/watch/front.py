@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from lines import Lines, WatchError
+from common.watch.lines import Lines, WatchError
 
 
 def parse(argv, doc, own=(), json_help="append all of it to FILE, a record a line"):

@@ -16,8 +16,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-import race
-from find_chapter import kernel_sources
+from common.tools.find_chapter import kernel_sources
+from common.watch import race
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -18,12 +18,11 @@ import time
 from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "common/tools"))
+from common.tools.find_chapter import find_chapter, is_own, kernel_sources, known_chapters, library_kernels, short
+from common.watch.front import can_write
+from common.watch.lines import Lines, WatchError
 
-from find_chapter import find_chapter, is_own, kernel_sources, known_chapters, library_kernels, short  # noqa: E402
-from front import can_write  # noqa: E402
-from lines import Lines, WatchError  # noqa: E402
+ROOT = Path(__file__).resolve().parents[2]
 
 BUILD = "cpu-watch"
 # Rows for every block of a chapter that has 132 of them, and rows that a cluster shares. What a chapter refuses is

@@ -21,9 +21,8 @@ import textwrap
 from bisect import bisect_right
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-from front import ask, parse  # noqa: E402  (beside this file)
-from lines import ROOT, WatchError  # noqa: E402
+from common.watch.front import ask, parse
+from common.watch.lines import ROOT, WatchError
 
 LIMIT = 1_000_000  # bytes of JSON
 SHOWN = 40  # events that are printed

@@ -28,6 +28,7 @@ from base64 import b64encode
 from pathlib import Path
 
 import numpy as np
+
 from . import variance
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -128,16 +129,16 @@ def trace(chapter, *options, block=0, schedule="forward"):
     """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "trace.json"
-        command(sys.executable, ROOT / "common/watch/trace.py", program(chapter, WATCHING), "--block", block,
-                "--json", file, *options, env=environment(schedule))
+        command(sys.executable, "-m", "common.watch.trace", program(chapter, WATCHING), "--block", block,
+                "--json", file, *options, env=environment(schedule), cwd=ROOT)
         return json.loads(file.read_text(encoding="utf-8"))
 
 
 def races_without(line, file, chapter, *options):
     """What `make race` says of a chapter when a line is missing in a file of the repository."""
     watched = program(chapter, WATCHING)
-    return command(sys.executable, ROOT / "common/watch/plant.py", line, file, watched, *options,
-                   env=environment("forward"))
+    return command(sys.executable, "-m", "common.watch.plant", line, file, watched, *options,
+                   env=environment("forward"), cwd=ROOT)
 
 
 def as_numbers(array):

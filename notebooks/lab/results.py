@@ -14,10 +14,9 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "common/bench")]
+sys.path.insert(0, str(ROOT))  # a notebook runs in its own directory
 
-from peers import RequestError, is_of_widths, parse_shapes  # noqa: E402
-
+from common.bench.peers import RequestError, is_of_widths, parse_shapes  # noqa: E402
 from common.results import device, figures  # noqa: E402
 from common.results.chapters import DIRECTIONS, KINDS  # noqa: E402
 from common.results.problems import LARGE, SETS, SWEEP, DataError, problem_of  # noqa: E402
@@ -140,7 +139,7 @@ class Data:
             return []
         rows = own.training_rows("layer") or own.training_rows("rms")
         if not rows:
-            print("These data hold no training; `make library && python3 common/campaign/gpt_training.py` "
+            print("These data hold no training; `make library && python3 -m common.campaign.gpt_training` "
                   "measures one.")
         elif own.device and rows[0]["device"] != own.device:
             print(f"{own.device} has no training with each norm; `make library && python3 "

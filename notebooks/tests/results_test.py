@@ -6,7 +6,8 @@ import re
 
 import pytest
 from lab import results
-from made_up import DEVICE, EMULATED, LARGE, catalogue, jsonl, peer, profile, record, records
+
+from common.bench.tests.made_up import DEVICE, EMULATED, LARGE, catalogue, jsonl, peer, profile, record, records
 from common.results import figures
 from common.results.chapters import CATALOGUE
 from common.results.device import DATA, LOCAL, VARIABLE, make_results

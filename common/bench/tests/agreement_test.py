@@ -3,8 +3,9 @@
 import json
 from pathlib import Path
 
-import agreement
 import pytest
+
+from common.bench import agreement
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "common/watch/agreement.md"

@@ -11,8 +11,9 @@ import statistics
 import subprocess
 
 import pytest
-from measurements import DataError
-from profile_chapter import by_chapter, parse_csv
+
+from common.bench.profile_chapter import by_chapter, parse_csv
+from common.results.problems import DataError
 
 RUNS = 3
 LAUNCHES = "4"  # in a run of the profiler; the first finds its instructions in no cache

@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 import pytest
 from layernorm_chapters.library import DTYPES, KINDS, BackwardArgs, ForwardArgs, Library, Problem
-from measurements import Problem as Shape
-from measurements import SETS, load, problem_of
-from peers import CHAPTER, is_ours
-from peers import DTYPES as DTYPE_NAMES
 
+from common.bench.peers import CHAPTER, is_ours
+from common.bench.peers import DTYPES as DTYPE_NAMES
 from common.results.chapters import REMEDY, dispatched, load_catalogue
 from common.results.device import PEERS
-from common.results.records import is_right
+from common.results.problems import SETS, problem_of
+from common.results.problems import Problem as Shape
+from common.results.records import is_right, load
 
 ROOT = Path(__file__).resolve().parents[3]
 TOLERANCE = 0.05

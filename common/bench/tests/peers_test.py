@@ -13,12 +13,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
-import compare_peers
-import measurements
-import peers
-import warm_caches
-from made_up import MADE_BY
-from measurements import Problem
+from common.bench import compare_peers, peers, warm_caches
+from common.bench.tests.made_up import MADE_BY
+from common.results import records as measurements
+from common.results.problems import ROOT, SETS, Problem
 
 SMALL, WIDE = Problem("bf16", 8, 1024), Problem("f32", 4, 2048)
 
@@ -58,7 +56,7 @@ class Requests(unittest.TestCase):
         self.assertEqual({(problem.kind, problem.dtype) for problem in asked},
                          {(kind, dtype) for kind in peers.KINDS for dtype in ("bf16", "f32")})
         some = compare_peers.problems_of(compare_peers.parse_arguments("--set widths --dtype f32 --kind rms".split()))
-        self.assertEqual(set(some), {problem for problem in measurements.SETS["widths"]
+        self.assertEqual(set(some), {problem for problem in SETS["widths"]
                                      if (problem.dtype, problem.kind) == ("f32", "rms")})
         for words, said in (("--set nope", "nope is no set for peers; choose from progression, sweep"),
                             ("--set fused", "fused is no set for peers"), ("--set widths --shapes 8x8", "its own shapes"),
@@ -82,9 +80,10 @@ class Requests(unittest.TestCase):
         self.assertIn("is no shape", err.getvalue())
 
     def test_without_pytorch_it_is_one_sentence(self):
-        script = "import sys; sys.modules['torch'] = None; import compare_peers; sys.exit(compare_peers.main(['--ready']))"
+        script = ("import sys; sys.modules['torch'] = None; from common.bench import compare_peers; "
+                  "sys.exit(compare_peers.main(['--ready']))")
         result = subprocess.run([sys.executable, "-B", "-c", script], capture_output=True, text=True,
-                                env={**os.environ, "PYTHONPATH": str(Path(compare_peers.__file__).parent)})
+                                cwd=ROOT)
         self.assertEqual((result.returncode, result.stdout), (2, ""))
         self.assertRegex(result.stderr, r"\Acompare_peers needs PyTorch, and \S+ has none \(.*\); PYTHON=.*\n\Z")
 
@@ -109,7 +108,7 @@ class Records(unittest.TestCase):
         self.assertNotIn("chosen", made)
         made = record("torch", "forward", peers.SHAPES[0]._replace(kind="rms"), 1.0, host="counted")
         self.assertEqual((made["set"], made["host"], made["problem"]["kind"]), ("peers", "counted", "rms"))
-        self.assertEqual(peers.set_of(measurements.SETS["smaller"][3]), "smaller")
+        self.assertEqual(peers.set_of(SETS["smaller"][3]), "smaller")
 
     def test_a_wrong_result_has_no_time(self):
         made = record("torch", "forward", SMALL, rel_err=peers.rounded(float("nan"), 3))
@@ -236,7 +235,7 @@ class Measuring(unittest.TestCase):
         stub = SimpleNamespace(roof=lambda *_: SimpleNamespace(us=4.0, bytes=99), synchronize=lambda: None,
                                check=lambda *_: SimpleNamespace(passed=True, rel_err=0.0, why=""))
         options = SimpleNamespace(samples=3, with_launch=True)
-        with tempfile.TemporaryDirectory() as directory, mock.patch.dict(sys.modules, peer_clock=stub):
+        with tempfile.TemporaryDirectory() as directory, mock.patch.dict(sys.modules, {"common.bench.peer_clock": stub}):
             journal = compare_peers.Journal(Path(directory) / "a")
             prepares = {"torch": lambda direction, one: lambda: (dx,)}
             comparison = compare_peers.Comparison(options, prepares, journal, MADE_BY, clock, clock)
@@ -279,7 +278,7 @@ class Interruption(unittest.TestCase):
         tasks = compare_peers.plan([provider("torch"), provider("liger")], [SMALL], ["forward"])
         with tempfile.TemporaryDirectory() as directory:
             comparison = self.comparison(directory)
-            with mock.patch.dict(sys.modules, peer_clock=SimpleNamespace(synchronize=lost)), \
+            with mock.patch.dict(sys.modules, {"common.bench.peer_clock": SimpleNamespace(synchronize=lost)}), \
                     mock.patch.object(comparison, "prepare_inputs", mock.Mock(side_effect=RuntimeError("misaligned"))), \
                     contextlib.redirect_stderr(io.StringIO()), self.assertRaisesRegex(RuntimeError, "illegal memory"):
                 comparison.run(tasks)

@@ -11,19 +11,16 @@ from types import ModuleType, SimpleNamespace
 from unittest import mock
 
 import pytest
-from pytest_fixtures import import_torch
+
+from common.tools.pytest_fixtures import import_torch
 
 torch = import_torch()
-import compare_peers  # noqa: E402
-import measurements  # noqa: E402
-import peer_clock  # noqa: E402
-import peer_providers  # noqa: E402
-import peers  # noqa: E402
-import warm_caches  # noqa: E402
 from layernorm_chapters.library import Library, LibraryError  # noqa: E402
-from measurements import Problem  # noqa: E402
 
+from common.bench import compare_peers, peer_clock, peer_providers, peers, warm_caches  # noqa: E402
 from common.results import device  # noqa: E402
+from common.results import records as measurements  # noqa: E402
+from common.results.problems import Problem  # noqa: E402
 
 PROBLEMS = [Problem(dtype, 33, 264) for dtype in peers.DTYPES]
 # Which refuse 264 columns, and a width that they take.
@@ -286,7 +283,7 @@ class Stubs(unittest.TestCase):
         for patched in (mock.patch.dict(peer_providers.sys.modules, modules), mock.patch.dict(os.environ)):
             patched.start()
             self.addCleanup(patched.stop)
-        peer_providers.sys.modules.pop("helion_norms", None)  # of another stub
+        peer_providers.sys.modules.pop("common.bench.helion_norms", None)  # of another stub
         provider = next(peer for peer in peer_providers.PEERS if peer.name == name)
         prepares, missing = compare_peers.load_all([provider])
         self.assertEqual(missing, [])
@@ -370,7 +367,7 @@ class Stubs(unittest.TestCase):
 
     def test_without_helion_it_is_listed(self):
         with mock.patch.dict(peer_providers.sys.modules, {"helion": None}):
-            peer_providers.sys.modules.pop("helion_norms", None)
+            peer_providers.sys.modules.pop("common.bench.helion_norms", None)
             prepares, missing = compare_peers.load_all([peer for peer in peer_providers.PEERS if peer.name == "helion"])
         self.assertEqual(prepares, {})
         self.assertRegex(peers.missing_lines(missing)[1], "helion: .*helion.*; pip install helion==")

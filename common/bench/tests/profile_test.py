@@ -10,8 +10,8 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-import profile_chapter
-from made_up import jsonl, record
+from common.bench import profile_chapter
+from common.bench.tests.made_up import jsonl, record
 
 NCU = Path(__file__).with_name("ncu.csv")  # fwd01 and bwd02, cut to the columns that are read
 

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,16 +9,13 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
+from common.bench.peers import SHAPES
+from common.book import chart, pages
+from common.results import store
+from common.results.records import with_current_ids
+
 ROOT = Path(__file__).resolve().parents[3]
 BOOK = ROOT / "common/book"
-sys.path[:0] = [str(BOOK), str(ROOT / "common/bench")]
-
-import chart  # noqa: E402
-import pages  # noqa: E402
-from measurements import with_current_ids  # noqa: E402
-from peers import SHAPES  # noqa: E402
-
-from common.results import store  # noqa: E402
 
 PROBLEM = {"kind": "layer", "dtype": "f32", "rows": 1024, "cols": 2048}
 WITHIN_S = 5  # how long a test waits for the page

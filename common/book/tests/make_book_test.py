@@ -7,9 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import kernel_page
-import pages
 import pytest
+
+from common.book import kernel_page, pages
 
 ROOT = Path(__file__).resolve().parents[3]
 LESSON = "chapters/fwd02_warp_per_row/notes.md"
@@ -26,7 +26,7 @@ def repository(tmp_path):
 
 def make(repository):
     """(exit status, all that was said): without a compiler, so that nothing is counted, and without notebooks."""
-    done = subprocess.run([sys.executable, str(repository / "common/book/make_book.py"), "--quick"], check=False,
+    done = subprocess.run([sys.executable, "-m", "common.book.make_book", "--quick"], cwd=repository, check=False,
                           capture_output=True, text=True, env={**os.environ, "CXX": "false"})
     return done.returncode, done.stdout + done.stderr
 

@@ -7,11 +7,12 @@ import json
 from pathlib import Path
 
 import pytest
-import traces
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
+
+from common.book import traces
 
 ROOT = Path(__file__).resolve().parents[3]
 STATIC = ROOT / "common/book/static"

@@ -19,7 +19,6 @@ import types
 import torch
 from layernorm_chapters import operators
 
-
 # --- The package that stands in ---
 
 
@@ -137,7 +136,7 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "flaky: of a plug-in that runs a test again; here none is")
-    shim = importlib.import_module(config.getoption("--peer") + "_shim")
+    shim = importlib.import_module(f"{__package__}.{config.getoption('--peer')}_shim")
     operators.load()
     backend = operators.library().backend
     if backend == "cpu":

@@ -3,7 +3,7 @@
 
     make library
     git clone https://github.com/linkedin/Liger-Kernel && git clone https://github.com/Dao-AILab/quack
-    python3 common/campaign/peer_tests/run_peer_tests.py --liger Liger-Kernel --quack quack
+    python3 -m common.campaign.peer_tests.run_peer_tests --liger Liger-Kernel --quack quack
 
 Their test files import a package that stands in for theirs and calls layernorm_chapters: liger_shim.py and
 quack_shim.py. Neither package needs to be installed. Without a GPU the tests run on the CPU backend, where those with
@@ -20,7 +20,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 PACKAGE = HERE.parents[1] / "python"
-sys.path[:0] = [str(PACKAGE), str(HERE)]
+ROOT = HERE.parents[2]
 FAILED, NOTHING_TO_RUN = 1, 2
 
 
@@ -50,17 +50,19 @@ def check(folder, shim):
 
 def run(name, folder, shim, more):
     """Whether the tests passed."""
-    paths = [str(path) for path in (folder, PACKAGE, HERE)] + [os.environ.get("PYTHONPATH", "")]
+    paths = [str(path) for path in (folder, PACKAGE, ROOT)] + [os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
     environment.setdefault("OMP_WAIT_POLICY", "passive")  # PyTorch's threads and the CPU library's
-    command = [sys.executable, "-B", "-m", "pytest", "-q", "--tb=short", "-p", "peer_adapter", "--peer", name,
-               "-p", "no:cacheprovider", "--noconftest", "-c", os.devnull, "--rootdir", str(folder), *more, *shim.FILES]
+    adapter = "common.campaign.peer_tests.peer_adapter"
+    command = [sys.executable, "-B", "-m", "pytest", "-q", "--tb=short", "-p", adapter,
+               "--peer", name, "-p", "no:cacheprovider", "--noconftest", "-c", os.devnull, "--rootdir", str(folder),
+               *more, *shim.FILES]
     return subprocess.run(command, cwd=folder, env=environment).returncode == 0
 
 
 def main():
-    import liger_shim
-    import quack_shim
+    from common.python import from_tree  # noqa: F401, I001  finds layernorm_chapters, which the shims import
+    from common.campaign.peer_tests import liger_shim, quack_shim
 
     shims = {"liger": liger_shim, "quack": quack_shim}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

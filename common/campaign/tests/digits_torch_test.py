@@ -6,13 +6,14 @@ import unittest
 from pathlib import Path
 
 import pytest
-from pytest_fixtures import import_torch
+
+from common.tools.pytest_fixtures import import_torch
 
 torch = import_torch()
-import digits  # noqa: E402
-from compare_peers import Journal  # noqa: E402
-from measurements import Problem  # noqa: E402
-from peer_providers import own_providers  # noqa: E402
+from common.bench.compare_peers import Journal  # noqa: E402
+from common.bench.peer_providers import own_providers  # noqa: E402
+from common.campaign import digits  # noqa: E402
+from common.results.problems import Problem  # noqa: E402
 
 LIBRARY, DEVICE = None, "cpu"  # those of --build
 

@@ -5,10 +5,11 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from pytest_fixtures import import_torch
+
+from common.tools.pytest_fixtures import import_torch
 
 torch = import_torch()
-import host_time  # noqa: E402
+from common.campaign import host_time  # noqa: E402
 
 SMALL = {"gpt": ("layer", 32, 16), "llama": ("rms", 32, 16)}
 DTYPE = torch.bfloat16

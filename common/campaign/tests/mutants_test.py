@@ -7,7 +7,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-import mutants
+from common.campaign import mutants
 
 
 def changed(kind, statements):

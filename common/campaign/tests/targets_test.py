@@ -5,20 +5,20 @@ import io
 import json
 import unittest
 
-import measurements
 import pytest
-import target_tables
-import targets
-from made_up import MADE_BY, jsonl, peer
-from measurements import Problem
 
-PROBLEMS = [*measurements.SETS["widths"], *measurements.SETS["smaller"], targets.LARGEST]
+from common.bench.tests.made_up import MADE_BY, jsonl, peer
+from common.campaign import target_tables, targets
+from common.results import records as measurements
+from common.results.problems import SETS, UNUSUAL_WIDTHS, Problem, size_of
+
+PROBLEMS = [*SETS["widths"], *SETS["smaller"], targets.LARGEST]
 DIRECTIONS = ("forward", "backward")
 
 
 def contender(provider, direction, problem, times_roof, **more):
     """A record of who needs so many times the roof's time."""
-    size = measurements.size_of(problem) * {"forward": 2, "backward": 3}[direction]
+    size = size_of(problem) * {"forward": 2, "backward": 3}[direction]
     return peer(provider, direction, times_roof * size / 2e6, problem=problem._asdict() | {"options": {}}, **more)
 
 
@@ -85,7 +85,7 @@ class Judged(unittest.TestCase):
             self.assertIn(words, missed[0])
 
     def test_the_means_are_over_the_list_alone(self):
-        others = {f"backward_{width}": 1.4 for width in (*measurements.UNUSUAL_WIDTHS, 65536, 131072, 262144)}
+        others = {f"backward_{width}": 1.4 for width in (*UNUSUAL_WIDTHS, 65536, 131072, 262144)}
         _, lines = self.judge(campaign(**others))
         means = [line for line in lines if ": mean of " in line]
         self.assertEqual([line.split(": ")[-1] for line in means], ["0.673, met by 0.077; the roof itself 0.667", "1.010, met by 0.070"] * 2)

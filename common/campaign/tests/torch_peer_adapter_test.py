@@ -5,11 +5,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from pytest_fixtures import import_torch
+
+from common.tools.pytest_fixtures import import_torch
 
 torch = import_torch()
 
-RUNNER = Path(__file__).parents[1] / "peer_tests/run_peer_tests.py"
+ROOT = Path(__file__).resolve().parents[3]
 
 LIGER = """
 import pytest
@@ -97,7 +98,8 @@ def quack(tmp_path):
 
 
 def run(*arguments):
-    return subprocess.run([sys.executable, "-B", RUNNER, *map(str, arguments)], capture_output=True, text=True)
+    return subprocess.run([sys.executable, "-B", "-m", "common.campaign.peer_tests.run_peer_tests", *map(str, arguments)],
+                          cwd=ROOT, capture_output=True, text=True)
 
 
 def test_tests_of_theirs_call_ours(library, torch_device, liger, quack):

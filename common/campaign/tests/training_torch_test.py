@@ -12,13 +12,13 @@ from types import SimpleNamespace
 from unittest import mock
 
 import pytest
-from pytest_fixtures import import_torch
+
+from common.tools.pytest_fixtures import import_torch
 
 torch = import_torch()
-import gpt_training  # noqa: E402
-import measurements  # noqa: E402
-import peers  # noqa: E402
-
+from common.bench import peers  # noqa: E402
+from common.campaign import gpt_training  # noqa: E402
+from common.results import records as measurements  # noqa: E402
 from common.results import seeds  # noqa: E402
 
 LIBRARY, DEVICE = None, "cpu"  # those of --build

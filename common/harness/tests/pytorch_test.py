@@ -14,7 +14,8 @@ import subprocess
 import tempfile
 
 import pytest
-from pytest_fixtures import import_torch
+
+from common.tools.pytest_fixtures import import_torch
 
 torch = import_torch()
 if not torch.cuda.is_available():

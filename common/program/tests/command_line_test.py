@@ -8,7 +8,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from find_chapter import is_own
+
+from common.tools.find_chapter import is_own
 
 ROOT = Path(__file__).resolve().parents[3]
 CHAPTERS = sorted(path.parent.name.split("_")[0] for path in ROOT.glob("chapters/*/kernel.cu")

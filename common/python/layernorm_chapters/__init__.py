@@ -15,8 +15,17 @@ from .version import version
 try:
     from .decompositions import decompositions
     from .modules import FusedAddLayerNorm, FusedAddRMSNorm, LayerNorm, RMSNorm
-    from .operators import (batch_invariant, chapters, disable, enable, enabled, fused_add_layer_norm,
-                            fused_add_rms_norm, layer_norm, rms_norm)
+    from .operators import (
+        batch_invariant,
+        chapters,
+        disable,
+        enable,
+        enabled,
+        fused_add_layer_norm,
+        fused_add_rms_norm,
+        layer_norm,
+        rms_norm,
+    )
     from .replace import replace_norms
 except ModuleNotFoundError as error:
     if error.name != "torch":

@@ -6,7 +6,8 @@ import os
 from contextlib import nullcontext
 
 import pytest
-from pytest_fixtures import import_torch
+
+from common.tools.pytest_fixtures import import_torch
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # PyTorch's threads and the CPU library's
 torch = import_torch()

@@ -13,14 +13,23 @@ import threading
 from typing import NamedTuple
 
 import pytest
-from pytest_fixtures import import_torch
+
+from common.tools.pytest_fixtures import import_torch
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # PyTorch's threads and the CPU library's
 torch = import_torch()
 import layernorm_chapters as lnc  # noqa: E402
 from layernorm_chapters import operators  # noqa: E402
-from layernorm_chapters.library import (DTYPES, KINDS, BackwardArgs, ForwardArgs, FusedBackward, FusedForward,  # noqa: E402
-                                        Problem, Rows)
+from layernorm_chapters.library import (  # noqa: E402
+    DTYPES,
+    KINDS,
+    BackwardArgs,
+    ForwardArgs,
+    FusedBackward,
+    FusedForward,
+    Problem,
+    Rows,
+)
 
 F = torch.nn.functional
 EPS = 1e-5

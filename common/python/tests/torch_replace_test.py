@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from pytest_fixtures import import_torch
+
+from common.tools.pytest_fixtures import import_torch
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # PyTorch's threads and the CPU library's
 torch = import_torch()

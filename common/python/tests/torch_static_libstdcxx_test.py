@@ -13,7 +13,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from pytest_fixtures import import_torch
+
+from common.tools.pytest_fixtures import import_torch
 
 torch = import_torch()
 ROOT = Path(__file__).resolve().parents[3]

@@ -13,7 +13,8 @@ import warnings
 from pathlib import Path
 
 import pytest
-from pytest_fixtures import import_torch
+
+from common.tools.pytest_fixtures import import_torch
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # PyTorch's threads and the CPU library's
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")

@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from made_up import jsonl, record
 
+from common.bench.tests.made_up import jsonl, record
 from common.results import archive, store
 from common.results.records import DataError, load
 

@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from made_up import DEVICE, EMULATED, Repository, jsonl, peer, profile, record, training
 
+from common.bench.tests.made_up import DEVICE, EMULATED, Repository, jsonl, peer, profile, record, training
 from common.results import device
 from common.results.problems import PROGRESSION, DataError
 from common.results.records import MissingData

@@ -6,10 +6,10 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from made_up import DEVICE, EMULATED, jsonl, peer, profile, record, records, training
 from matplotlib.text import Text
-from profile_chapter import load_profiles
 
+from common.bench.profile_chapter import load_profiles
+from common.bench.tests.made_up import DEVICE, EMULATED, jsonl, peer, profile, record, records, training
 from common.results import figures
 from common.results.chapters import KINDS, Chapter
 from common.results.device import DeviceResults

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from made_up import catalogue, jsonl, record
 
+from common.bench.tests.made_up import catalogue, jsonl, record
 from common.results import chapters, problems, records
 from common.results.problems import PROGRESSION, SETS, DataError
 from common.results.records import MissingData, load
@@ -95,7 +95,7 @@ def test_options_are_part_of_the_problem(read):
 def test_a_missing_file_names_the_command_that_makes_it(tmp_path):
     with pytest.raises(MissingData, match="nowhere.jsonl is not there yet; `make bench JSON=.*nowhere.jsonl` measures it"):
         load(tmp_path / "nowhere.jsonl")
-    with pytest.raises(MissingData, match=r"archive.py add .*nowhere.csv"):
+    with pytest.raises(MissingData, match=r"results.archive add .*nowhere.csv"):
         load(tmp_path / "nowhere.csv")
     with pytest.raises(DataError, match="cannot read"):
         load(tmp_path)

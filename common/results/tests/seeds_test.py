@@ -3,8 +3,8 @@
 import random
 
 import pytest
-from made_up import training
 
+from common.bench.tests.made_up import training
 from common.results import seeds
 
 AS_IT_IS = "as it is"

@@ -1,9 +1,9 @@
 """The tables in the texts, made from made-up records. They need no GPU, and no matplotlib."""
 
-import profile_chapter
 import pytest
-from made_up import DEVICE, Repository, jsonl, peer, record, training
 
+from common.bench import profile_chapter
+from common.bench.tests.made_up import DEVICE, Repository, jsonl, peer, record, training
 from common.results import chapter_tables, device, figures, other_tables, peer_tables, problems, tables
 from common.results.chapters import MAIN
 from common.results.problems import PROGRESSION, ROOT, SETS
@@ -125,8 +125,8 @@ def test_without_data_each_time_is_missing_and_a_command_named(repo):
              "counted bwd02": "make count CH=bwd02", "peers": "make peers",
              "machine": "bash common/setup/build.sh cuda machine && build/cuda/bin/machine",
              "against rms": "make peers", "widths": 'make peers ARGS="--set widths"', "picture peers": "make peers",
-             "training": "make library && python3 common/campaign/gpt_training.py",
-             "host calls": "make library && python3 common/campaign/host_time.py"}
+             "training": "make library && python3 -m common.campaign.gpt_training",
+             "host calls": "make library && python3 -m common.campaign.host_time"}
     text = repo.make("progression", *asked)
     assert "h100.csv is not there yet" in repo.err
     assert "| Atomics | – | fwd01 |  | – | – | – | – | 7 482 424 |\n" in text

@@ -9,8 +9,9 @@ import tempfile
 import unittest
 from pathlib import Path
 
-import has_group
 from packaging.requirements import Requirement
+
+from common.setup import has_group
 
 SETUP = Path(__file__).resolve().parents[1]
 ROOT = SETUP.parents[1]

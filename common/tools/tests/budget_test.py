@@ -1,6 +1,6 @@
 """Tests of the chapters' budgets of seconds, on made-up logs."""
 
-import budget
+from common.tools import budget
 
 NINJA_LOG = """# ninja log v5
 0\t30000\t1\tCMakeFiles/bwd12_kernel.dir/chapters/bwd12_async_bulk/kernel.cu.o\tabc

@@ -6,9 +6,9 @@ import re
 import subprocess
 
 import pytest
-from find_chapter import is_own
 
 from common.results.chapters import MAIN, load_catalogue
+from common.tools.find_chapter import is_own
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 # Of a lesson; chapter zero, which is no norm, has sections of its own.

@@ -5,8 +5,8 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from committed_list import committed
-from find_chapter import find_chapter, find_program, known_chapters, library_kernels, retired
+from common.tools.committed_list import committed
+from common.tools.find_chapter import find_chapter, find_program, known_chapters, library_kernels, retired
 
 CHAPTERS = {
     "copy00": "copy00_machine",

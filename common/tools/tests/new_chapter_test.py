@@ -5,10 +5,11 @@ import shlex
 import shutil
 import subprocess
 
-import new_chapter
 import pytest
-from find_chapter import CHAPTERS, is_own, known_chapters
-from new_chapter import make_chapter, remarks
+
+from common.tools import new_chapter
+from common.tools.find_chapter import CHAPTERS, is_own, known_chapters
+from common.tools.new_chapter import make_chapter, remarks
 
 KERNEL = """\
 // fwd07 · Braces "everywhere"

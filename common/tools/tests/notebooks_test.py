@@ -1,6 +1,6 @@
 """What `make notebooks-run` refuses. That the notebooks run is for it to show."""
 
-import run_notebooks
+from common.tools import run_notebooks
 
 
 def test_refuses_what_is_no_notebook(capsys):

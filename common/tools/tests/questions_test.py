@@ -4,7 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
-from find_chapter import is_own
+
+from common.tools.find_chapter import is_own
 
 ROOT = Path(__file__).resolve().parents[3]
 INVITATION = "Choose before you open an answer."

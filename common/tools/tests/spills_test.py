@@ -7,7 +7,7 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-import spills
+from common.tools import spills
 
 ALIGNED = "_ZN5fwd0618layer_norm_forwardIfLb1EEEvf"  # void fwd06::layer_norm_forward<float, true>(float)
 OTHER = "_ZN5bwd0919layer_norm_backwardIfLi1ELb0EEEvf"  # …<float, 1, false>

@@ -1,6 +1,6 @@
 """Tests of the check that every kernel of a chapter is launched, on a made-up listing."""
 
-import test_chapter
+from common.tools import test_chapter
 
 MANGLED = """\
 0000 W _first_f

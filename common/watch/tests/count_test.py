@@ -7,15 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-import plant
 import pytest
 
+from common.watch import plant
+
 ROOT = Path(__file__).resolve().parents[3]
-COUNT = ROOT / "common/watch/count.py"
 
 
 def run(*arguments):
-    return subprocess.run([sys.executable, str(COUNT), *map(str, arguments)], capture_output=True, text=True,
+    return subprocess.run([sys.executable, "-m", "common.watch.count", *map(str, arguments)], cwd=ROOT, capture_output=True, text=True,
                           check=False, timeout=300)
 
 

@@ -7,9 +7,9 @@ plant.py compiles them.
 import re
 from typing import NamedTuple
 
-import plant
 import pytest
-import race
+
+from common.watch import plant, race
 
 REDUCE = "common/kernel/reduce.h"
 HOPPER = "common/kernel/hopper.h"

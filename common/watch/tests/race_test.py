@@ -3,8 +3,9 @@
 import json
 
 import pytest
-import race
-from lines import WatchError
+
+from common.watch import race
+from common.watch.lines import WatchError
 
 
 def run(capsys, monkeypatch, *arguments):

@@ -21,8 +21,8 @@ def ask(programs, tmp_path):
     def run(chapter, *arguments, schedule="forward"):
         file = tmp_path / "trace.json"
         file.unlink(missing_ok=True)
-        done = subprocess.run([sys.executable, ROOT / "common/watch/trace.py", programs[chapter], "--json", file,
-                               *map(str, arguments)], capture_output=True, encoding="utf-8",
+        done = subprocess.run([sys.executable, "-m", "common.watch.trace", programs[chapter], "--json", file,
+                               *map(str, arguments)], cwd=ROOT, capture_output=True, encoding="utf-8",
                               env={**os.environ, "SIMT_SCHEDULE": schedule}, check=False)
         return done, file
 
