@@ -7,6 +7,7 @@ from pathlib import Path
 
 from common.results import figures
 from common.results.chapters import KINDS
+from common.results.pictures import PictureError, pictures_of
 from common.results.peer_tables import WIDTHS_COMMAND, bf16_width_rows, pairs_of_layer_norm
 from common.results.records import MissingData, number, read_records
 from common.results.rendering import table
@@ -33,11 +34,19 @@ def read_lines_with(path, *fields, schema):
         return []
 
 
+def machine_records(root):
+    return read_lines_with(root / MACHINE, "figure", "value", schema=None)
+
+
+def machine_values(root):
+    """{figure: value}, as the program `machine` printed them."""
+    return {record["figure"]: record["value"] for record in machine_records(root)}
+
+
 @table("machine", "bash common/setup/build.sh cuda machine && build/cuda/bin/machine")
 def machine(results):
     """how large, how slow and how fast each memory of the GPU is"""
-    records = read_lines_with(results.root / MACHINE, "figure", "value", schema=None)
-    value = {record["figure"]: record["value"] for record in records}
+    records, value = machine_records(results.root), machine_values(results.root)
     clock = value.get("SM clock")  # GHz, so cycles a nanosecond
     rows = [(name, where, size, value.get(latency), value.get(latency) and value[latency] / clock, value.get(bandwidth))
             for name, where, size, latency, bandwidth in MEMORIES]
@@ -139,3 +148,19 @@ def picture(results, name, rows_of, words):
     """our time over each peer's on the problems of `make peers`; or over the widths, with our share of the roof"""
     rows = rows_of(results)
     return {"name": name, "words": words(rows)} if rows else None
+
+
+@table("picture <chapter> <name>")
+def lesson_picture(results, request):
+    """a picture of a chapter's picture.py with its alternative text; without a name the first, `picture`"""
+    chapter, _, name = request.partition(" ")
+    if chapter not in results.kernels:
+        raise MarkerError(f"the table 'picture {request}' names no kernel")
+    directory, name = results.kernels[chapter].directory, name or "picture"
+    try:
+        words, _ = pictures_of(results.root / directory)[name]
+    except KeyError:
+        raise MarkerError(f"{directory}/picture.py has no function {name}") from None
+    except PictureError as error:
+        raise MarkerError(str(error)) from error
+    return {"name": name, "words": words}

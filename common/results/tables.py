@@ -28,6 +28,7 @@ from common.results.chapters import DIRECTIONS
 from common.results.device import open_results
 from common.results.other_tables import MarkerError
 from common.results.peer_tables import bf16_width_rows, pairs_of_layer_norm
+from common.results.pictures import PictureError, pictures_of
 from common.results.problems import PROGRESSION, ROOT, SWEEP, DataError
 from common.results.rendering import FIGURES, TABLES, render
 
@@ -86,7 +87,7 @@ def rewrite(results, file):
         except MarkerError as error:
             raise MarkerError(f"{name}:{line}: {error}") from error
         chapter = results.kernels.get(request.partition(" ")[2])
-        waits = chapter and not results.has_data_for(chapter) and not request.startswith("head ")
+        waits = chapter and not results.has_data_for(chapter) and not request.startswith(("head ", "picture "))
         if waits and not any(line.strip() for line in lines[begin:end]):
             continue  # a new chapter's tables wait for its first measurement
         if lines[begin:end] != new:
@@ -104,23 +105,31 @@ def show_change(name, line, request, old, new, most=8):
 
 
 def figures_of(results):
-    """[(path, what it shows, how it is drawn)]: plain rows, so that a check need not draw them."""
+    """[(path, what it shows, how it is drawn)]: plain rows, so that a check need not draw them; or the SVG itself, of a
+    lesson's picture."""
     both = [[row for direction in DIRECTIONS for row in results.rows(direction, problems)]
             for problems in ([PROGRESSION], SWEEP)]
     return [(FIGURES / "progression.svg", both[0], figures.progression),
             (FIGURES / "sweep.svg", both[1], figures.sweep),
             (FIGURES / "peers.svg", pairs_of_layer_norm(results), figures.peers_map),
             (FIGURES / "widths.svg", bf16_width_rows(results), figures.widths),
-            (FIGURES / "training.svg", results.training_rows(), figures.training)]
+            (FIGURES / "training.svg", results.training_rows(), figures.training),
+            *((chapter.directory / f"{name}.svg", svg, None) for chapter in results.chapters.values()
+              for name, (_, svg) in pictures_of(results.root / chapter.directory).items())]
 
 
 def refresh(path, rows, draw, root, check):
     """Draws a figure whose data changed. True unless it should only be checked and disagrees."""
-    if not rows or figures.drawn_from(root / path) == figures.digest(rows):
+    there = root / path
+    if not rows or (figures.drawn_from(there) == figures.digest(rows) if draw else
+                    there.exists() and there.read_text(encoding="utf-8") == rows):
         return True
     if check:
         print(f"{path} was not drawn from these data; `make tables` draws it")
-    elif figures.write_figure(draw, rows, root / path):
+    elif not draw:
+        there.write_text(rows, encoding="utf-8")
+        print(f"{path}: drawn")
+    elif figures.write_figure(draw, rows, there):
         print(f"{path}: drawn")
     else:
         print(f"matplotlib is not installed, so {path} stays as it is; "
@@ -142,7 +151,8 @@ def main(argv, root=ROOT, texts_of=texts_of, figures_of=figures_of):
     try:
         results = open_results(root)
         rewritten = [(file, *rewrite(results, file)) for file in sorted(texts_of(root))]
-    except (MarkerError, DataError, OSError) as error:
+        drawn = figures_of(results)
+    except (MarkerError, DataError, PictureError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
     for file, text, changes in rewritten:
@@ -154,6 +164,6 @@ def main(argv, root=ROOT, texts_of=texts_of, figures_of=figures_of):
         elif changes:
             file.write_text(text, encoding="utf-8")
             print(f"{name}: wrote {', '.join(request for _, request, _, _ in changes)}")
-    for figure in figures_of(results):
+    for figure in drawn:
         agrees &= refresh(*figure, root, check)
     return int(check and not agrees)

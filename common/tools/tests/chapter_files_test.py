@@ -68,8 +68,9 @@ of_each_chapter = pytest.mark.parametrize("chapter", CHAPTERS, ids=[chapter.dire
 
 
 @of_each_chapter
-def test_a_chapter_is_four_files(chapter):
-    files = sorted(path.name for path in chapter.directory.iterdir())
+def test_a_chapter_is_four_files_and_its_pictures(chapter):
+    files = sorted(path.name for path in chapter.directory.iterdir()
+                   if path.name not in ("picture.py", "__pycache__") and path.suffix != ".svg")
     assert files == ["kernel.cu", "lab.md", "notes.md", "questions.md"]
     assert re.fullmatch(r"(copy|fwd|bwd)\d\d(_[a-z0-9]+)+", chapter.directory.name)
 
