@@ -4,8 +4,8 @@ ROWS = 3
 
 
 def picture():
-    """One step of the second walk: each warp reads 32 neighbouring columns of its row, four sectors each of x and dy. Its 32
-    atomics go to 32 neighbouring columns of dweight, four sectors. All warps add to the same four."""
+    """One step of the second walk: each warp reads 32 neighbouring columns of its row, four sectors each of x and dy.
+    Its 32 atomics go to 32 neighbouring columns of dweight, four sectors. All warps add to the same four."""
     p, step = Picture(250), 11
     p.text(96, 12, "columns →")
     for row in range(ROWS):

@@ -4,9 +4,9 @@ ROWS, PLACES = 1024, 132 * 2
 
 
 def picture(kThreadsPerBlock=1024):
-    """A multiprocessor over time: two blocks of 1024 threads, a row each, load, add up with four barriers, and store dx with
-    their atomics. When they end, the next wave's blocks start, and only then are their loads issued. Below, 1024 rows make
-    3.9 waves of 264 blocks."""
+    """A multiprocessor over time: two blocks of 1024 threads, a row each, load, add up with four barriers, and store dx
+    with their atomics. When they end, the next wave's blocks start, and only then are their loads issued. Below, 1024
+    rows make 3.9 waves of 264 blocks."""
     p, unit, length = Picture(270), 11.6, 16.4
     for block in range(2):
         y = 34 + 32 * block

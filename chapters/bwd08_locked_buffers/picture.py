@@ -2,9 +2,9 @@ from common.results.pictures import COMPUTE, RED, WAIT, Picture, tint
 
 
 def picture():
-    """Two buffers of sums and the rows that share them, over time. All blocks make dx at once. Then the rows of a buffer wait
-    for its lock: one holds it and adds its row while the others of that buffer wait. Rows of different buffers do not wait
-    for each other."""
+    """Two buffers of sums and the rows that share them, over time. All blocks make dx at once. Then the rows of a
+    buffer wait for its lock: one holds it and adds its row while the others of that buffer wait. Rows of different
+    buffers do not wait for each other."""
     p, unit, held = Picture(252), 12, tint(RED)
     for buffer, count in ((0, 3), (1, 3)):
         for turn in range(count):

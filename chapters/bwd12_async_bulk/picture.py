@@ -2,9 +2,9 @@ from common.results.pictures import COMPUTE, LOAD, PURPLE, STORE, WAIT, WHITE, P
 
 
 def picture(kStages=3):
-    """A ring of three slots, x and dy of a row each, over time. The block has one barrier a row, after its sums: then the slot
-    is free and thread 0 asks for the row three further, while all threads make dx. The kernel of the last sum starts
-    early and waits until the blocks have ended."""
+    """A ring of three slots, x and dy of a row each, over time. The block has one barrier a row, after its sums: then
+    the slot is free and thread 0 asks for the row three further, while all threads make dx. The kernel of the last sum
+    starts early and waits until the blocks have ended."""
     p, unit, end = Picture(284), 12.2, 31
     times, names = ring(5, kStages, latency=8, each=3, sums=2, rest=1.8), ["0", "B", *(f"{n}B" for n in range(2, 5))]
     p.text(88, 12, "three rows asked for")

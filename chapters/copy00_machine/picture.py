@@ -6,8 +6,8 @@ from common.results.records import number
 
 def picture():
     """The machine. A multiprocessor, one of 132, has four schedulers, room for 64 warps, registers, and L1 with shared
-    memory. Below it are L2 and device memory, which all multiprocessors share. Beside each memory is how long a load waits
-    for it and how fast it is: the further away, the slower."""
+    memory. Below it are L2 and device memory, which all multiprocessors share. Beside each memory is how long a load
+    waits for it and how fast it is: the further away, the slower."""
     p, value = Picture(340), machine_values(ROOT)
 
     def speed(name, memory):
@@ -35,8 +35,8 @@ def picture():
 
 
 def sectors():
-    """Two requests of 32 lanes. Neighbouring floats lie in 4 sectors, every byte of which is used. Floats that are 8 apart lie
-    in 32 sectors, and of each only one float of eight is used."""
+    """Two requests of 32 lanes. Neighbouring floats lie in 4 sectors, every byte of which is used. Floats that are 8
+    apart lie in 32 sectors, and of each only one float of eight is used."""
     p = Picture(166)
     for y, words, items, result in (
             (16, "32 neighbouring floats", [("", BLUE)] * 8, "4 sectors, all 128 bytes used"),

@@ -1,9 +1,9 @@
-from common.results.pictures import BLUE, INK, ORANGE, PALE, Picture
+from common.results.pictures import BLUE, ORANGE, Picture
 
 
 def picture():
-    """Above, the 32 lanes of a warp read 32 neighbouring columns of one row: four full sectors. Below, a butterfly:
-    in five shuffles, with lanes 16, 8, 4, 2 and 1 apart, every lane gets the sum of all 32; lane 0's part is drawn
+    """Above, the 32 lanes of a warp read 32 neighbouring columns of one row: four full sectors. Below, a butterfly: in
+    five shuffles, with lanes 16, 8, 4, 2 and 1 apart, every lane gets the sum of all 32; lane 0's part is drawn
     dark."""
     p, step = Picture(330), 12.4
     place = [76 + step * lane for lane in range(33)]

@@ -2,9 +2,9 @@ from common.results.pictures import OWNERS, Picture
 
 
 def picture(kThreadsPerBlock=256):
-    """Eight warps of a block. Each adds up its columns by a butterfly and writes one number, S0 to S7, to shared memory.
-    A barrier: all are written. Then every warp reads all eight and adds them up for itself. A second barrier: all are
-    read, so that the next sum may overwrite them."""
+    """Eight warps of a block. Each adds up its columns by a butterfly and writes one number, S0 to S7, to shared
+    memory. A barrier: all are written. Then every warp reads all eight and adds them up for itself. A second barrier:
+    all are read, so that the next sum may overwrite them."""
     p, warps = Picture(286), kThreadsPerBlock // 32
     place = [90 + 47 * warp for warp in range(warps)]
     p.text(8, 25, "warp")

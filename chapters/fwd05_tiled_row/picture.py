@@ -1,10 +1,10 @@
-from common.results.pictures import COMPUTE, LOAD, OWNERS, STORE, WAIT, Picture
+from common.results.pictures import LOAD, OWNERS, STORE, WAIT, Picture
 
 
 def picture(kTile=1024, kThreads=128):
     """A row of 2048 columns in two tiles; a thread has eight places in each. Below, one thread in the last walk: in
-    fwd03 it loads, waits and stores eight times, one after the other. In fwd05 it issues eight loads, waits once for all
-    of them, and stores eight, so it waits twice."""
+    fwd03 it loads, waits and stores eight times, one after the other. In fwd05 it issues eight loads, waits once for
+    all of them, and stores eight, so it waits twice."""
     p, places = Picture(268), kTile // kThreads
     p.text(80, 32, "place", "end")
     for tile in range(2):

@@ -4,9 +4,9 @@ WARPS, COLS = 4, 2048  # floats
 
 
 def picture(kVectors=4):
-    """A row of 2048 floats: four times four warps, each with 32 neighbouring vectors of 16 bytes. Thread 0 has the first
-    vector of each of the four parts, all of them in registers. One warp's load covers 512 neighbouring bytes: 16 full
-    sectors of two lanes each."""
+    """A row of 2048 floats: four times four warps, each with 32 neighbouring vectors of 16 bytes. Thread 0 has the
+    first vector of each of the four parts, all of them in registers. One warp's load covers 512 neighbouring bytes: 16
+    full sectors of two lanes each."""
     p, width = Picture(238), 24
     p.text(8, 43, "warp")
     p.text(8, 80, "thread 0:\ncolumns")

@@ -2,9 +2,9 @@ from common.results.pictures import COMPUTE, LOAD, PALE, STORE, WAIT, WHITE, Pic
 
 
 def picture(kStages=3):
-    """A ring of three slots over time. Thread 0 asks for rows 0, B and 2B at the start. Once the block has summed up row 0
-    its slot is free, and row 3B is asked for, while y of row 0 is stored. So two or three rows are on their way at any
-    time, and the block waits little."""
+    """A ring of three slots over time. Thread 0 asks for rows 0, B and 2B at the start. Once the block has summed up
+    row 0 its slot is free, and row 3B is asked for, while y of row 0 is stored. So two or three rows are on their way
+    at any time, and the block waits little."""
     p, unit, end = Picture(244), 12.5, 30
     times, names = ring(8, kStages, latency=9, each=3, sums=1.6, rest=1.6), ["0", "B", *(f"{n}B" for n in range(2, 8))]
     for slot in range(kStages):

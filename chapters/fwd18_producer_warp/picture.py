@@ -1,4 +1,4 @@
-from common.results.pictures import BLUE, ORANGE, PURPLE, WHITE, Picture
+from common.results.pictures import BLUE, ORANGE, PURPLE, WHITE, Picture, slot_bars
 
 CONSUMERS, ROWS, WAY, READ = 2, 10, 5, 7  # times, of no GPU
 
@@ -15,10 +15,8 @@ def picture(kDepth=2):
         times.append((asked, asked + WAY, start, start + READ + n % 2))
     p.bars(28, "producer", [(asked, asked + 1, BLUE, str(n)) for n, (asked, *_) in enumerate(times)], x, unit, end=end)
     for slot in range(slots):
-        p.bars(66 + 28 * slot, f"slot {slot}", [bar for n in range(slot, ROWS, slots) for asked, full, start, empty in
-                                                [times[n]] for bar in ((asked, full, BLUE, str(n)), (full, start, WHITE, ""),
-                                                                       (start, empty, readers[n % 2], str(n)))],
-               x, unit, end=end)
+        bars = slot_bars(times, slots, slot, [str(n) for n in range(ROWS)], readers)
+        p.bars(66 + 28 * slot, f"slot {slot}", bars, x, unit, end=end)
     for one in range(CONSUMERS):
         p.bars(190 + 28 * one, f"consumer {one}", [(times[n][2], times[n][3], readers[one], f"row {n}")
                                                    for n in range(one, ROWS, CONSUMERS)], x, unit, end=end)

@@ -32,7 +32,7 @@ WATCH = ("common/watch/*.cpp", "common/watch/*.h", "common/watch/*.py")
 FIGURES = ("notebooks/lab/*", "notebooks/data/*", "common/bench/*.py", "common/results/*.py")
 RUN_KERNELS = ("1_derivation", "4_numerics", "6_simt_machine")  # the others draw what was measured
 
-PICTURE = re.compile(r"^## The picture$|^!\[|[│●├]", re.MULTILINE)  # or one that is drawn in letters
+PICTURE = re.compile(r"^!\[", re.MULTILINE)
 
 
 def say(text):

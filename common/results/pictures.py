@@ -1,15 +1,15 @@
 """The drawn pictures of the lessons: a few words to draw with, and the SVG that they become.
 
-A chapter's picture.py draws with a Picture. Each function in it is a picture, `picture` the lesson's first: its docstring
-is the alternative text, which tells what there is to see, and its parameters are constants of the kernel, which must
-say the same. `make tables` writes <function>.svg beside it; a marker `<!-- table: picture fwd01 -->` shows it.
+A chapter's picture.py draws with a Picture. Each function in it is a picture, `picture` the lesson's first: its
+docstring is the alternative text, which tells what there is to see, and its parameters are constants of the kernel,
+which must say the same. `make tables` writes <function>.svg beside it; a marker `<!-- table: picture fwd01 -->` shows
+it.
 
 A picture is 480 wide, so that its words can be read at 370 pixels. Its words stay words, in a font that all systems
 have or a narrower one; figures_test.py measures that none touches another.
 """
 
 import inspect
-import re
 import runpy
 import xml.etree.ElementTree as ET
 
@@ -38,7 +38,6 @@ class Picture:
             "height": f"{height * 640 / WIDTH:.0f}", "font-family": "DejaVu Sans, Verdana, sans-serif",
             "font-size": str(SIZE), "fill": INK})
         self.add("rect", width=WIDTH, height=height, fill=WHITE)
-        self.words = []  # (x, y, words, anchor, size): for the test
 
     def add(self, tag, text=None, **attributes):
         shown = {name.replace("_", "-"): f"{round(one, 1):g}" if isinstance(one, (int, float)) else one
@@ -47,10 +46,9 @@ class Picture:
 
     def text(self, x, y, words, at="start", size=None, bold=False, colour=None):
         """Words at x: their "start", "middle" or "end". Several lines are centred about y."""
-        lines = words.split("\n")
+        lines = words.split("\n") if words else ()
         for i, line in enumerate(lines):
             middle = y + (i - (len(lines) - 1) / 2) * LINE
-            self.words.append((x, middle, line, at, size or SIZE))
             self.add("text", line, x=x, y=middle + 0.36 * (size or SIZE), fill=colour, font_size=size,
                      text_anchor=None if at == "start" else at, font_weight="bold" if bold else None)
 
@@ -61,7 +59,8 @@ class Picture:
             (x0, y0), (x, y) = points[-2:]
             length = ((x - x0) ** 2 + (y - y0) ** 2) ** 0.5
             u, v = 5 * (x - x0) / length, 5 * (y - y0) / length
-            path += f"M{x - u - v * 0.6:.1f} {y - v + u * 0.6:.1f} {x:.1f} {y:.1f} {x - u + v * 0.6:.1f} {y - v - u * 0.6:.1f}"
+            path += "M" + " ".join(f"{a:.1f} {b:.1f}" for a, b in ((x - u - 0.6 * v, y - v + 0.6 * u), (x, y),
+                                                                   (x - u + 0.6 * v, y - v - 0.6 * u)))
         self.add("path", d=path, fill="none", stroke=colour, stroke_width=width,
                  stroke_dasharray="4 3" if dashed else None)
 
@@ -71,8 +70,7 @@ class Picture:
     def box(self, x, y, width, height=22, words="", fill=WHITE, edge=INK, dashed=False, **look):
         self.add("rect", x=x, y=y, width=width, height=height, fill=fill, stroke=edge, stroke_width=0.8,
                  stroke_dasharray="4 3" if dashed else None)
-        if words:
-            self.text(x + width / 2, y + height / 2, words, "middle", **look)
+        self.text(x + width / 2, y + height / 2, words, "middle", **look)
 
     def cells(self, x, y, width, items, height=22, **look):
         """A row of cells: words, or (words, fill), or (words, fill, how many cells wide). None is a gap."""
@@ -85,8 +83,8 @@ class Picture:
         return x
 
     def bars(self, y, name, bars, x=88, unit=1.0, height=22, end=1e9):
-        """A lane of a timeline: (start, end, fill, words) each, in units from x on. What is later than `end` is cut off;
-        words that have no room are left out."""
+        """A lane of a timeline: (start, end, fill, words) each, in units from x on. What is later than `end` is cut
+        off; words that have no room are left out."""
         self.text(x - 8, y + height / 2, name, "end")
         for start, stop, fill, words in bars:
             width = unit * (min(stop, end) - start)
@@ -103,23 +101,27 @@ class Picture:
         self.line((x + 1, y + tip), (x + 1, y), (x + width - 1, y), (x + width - 1, y + tip))
         self.text(x + width / 2, y + (11 if below else -10), words, "middle")
 
-    def tree(self, x, y, step, both=False, rise=36, lanes=32):
-        """Shuffles between lanes that are 16, 8, 4, 2 and 1 apart, from y down: `both` ways, or down to lane 0. What ends
-        in lane 0 is drawn dark."""
-        apart = lanes // 2
-        while apart:
-            pale, dark = [], []
-            for lane in range(lanes):
-                for other in (lane, lane ^ apart):
-                    needed = lane < apart
-                    if needed or both:
-                        (dark if needed else pale).append((x + step * other, x + step * lane))
-            for ends, look in ((pale, {"colour": "#bbbbbb", "width": 0.6}), (dark, {"width": 1.1})):
-                path = "".join(f"M{a:.1f} {y}L{b:.1f} {y + rise}" for a, b in ends)
-                if path:
-                    self.add("path", d=path, stroke=look.get("colour", INK), stroke_width=look["width"])
+    def tree(self, x, y, step, both=False, rise=36):
+        """Shuffles between lanes that are 16, 8, 4, 2 and 1 apart, from y down: to lane 0, or `both` ways, with what
+        does not end in lane 0 drawn pale."""
+        for apart in (16, 8, 4, 2, 1):
+            others = range(apart, 32 if both else apart)
+            for lanes, colour, width in ((others, "#bbbbbb", 0.6), (range(apart), INK, 1.1)):
+                ends = ((x + step * one, x + step * lane) for lane in lanes for one in (lane, lane ^ apart))
+                self.add("path", d="".join(f"M{a:.1f} {y}L{b:.1f} {y + rise}" for a, b in ends), stroke=colour,
+                         stroke_width=width)
             self.text(x - 20, y + rise / 2, str(apart), "end", size=12)
-            y, apart = y + rise, apart // 2
+            y += rise
+
+    def exchange(self, sent, received):
+        """Four blocks of a cluster. `sent`: the cells of each; what they send goes to all, which receive the same."""
+        for block, (cells, fill) in enumerate(zip(sent, OWNERS)):
+            x = 80 + 98 * block
+            self.text(x + 46, 12, f"block {block}", "middle")
+            self.cells(x, 22, 92 / len(cells), [(words, fill) for words in cells], size=12)
+            self.cells(x, 92, 23, list(zip(received, OWNERS)), size=12)
+            for other in range(4):
+                self.arrow((x + 46, 48), (126 + 98 * other, 90), width=0.8)
 
     def legend(self, y, *entries, x=8, gap=20):
         """(fill, words) each; fill None is a barrier."""
@@ -137,8 +139,8 @@ class Picture:
 
 
 def ring(rows, stages, latency, each, sums, rest):
-    """A ring's times, by row: (asked for, there, read from, slot free, done). The engine brings a row in `latency`, and one
-    `each` so long after the other. To sum a row up frees its slot, and the row `stages` further is asked for."""
+    """A ring's times, by row: (asked for, there, read from, slot free, done). The engine brings a row in `latency`, one
+    `each` so long after the other. To sum a row up frees its slot: the row `stages` further is asked for."""
     times = []
     for n in range(rows):
         asked = times[n - stages][3] if n >= stages else 0
@@ -148,10 +150,11 @@ def ring(rows, stages, latency, each, sums, rest):
     return times
 
 
-def slot_bars(times, stages, slot, names):
+def slot_bars(times, stages, slot, names, readers=(COMPUTE,)):
     """What a slot of the ring holds over time: a row on its way, there, and read."""
     return [bar for n in range(slot, len(times), stages) for asked, there, start, free, *_ in [times[n]]
-            for bar in ((asked, there, LOAD, names[n]), (there, start, WHITE, ""), (start, free, COMPUTE, names[n]))]
+            for bar in ((asked, there, LOAD, names[n]), (there, start, WHITE, ""),
+                        (start, free, readers[n % len(readers)], names[n]))]
 
 
 class PictureError(Exception):
@@ -172,4 +175,4 @@ def pictures_of(directory):
         for constant, one in inspect.signature(function).parameters.items():
             if f" {constant} = {one.default};" not in kernel:
                 raise PictureError(f"{source}: {name} draws {constant} = {one.default}, which is not in kernel.cu")
-    return {name: (re.sub(r"\s+", " ", function.__doc__).strip(), str(function())) for name, function in functions.items()}
+    return {name: (" ".join(one.__doc__.split()), str(one())) for name, one in functions.items()}
