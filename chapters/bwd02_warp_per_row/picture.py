@@ -1,6 +1,6 @@
 from common.results.pictures import BLUE, ORANGE, RED, Picture
 
-ROWS = 3
+ROWS = 2
 
 
 def picture():
@@ -9,7 +9,7 @@ def picture():
     p, step = Picture(250), 11
     p.text(96, 12, "columns →")
     for row in range(ROWS):
-        y = 24 + 32 * row
+        y = 24 + 46 * row
         p.text(8, y + 11, f"warp {row}")
         for sector in range(4):
             p.cells(96 + 8 * step * sector, y, step, [("", ORANGE if sector % 2 else BLUE)] * 8)

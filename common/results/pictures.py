@@ -14,7 +14,7 @@ import runpy
 import xml.etree.ElementTree as ET
 
 WIDTH, SIZE, LINE = 480, 13, 16  # units; a line of words
-INK, PALE, RED = "#222222", "#8a8a8a", "#D55E00"
+INK, PALE, RED = "#222222", "#6b6b6b", "#B85000"
 
 
 def tint(colour, share=0.55):
