@@ -1,13 +1,13 @@
 // fwd18 · A producer warp, full and empty barriers
 //
-// In fwd08 all warps of a block wait for a row together, meet four times in its two sums, and only
-// then may one of them ask for another row. Here one warp, the producer, only asks for rows, and
-// the others, the consumers, only compute, a row each. All that they tell each other of a slot are
-// two mbarriers: full, the row has come; empty, it has been read. No consumer waits for another.
+// In fwd08 all warps of a block wait for a row together and meet four times in its two sums; only
+// then may one of them request another row. Here one warp, the producer, only requests rows, and
+// the others, the consumers, only compute, a row each. Two mbarriers per slot are all they share:
+// full, the row has arrived; empty, it has been read. No consumer waits for another.
 //
-// How much is on its way depends on the ring alone, so a warp a row, as in fwd02, should be enough
-// again. Measured on an H100, it takes 4 % less time than fwd08 at 4096 × 2048 halves, 36 % more at
-// 128 × 8192, 46 % more at 4096 × 15872. From 128 MiB a tensor on fwd06 is ahead of both.
+// The ring alone decides how much is in flight, so a warp per row, as in fwd02, should be enough
+// again, at the cost of a copy. It gains on fwd08 where rows are many; with few rows, or rows so
+// wide that few consumers fit, it loses.
 #include "common/kernel/chapter.h"
 #include "common/kernel/hopper.h"
 #include "common/kernel/reduce.h"
@@ -17,7 +17,7 @@ namespace fwd18 {
 using namespace lnc;
 
 constexpr int kMaxConsumers = 8;  // warps that compute
-constexpr int kDepth = 2;         // [1] slots of each: it reads one while a row comes to the other
+constexpr int kDepth = 2;         // [1] slots of each: it reads one while the other is filled
 constexpr int kMaxSlots = kMaxConsumers * kDepth;
 constexpr int kMaxThreads = (kMaxConsumers + 1) * kWarpSize;
 
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kMaxThreads) layer_norm_forward(ForwardArgs<T>
     for (Barrier& barrier : empty) barrier.init(1);  // the slot's consumer arrives
     fence_barrier_init();
   }
-  __syncthreads();  // [3] the last that all warps have in common
+  __syncthreads();  // [3] the last barrier of all warps
 
   if (warp == consumers) {  // the producer
     if (lane != 0) return;
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kMaxThreads) layer_norm_forward(ForwardArgs<T>
     for (unsigned n = 0; n < rows; ++n) {
       const int64_t row = blockIdx.x + int64_t{n} * gridDim.x;
       const unsigned slot = n % slots;
-      empty[slot].wait((n / slots + 1) % 2);  // [4] read; a first one passes
+      empty[slot].wait((n / slots + 1) % 2);  // [4] at a slot's first row it returns
       full[slot].arrive_and_expect(row_bytes);
       bulk_load(ring + slot * cols, a.x + row * a.cols, row_bytes, full[slot]);
     }
@@ -69,6 +69,7 @@ __global__ void __launch_bounds__(kMaxThreads) layer_norm_forward(ForwardArgs<T>
     const unsigned slot = n % slots;
     const T* x = ring + slot * cols;
     full[slot].wait(n / slots % 2);  // phase n / slots of the slot
+
     float values[kElements];
     float sum = 0.0f;
 #pragma unroll 4
