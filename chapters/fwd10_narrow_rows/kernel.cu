@@ -1,12 +1,13 @@
 // fwd10 · Several rows a warp
 //
 // fwd06 gives a row one warp at least. A row of 64 halves is 128 bytes, eight vectors: 24 of the 32
-// lanes have nothing to load, and a warp asks for 128 bytes, waits, and ends. Here a row has a team
-// of as many lanes as it has vectors, rounded up to a power of two, and a warp has several teams.
-// Each lane asks for the vectors of four rows before it needs the first, so that up to 2 KB a warp
-// are on their way.
+// lanes have nothing to load, and the warp requests 128 bytes, waits for them, and ends. Here a row
+// has a team of as many lanes as it has vectors, rounded up to a power of two, and a warp has
+// several teams. Each lane requests the vectors of four rows before it uses the first, so that a
+// warp has up to 2 KB in flight.
 //
-// It should run at the speed of a copy: 2·M·N elements, each moved once.
+// It should cost what a copy costs: 2·M·N elements, each moved once, and 8 bytes of statistics a
+// row, which count where rows are this short.
 #include "common/kernel/chapter.h"
 #include "common/kernel/reduce.h"
 #include "common/kernel/vector.h"
@@ -15,7 +16,7 @@ namespace fwd10 {
 using namespace lnc;
 
 constexpr int kThreads = 128;
-constexpr int kRows = 4;  // [1] of a team, all loaded before the first is needed
+constexpr int kRows = 4;  // [1] of a team, all loaded before the first is used
 
 /// A row has a team of kLanes lanes, a power of two from 4 to 32, and each lane one vector of it;
 /// lanes beyond the row have none.
@@ -42,6 +43,7 @@ __global__ void __launch_bounds__(kThreads) layer_norm_forward(ForwardArgs<T> a)
     const bool exists = in_row && first_row + i * kTeams < a.rows;
     mine[i] = exists ? x[i * step] : V{};
   }
+
   const V weight = in_row ? reinterpret_cast<const V*>(a.weight)[lane] : V{};  // [5]
   const V bias = in_row ? reinterpret_cast<const V*>(a.bias)[lane] : V{};
 
@@ -56,13 +58,14 @@ __global__ void __launch_bounds__(kThreads) layer_norm_forward(ForwardArgs<T> a)
     for (const float value : values) sum += value;
     mean[i] = warp_sum<kLanes>(sum) * inverse_cols;  // [6]
   }
+
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
     to_floats(mine[i], values);
     float squares = 0.0f;
     for (const float value : values) {
       const float centred = value - mean[i];
-      squares += in_row ? centred * centred : 0.0f;  // [7] else mean²
+      squares += in_row ? centred * centred : 0.0f;  // [7] else mean² is added
     }
     rstd[i] = rsqrtf(warp_sum<kLanes>(squares) * inverse_cols + a.eps);
   }
