@@ -1,12 +1,14 @@
 // fwd15 · Narrow rows that start anywhere, a tile at a time
 //
-// fwd10 needs rows of whole vectors. A row of 65 halves starts at any element: taken one by one, a
-// request brings 64 bytes that could bring 512. Here a block has a tile, neighbouring rows that
-// start at a 16-byte boundary together. The copy engine brings it to shared memory and takes it
-// away, in two requests. There a row may start anywhere, so a thread has a row for itself, as in
-// fwd01.
+// fwd10 needs rows of whole vectors. A row of 65 halves starts at any element, and loaded element
+// by element, a request brings 64 bytes where it could bring 512. Here a block has a tile of 128
+// neighbouring rows, which starts at a 16-byte boundary. The copy engine brings the tile to shared
+// memory with one request, and takes it away with another. In shared memory a row may start
+// anywhere, so a thread has a row for itself, as in fwd01.
 //
-// It should run at the speed of a copy: 2·M·N elements, each moved once.
+// It should cost what a copy costs: 2·M·N elements, each moved once, and 8 bytes of statistics a
+// row; the walks over shared memory should hide behind other blocks' copies. Where rows start at
+// boundaries, lanes meet in banks: those rows are fwd10's.
 #include "common/kernel/chapter.h"
 #include "common/kernel/hopper.h"
 #include "common/kernel/vector.h"
@@ -34,26 +36,29 @@ __global__ void __launch_bounds__(kTileRows) layer_norm_forward(ForwardArgs<T> a
   const int elements = rows * cols;
   const int copied = elements / kVector * kVector;  // [3] by the copy engine
   const auto bytes = static_cast<unsigned>(copied * sizeof(T));
+
   if (thread == 0) {
     full.init(1);
     fence_barrier_init();
     full.arrive_and_expect(bytes);
-    if (bytes > 0) bulk_load(tile, from_x, bytes, full);
+    if (bytes > 0) bulk_load(tile, from_x, bytes, full);  // [4]
   }
+
   for (int i = copied + thread; i < elements; i += kTileRows) tile[i] = from_x[i];
   for (int col = thread; col < cols; col += kTileRows) {
-    affine[col] = make_float2(to_float(a.weight[col]), to_float(a.bias[col]));  // [4]
+    affine[col] = make_float2(to_float(a.weight[col]), to_float(a.bias[col]));  // [5]
   }
   __syncthreads();
-  full.wait(0);
+  full.wait(0);  // the tile is here
 
   constexpr int kHalf = kTileRows / 2;
-  const bool even_rows_first = sizeof(T) == 2 && cols % 2 == 1;  // [5] 32 banks for 32 lanes
+  const bool even_rows_first = sizeof(T) == 2 && cols % 2 == 1;  // [6] 32 banks for 32 lanes
   const int row = even_rows_first ? 2 * (thread % kHalf) + thread / kHalf : thread;
+
   if (row < rows) {
     T* x = tile + row * cols;
     const float inverse_cols = 1.0f / static_cast<float>(cols);
-    float sum = 0.0f;  // [6] from here on as in fwd01
+    float sum = 0.0f;  // [7] from here on as in fwd01
     for (int col = 0; col < cols; ++col) {
       sum += to_float(x[col]);
     }
@@ -66,7 +71,7 @@ __global__ void __launch_bounds__(kTileRows) layer_norm_forward(ForwardArgs<T> a
     }
     const float rstd = rsqrtf(squares * inverse_cols + a.eps);
 
-    for (int first = 0; first < cols; first += kAtOnce) {  // [7]
+    for (int first = 0; first < cols; first += kAtOnce) {  // [8]
       float y[kAtOnce];
       for (int k = 0; k < kAtOnce; ++k) {
         if (first + k >= cols) continue;
@@ -82,13 +87,13 @@ __global__ void __launch_bounds__(kTileRows) layer_norm_forward(ForwardArgs<T> a
     a.rstd[first_row + row] = rstd;
   }
 
-  fence_proxy_async();  // [8]
+  fence_proxy_async();  // [9]
   __syncthreads();
   for (int i = copied + thread; i < elements; i += kTileRows) to_y[i] = tile[i];
   if (thread == 0 && bytes > 0) {
     bulk_store(to_y, tile, bytes);
     commit_bulk_stores();
-    wait_bulk_stores_read<0>();  // [9] the tile must live until it is read
+    wait_bulk_stores_read<0>();  // [10] the tile must live until it is read
   }
 }
 
