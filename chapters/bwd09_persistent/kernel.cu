@@ -1,13 +1,13 @@
 // bwd09 · Persistent blocks
 //
-// A block of bwd05 waits for the loads of each of its rows, loads the weight again for each, and
-// ends in atomics that all blocks send to the same columns. Here, too, there are no more
-// blocks than the GPU runs at once. Each takes its share of the rows, holds weight, dweight and
-// dbias of its columns in registers all the while, and writes one row of partial sums when it ends;
-// a second kernel adds these up. While a block works on one row, the loads of its next are on their
-// way.
+// A block of bwd05 loads a row, waits for it, works on it, and only then loads the next. It loads
+// the weight again for each row, and ends in atomics that all blocks send to the same columns.
+// Here a block loads its next row before it works on this one, holds weight, dweight and dbias of
+// its columns in registers for the whole launch, and ends by writing one row of partial sums. A
+// second kernel adds these rows.
 //
-// It should run at the speed of a triad where there are many rows, without locks or atomics.
+// It should cost what a triad costs, plus the partial sums through L2 and a second launch: too
+// little to see where there are many rows, a fifth of the time where there are 1024.
 #include "common/kernel/chapter.h"
 #include "common/kernel/reduce.h"
 #include "common/kernel/vector.h"
@@ -16,11 +16,11 @@ namespace bwd09 {
 using namespace lnc;
 
 constexpr int kThreads = 256;
-constexpr int kBlocks = 2;   // [1] on a multiprocessor: 512 threads with 128 registers each
-constexpr int kVectors = 2;  // of 16 bytes, that a thread has of a row
-constexpr int kSumWarps = 32;
+constexpr int kBlocks = 2;     // [1] on a multiprocessor: 512 threads with 128 registers each
+constexpr int kVectors = 2;    // of 16 bytes, that a thread has of a row
+constexpr int kSumWarps = 32;  // of a block of the second kernel
 
-/// What a thread has of one row.
+/// What a thread has of one row.  [2]
 template <typename T>
 struct Row {
   Packed<T, kVectorElements<T>> x[kVectors];
@@ -39,11 +39,11 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   const auto col = [](int i) { return static_cast<int>(i * kThreads + threadIdx.x) * kElements; };
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
 
-  Packed<T, kElements> weight[kVectors];
+  Packed<T, kElements> weight[kVectors];  // [3] loaded once, for all rows
   for (int i = 0; i < kVectors; ++i) {
     weight[i] = load_if<kElements>(col(i) < a.cols, a.weight, col(i));
   }
-  float dweight[kVectors][kElements] = {};  // [2] over all rows of this block
+  float dweight[kVectors][kElements] = {};  // over all rows of this block
   float dbias[kVectors][kElements] = {};
 
   const auto load = [&](int64_t row) {
@@ -56,10 +56,11 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     loaded.rstd = a.rstd[row];
     return loaded;
   };
+
   Row<T> next = load(blockIdx.x);
-  for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {  // [3]
+  for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {  // [4]
     const Row<T> now = next;
-    if (row + gridDim.x < a.rows) next = load(row + gridDim.x);  // [4]
+    if (row + gridDim.x < a.rows) next = load(row + gridDim.x);  // [5]
 
     float xhat[kVectors][kElements];
     float wdy[kVectors][kElements];
@@ -78,7 +79,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
         dbias[i][k] += dy[k];
       }
     }
-    sums = block_sum<kThreads>(sums);
+    sums = block_sum<kThreads>(sums);  // [6]
     const float c1 = sums.x * inverse_cols;
     const float c2 = sums.y * inverse_cols;
 
@@ -92,14 +93,14 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   }
 
   float* partial = partials + blockIdx.x * 2 * a.cols;
-  for (int i = 0; i < kVectors; ++i) {  // [5]
+  for (int i = 0; i < kVectors; ++i) {  // [7]
     if (col(i) >= a.cols) continue;
     store(partial, col(i), dweight[i]);
     store(partial + a.cols, col(i), dbias[i]);
   }
 }
 
-/// Adds up the blocks' rows of partial sums: a lane has a column, the warps share the rows.
+/// Adds the blocks' rows of partial sums: a lane has a column, the warps share the rows.
 template <typename T>
 __global__ void __launch_bounds__(kSumWarps* kWarpSize)
     add_partials(const float* partials, int blocks, T* dweight, T* dbias, int cols) {
@@ -109,10 +110,12 @@ __global__ void __launch_bounds__(kSumWarps* kWarpSize)
   const int lane = threadIdx.x % kWarpSize;
   const int col = blockIdx.x * kWarpSize + lane;
   const float* partial = partials + min(col, 2 * cols - 1);  // a lane past the last reads that one
-  float sum = 0.0f;                                          // [6]
+
+  float sum = 0.0f;  // [8]
 #pragma unroll 8
   for (int block = warp; block < blocks; block += kSumWarps) sum += partial[block * 2 * cols];
-  of_warp[warp][lane] = sum;
+
+  of_warp[warp][lane] = sum;  // [9]
   __syncthreads();
   if (warp > 0 || col >= 2 * cols) return;
   for (int other = 1; other < kSumWarps; ++other) sum += of_warp[other][lane];
@@ -120,16 +123,16 @@ __global__ void __launch_bounds__(kSumWarps* kWarpSize)
   *to = from_float<T>(sum);
 }
 
-/// As few blocks as possible without giving any of them more rows than in a full GPU.
+/// The fewest blocks with which no block has more rows than on a full GPU.
 int64_t blocks_of(int64_t rows) {
   const int64_t rows_per_block = std::max(blocks_for(rows, kBlocks * multiprocessors()), 1u);
   return blocks_for(rows, rows_per_block);
 }
 
 template <typename T>
-void run(const BackwardArgs<T>& a) {
+void run(const BackwardArgs<T>& a) {  // [10]
   const auto blocks = static_cast<unsigned>(blocks_of(a.rows));
-  auto* partials = static_cast<float*>(a.workspace);
+  auto* partials = static_cast<float*>(a.workspace);  // blocks × 2·cols
   launch(layer_norm_backward<T>, {blocks, kThreads, 0, a.stream}, a, partials);
   launch(add_partials<T>, {blocks_for(2 * a.cols, kWarpSize), kSumWarps * kWarpSize, 0, a.stream},
          partials, static_cast<int>(blocks), a.dweight, a.dbias, static_cast<int>(a.cols));
