@@ -1,13 +1,13 @@
 // bwd06 · Partial sums, then their sum
 //
-// bwd05 still ends in atomics: their order changes from run to run, and the last bits of dweight
-// and dbias with it. Here nothing is added in memory. One kernel writes dx. A second adds up 16
-// groups of rows, 32 columns a block, and stores each group's partial sums in that group's row of a
-// workspace. A third adds these 16 rows. Every sum has one order, so every run gives the same
-// bits.
+// bwd05 ends in atomics. They add in the order in which blocks arrive, so the last bits of dweight
+// and dbias change from run to run. Here each sum in memory has one writer. One kernel writes dx. A
+// second adds up 16 groups of rows, 32 columns a block, and stores each group's partial sums in its
+// own row of a workspace. A third adds these 16 rows. Every sum has one order, so every run gives
+// the same bits.
 //
-// The price: x and dy are read again for the sums. Where they do not fit in L2 that is five tensors
-// for three, and at 1024 columns 512 blocks must read two of them.
+// It should cost more than bwd05: the second kernel reads x and dy again, from L2 if they fit there
+// and from device memory if not, which makes five tensors of three.
 #include "common/kernel/chapter.h"
 #include "common/kernel/reduce.h"
 
@@ -22,7 +22,7 @@ constexpr int kSumWarps = 8;   // of a block, in the third
 constexpr int kLaneColumns = 4;                         // neighbours in a row
 constexpr int kLanesPerRow = kWarpSize / kLaneColumns;  // 8, for 32 columns
 constexpr int kTileRows = kThreads / kLanesPerRow;      // 16 rows a block and step
-constexpr int kTileStride = kWarpSize + 1;              // [1] 33: rows of a column lie in 32 banks
+constexpr int kTileStride = kWarpSize + 1;              // [1] 33: each row one bank further
 
 /// dx alone, a block a row: bwd04 without its atomics.
 template <typename T>
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kThreads, kSmBlocks) input_gradient(BackwardAr
 }
 
 /// Block (s, g) adds up the rows of group g in columns 32 s to 32 s + 31. Row g of `partials` gets
-/// the group's sums for dweight, and behind them those for dbias.
+/// the group's sums for dweight, then those for dbias.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     partial_gradients(BackwardArgs<T> a, float* partials, int64_t group_rows) {
@@ -84,6 +84,7 @@ __global__ void __launch_bounds__(kThreads)
       dbias[k] += dy[k];
     }
   }
+
   for (int k = 0; k < kLaneColumns; ++k) {
     tiles[0][tile_row * kTileStride + tile_col + k] = dweight[k];
     tiles[1][tile_row * kTileStride + tile_col + k] = dbias[k];
@@ -98,7 +99,7 @@ __global__ void __launch_bounds__(kThreads)
   partials[(2 * blockIdx.y + warp) * a.cols + strip + lane] = sum;
 }
 
-/// A block adds up 32 columns of the partial sums: first come those of dweight, then of dbias.
+/// A block adds up 32 columns of the partial sums: first those of dweight, then those of dbias.
 template <typename T>
 __global__ void __launch_bounds__(kSumWarps* kWarpSize)
     sum_partials(const float* partials, int64_t groups, T* dweight, T* dbias, int64_t cols) {
