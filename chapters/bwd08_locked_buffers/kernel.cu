@@ -1,12 +1,14 @@
 // bwd08 · Sums in buffers under a lock
 //
-// bwd04 adds each element's part of dweight and dbias with an atomic of its own, and all rows meet
-// at 2·N addresses. Here rows share F buffers of 2·N sums instead: a block computes the dx of its
-// row, takes the lock of buffer row % F, adds its row to that buffer with ordinary loads and
-// stores, and lets go. A second kernel adds up the buffers. One atomic pair a row replaces 2·N.
+// bwd06 reads x and dy twice, the second time for dweight and dbias. Here they are read once: a
+// block computes the dx of its row and, from the same registers, the row's part of dweight and
+// dbias. It adds these to one of F buffers of 2·N sums, which rows share: it takes the lock of
+// buffer row % F, adds with ordinary loads and stores, and gives the lock back. A second kernel
+// adds the buffers.
 //
-// The rows of a buffer wait for each other: M / F turns of one lock, some 2 µs each, are a time
-// that no bandwidth shortens. Measured, a turn takes 1.9 µs with one buffer, up to 2.9 with 128.
+// Three tensors instead of five should save time. But the M / F rows of a buffer follow each other,
+// and each turn is a chain of trips to L2 that no bandwidth shortens: the lesson predicts it too
+// short.
 #include "common/kernel/chapter.h"
 #include "common/kernel/partial_sums.h"
 #include "common/kernel/reduce.h"
@@ -41,7 +43,7 @@ __device__ bool acquire(int* lock) {
 
 /// Gives the buffer back. All threads call it.
 __device__ void release(int* lock) {
-  __syncthreads();  // [4] every warp has stored its columns before thread 0 lets go
+  __syncthreads();  // [4] every warp has stored its columns before thread 0 gives it back
   if (threadIdx.x == 0) {
     __threadfence();  // [5] and what they stored is seen before the lock is seen free
     atomicExch(lock, kFreeWithSums);
@@ -97,6 +99,7 @@ __global__ void __launch_bounds__(kMaxThreads, kBlocks)
   float dweight[kVectors][kElements] = {};
   float dbias[kVectors][kElements] = {};
   const bool has_sums = acquire(locks + buffer);
+
   for (int i = 0; i < kVectors; ++i) {
     if (!has_sums || col(i) >= cols) continue;
     to_floats(load_past_l1(sums.dweight + start + col(i)), dweight[i]);  // [9] L1 may be stale
