@@ -1,12 +1,12 @@
 // bwd12 · Bulk copies in a ring, an early last sum
 //
-// In bwd11 each thread fetches its own part of the next row, vector by vector. Here one thread asks
-// the copy engine for whole rows of x and dy, as in fwd08, up to three rows ahead; no other
-// thread spends an instruction on that. Registers hold weight, dweight, dbias and the row at work.
-// The kernel that adds up the blocks' sums is launched while this one still runs.
+// In bwd11 every thread spends instructions on requesting its part of the rows to come, and the
+// last sum is launched only when this kernel has ended. Here one thread requests whole rows of x
+// and dy from the copy engine, as in fwd08, up to three rows ahead. The kernel that adds up the
+// blocks' sums is launched while this one still runs.
 //
-// It should run at the speed of a triad: 3·M·N elements, each moved once. Measured, it reaches 93 %
-// of that at bf16 131072 × 4096, where bwd11 reaches 96.
+// It should cost what a triad costs, 3·M·N elements, each moved once, and the blocks' sums on top:
+// one launch less than bwd11. The lesson says where that holds.
 #include "common/kernel/chapter.h"
 #include "common/kernel/hopper.h"
 #include "common/kernel/reduce.h"
@@ -15,10 +15,10 @@
 namespace bwd12 {
 using namespace lnc;
 
-constexpr int kStages = 3;         // [1] slots in the ring, each for a row of x and one of dy
+constexpr int kStages = 3;         // [1] of the ring, each with a slot for a row of x and one of dy
 constexpr int kMaxThreads = 1024;  // [2] so rows of up to 16 KB
 constexpr int kMaxWarps = kMaxThreads / kWarpSize;
-constexpr int kAtOnce = 10;  // loads of a thread in the last sum
+constexpr int kAtOnce = 10;  // loads of a thread in the last sum, all in flight together
 constexpr int kMaxBlocks = kAtOnce * kMaxWarps;
 
 /// Block b of B has the rows b, b + B, b + 2B, … and a thread a 16-byte vector of each. The block
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kMaxThreads)
   const unsigned lane = threadIdx.x % kWarpSize;
   const float inverse_cols = 1.0f / static_cast<float>(cols);
 
-  const auto request = [&](int64_t row, int stage) {  // one thread asks the copy engine
+  const auto request = [&](int64_t row, int stage) {  // by one thread
     if (row >= a.rows) return;
     const auto bytes = static_cast<unsigned>(cols * sizeof(T));
     T* const slot = ring + stage * 2 * cols;
@@ -45,12 +45,13 @@ __global__ void __launch_bounds__(kMaxThreads)
     bulk_load(slot, a.x + row * cols, bytes, full[stage]);
     bulk_load(slot + cols, a.dy + row * cols, bytes, full[stage]);
   };
+
   if (threadIdx.x == 0) {
     for (Barrier& barrier : full) barrier.init(1);
     fence_barrier_init();
     for (int stage = 0; stage < kStages; ++stage) request(blockIdx.x + stage * gridDim.x, stage);
   }
-  launch_dependents();  // [4] add_partials may start; it waits for our end
+  launch_dependents();  // [4] add_partials may start; it waits for the end of this kernel
 
   float weight[kElements];
   float dweight[kElements] = {};
@@ -58,7 +59,7 @@ __global__ void __launch_bounds__(kMaxThreads)
   to_floats(load_if<kElements>(col < cols, a.weight, col), weight);
   float next_mean = a.mean[blockIdx.x];  // [5]
   float next_rstd = a.rstd[blockIdx.x];
-  __syncthreads();
+  __syncthreads();  // the barriers are initialised
 
   int stage = 0;
   unsigned parity = 0;
@@ -83,19 +84,22 @@ __global__ void __launch_bounds__(kMaxThreads)
       dweight[k] += dy[k] * xhat[k];
       dbias[k] += dy[k];
     }
-    fence_proxy_async();  // [7] before the copy engine overwrites what was read
+
+    fence_proxy_async();  // [7] before the copy engine overwrites what this thread has read
     c = warp_sum(c);
     if (lane == 0) from_warp[stage][warp] = c;
     __syncthreads();  // [8] all sums are there, and the slot is free
     if (threadIdx.x == 0) request(row + kStages * int64_t{gridDim.x}, stage);
+
     c = warp_sum(lane < blockDim.x / kWarpSize ? from_warp[stage][lane] : float2{});
     const float c1 = c.x * inverse_cols;
     const float c2 = c.y * inverse_cols;
     for (int k = 0; k < kElements; ++k) dx[k] = rstd * (wdy[k] - c2 - xhat[k] * c1);
     if (col < cols) store(a.dx, row * cols + col, dx);
     stage = stage + 1 < kStages ? stage + 1 : 0;
-    parity ^= stage == 0;  // once around, every barrier is a phase further
+    parity ^= stage == 0;  // once around, every mbarrier is a phase further
   }
+
   if (col >= cols) return;
   float* const partial = partials + int64_t{blockIdx.x} * 2 * cols;
   store(partial, col, dweight);
@@ -111,7 +115,8 @@ __global__ void __launch_bounds__(kMaxThreads)
   const int warp = threadIdx.x / kWarpSize;
   const int lane = threadIdx.x % kWarpSize;
   const int col = static_cast<int>(blockIdx.x) * kWarpSize + lane;  // of dweight, then of dbias
-  grid_dependency_wait();                                           // [9]
+
+  grid_dependency_wait();  // [9]
   float sum = 0.0f;
 #pragma unroll
   for (int i = 0; i < kAtOnce; ++i) {
