@@ -2,12 +2,11 @@
 //
 // bwd09 holds the next row in registers while it works on one: 16 of a thread's 128 only wait, and
 // a second row ahead has no room. Here two rows ahead wait in shared memory. Asynchronous copies
-// bring them there past the registers, and each thread fetches exactly the vectors that it will
-// itself use, so that no barrier stands between a copy and its reader.
+// bring them there without passing through registers. Each thread copies exactly the vectors that
+// it will use itself, so no barrier separates a copy from its reader.
 //
-// It should run at the speed of a triad where there are many rows: 3·M·N elements, each moved once.
-// Where there are few it should be slower than bwd09, whose first row has a shorter way. Measured,
-// it is 3 % faster there, and as fast where there are many.
+// It should cost what bwd09 costs: 3·M·N elements, each moved once, the blocks' sums, and a second
+// launch. The lesson says where it does.
 #include "common/kernel/chapter.h"
 #include "common/kernel/cp_async.h"
 #include "common/kernel/partial_sums.h"
@@ -19,7 +18,7 @@ using namespace lnc;
 
 constexpr int kVectors = 2;       // of 16 bytes, a thread's share of a row
 constexpr int kMaxThreads = 512;  // [1] with 128 registers each; so rows of up to 16 KB
-constexpr int kStages = 2;        // [2] slots in the ring, each for a row of x and one of dy
+constexpr int kStages = 2;        // [2] of the ring, each with a slot for a row of x and one of dy
 
 /// Block b of B has the rows b, b + B, b + 2B, …
 template <typename T>
@@ -34,7 +33,7 @@ __global__ void __launch_bounds__(kMaxThreads)
     return static_cast<int>(i * blockDim.x + threadIdx.x) * kElements;
   };
 
-  const auto request = [&](int64_t row, T* slot) {
+  const auto request = [&](int64_t row, T* slot) {  // this thread's part of the row
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       if (row >= a.rows || col_of(i) >= cols) continue;
@@ -43,10 +42,11 @@ __global__ void __launch_bounds__(kMaxThreads)
     }
     __pipeline_commit();  // [4] even an empty group: the wait counts them
   };
+
   for (int stage = 0; stage < kStages; ++stage)
     request(blockIdx.x + stage * gridDim.x, ring + stage * 2 * cols);
 
-  Packed<T, kElements> weight[kVectors];
+  Packed<T, kElements> weight[kVectors];  // as it came: in half the registers, if T has 16 bits
   float dweight[kVectors][kElements] = {};
   float dbias[kVectors][kElements] = {};
 #pragma unroll
@@ -71,14 +71,14 @@ __global__ void __launch_bounds__(kMaxThreads)
       x[i] = load_if<kElements>(col_of(i) < cols, slot, col_of(i));
       dy[i] = load_if<kElements>(col_of(i) < cols, slot + cols, col_of(i));
     }
-    request(row + kStages * int64_t{gridDim.x}, slot);  // [6] which is in registers
+    request(row + kStages * int64_t{gridDim.x}, slot);  // [6] whose row is now in registers
 
     float xhat[kVectors][kElements], wdy[kVectors][kElements];
     float2 c = make_float2(0.0f, 0.0f);
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       float of_dy[kElements];
-      stay_packed(weight[i]);  // otherwise nvcc keeps it as floats, in twice the registers
+      stay_packed(weight[i]);  // otherwise nvcc converts it to floats before the loop
       to_floats(x[i], xhat[i]);
       to_floats(dy[i], of_dy);
       to_floats(weight[i], wdy[i]);
@@ -91,6 +91,7 @@ __global__ void __launch_bounds__(kMaxThreads)
         dbias[i][k] += of_dy[k];
       }
     }
+
     c = block_sum<kMaxThreads>(c, blockDim.x);
     const float c1 = c.x * inverse_cols;
     const float c2 = c.y * inverse_cols;
