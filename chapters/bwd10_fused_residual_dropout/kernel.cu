@@ -1,10 +1,12 @@
 // bwd10 · The gradient of residual, dropout and the norm
 //
-// bwd09 runs the norm's backward pass at the speed of memory. But the gradient of fwd07 goes on: to
-// the residual, and to x and x1, which have a scale and a dropout each. As kernels of their own
-// these steps write what the next one reads. Here they happen while the gradient is in a register,
-// the masks drawn again from their seeds. Every tensor is moved once, and that should be the time;
-// with dropout a little more, since the masks take nearly as many instructions as all the rest.
+// bwd09 ends at the gradient of what the norm read. After fwd07 that is a sum, and its gradient
+// passes on to the residual and to x and x1, each with a scale and a mask of its own. As separate
+// kernels these steps read what the one before has written. Here they happen while the gradient is
+// in a register, and the masks are drawn again from their seeds.
+//
+// It should cost the bytes of its tensors, each moved once. The masks take nearly as many
+// instructions as all the rest, but they should hide behind the bytes.
 #include "common/kernel/branch.h"
 #include "common/kernel/chapter.h"
 #include "common/kernel/partial_sums.h"
@@ -21,8 +23,8 @@ constexpr int kVectors = 2;  // of 16 bytes of T, a thread's share of a row
 template <typename T>
 constexpr int kElements = kVectorElements<T>;  // of a vector
 
-/// A thread's share of a row: as a tensor of U has it, and as floats. Its vectors are kThreads
-/// vectors apart, as in bwd09: vector i begins at column(i).
+/// A thread's share of a row: as it was loaded from a tensor of U, and as floats. Its vectors are
+/// kThreads vectors apart, as in bwd09: vector i begins at column(i).
 template <typename T, typename U = T>
 struct Share {
   Packed<U, kElements<T>> vector[kVectors];
@@ -30,7 +32,7 @@ struct Share {
 template <typename T>
 using Floats = float[kVectors][kElements<T>];
 
-/// What a thread needs of a row: z, which the norm read; the gradient that reaches z past the norm;
+/// What a thread loads of a row: z, which the norm read; the gradient of z that bypasses the norm;
 /// and dy. U is the type of z: T, or float.
 template <typename T, typename U>
 struct Row {
@@ -46,7 +48,7 @@ template <typename T>
 struct alignas(16) Sums {
   Floats<T> dweight;
   Floats<T> dbias;
-  float padding[4];  // [2] where threads' sums lie side by side in shared memory
+  float padding[4];  // [2] between the sums of two threads in shared memory
 };
 
 // exercise
@@ -81,7 +83,7 @@ __device__ void store_branch(const Floats<T>& dz, const Branch& branch, T* row, 
     float values[kElements<T>];
     for (int k = 0; k < kElements<T>; ++k) values[k] = dz[i][k];
     int col = column<T>(i);
-    asm volatile("" : "+r"(col));  // [3] hides from nvcc that col is the same for every row
+    asm volatile("" : "+r"(col));  // [3] hides from nvcc that every row has the same col
     branch.apply(values, col);
     if (col < cols) store(row, col, values);
   }
@@ -97,7 +99,7 @@ __device__ Row<T, U> load_row(const BackwardArgs<T>& a, int64_t row) {
           load_share<T>(a.dy + start, a.cols), a.mean[row], a.rstd[row]};
 }
 
-/// Adds an output's part, y's or y1's, to wdy, to c and to the gradients of its parameters.
+/// Adds what comes through one output, y or y1, to wdy, to c and to its parameters' gradients.
 template <typename T>
 __device__ void add_output(const Share<T>& dy_share, const T* weights, int cols,
                            const Floats<T>& xhat, Floats<T>& wdy, float2& c, Sums<T>& sums) {
@@ -118,7 +120,7 @@ __device__ void add_output(const Share<T>& dy_share, const T* weights, int cols,
   }
 }
 
-/// The backward pass over a block's rows, one after another.
+/// The backward pass over the rows of a block, one after another.
 template <typename U, typename T>
 __device__ void walk_rows(const BackwardArgs<T>& a, Sums<T>& sums, Sums<T>& sums1) {
   constexpr bool kLoadsAhead = sizeof(U) == sizeof(T);  // [6]
@@ -130,6 +132,7 @@ __device__ void walk_rows(const BackwardArgs<T>& a, Sums<T>& sums, Sums<T>& sums
     if (!kLoadsAhead) loaded = load_row<U>(a, row);
     const Branch branch(f.rowscale, f.seeds, f.dropout, row);
     const Branch branch1(f.rowscale1, f.seeds1, f.dropout, row);
+
     Floats<T> xhat;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
@@ -142,11 +145,13 @@ __device__ void walk_rows(const BackwardArgs<T>& a, Sums<T>& sums, Sums<T>& sums
     if (f.dy1 != nullptr) {
       add_output<T>(load_share<T>(f.dy1 + start, cols), f.weight1, cols, xhat, wdy, c, sums1);
     }
+
     const Row<T, U> now = loaded;  // [7]
     if (kLoadsAhead) loaded = load_row<U>(a, min(row + gridDim.x, a.rows - 1));
     c = block_sum<kThreads>(c);
     const float c1 = c.x / static_cast<float>(cols);
     const float c2 = c.y / static_cast<float>(cols);
+
     Floats<T> dz;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
@@ -155,6 +160,7 @@ __device__ void walk_rows(const BackwardArgs<T>& a, Sums<T>& sums, Sums<T>& sums
         dz[i][k] += now.rstd * (wdy[i][k] - c2 - xhat[i][k] * c1);  // [8]
       }
     }
+
     if (f.dresidual != nullptr) store_share<T>(dz, static_cast<U*>(f.dresidual) + start, cols);
     if (f.dx1 != nullptr) store_branch<T>(dz, branch1, f.dx1 + start, cols);
     store_branch<T>(dz, branch, a.dx + start, cols);  // [9]
@@ -174,6 +180,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   } else {
     walk_rows<T>(a, sums, sums1);
   }
+
   float* const partial = partials + blockIdx.x * a.cols;
   const int64_t size = gridDim.x * a.cols;
   store_share<T>(sums.dweight, partial, a.cols);
@@ -186,8 +193,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 /// The fewest blocks with which no block has more rows than if the GPU were full.
 int64_t blocks_of(int64_t rows) {
   if (rows == 0) return 0;
-  const int64_t turns = blocks_for(rows, kBlocks * multiprocessors());
-  return blocks_for(rows, turns);
+  const int64_t rows_per_block = blocks_for(rows, kBlocks * multiprocessors());
+  return blocks_for(rows, rows_per_block);
 }
 
 template <typename T>
