@@ -3,10 +3,11 @@
 // A block of bwd12 has room for a row of 16 KB, 8192 halves. Here a cluster of up to 16 blocks has
 // a row, and each block a slice of up to 16 KB. The ring, the sums in registers and the early last
 // sum are bwd12's. What is new is how c1 and c2 cross the cluster: each block sends its two sums, 8
-// bytes, to every block. While they are on their way it adds up the next row, and only then makes
-// dx of this one.
+// bytes, to every block. While they are on their way, it forms the sums of the next row; only then
+// does it form dx of this one.
 //
-// It should run at the speed of a triad for rows of up to 256 KB: 3·M·N elements, each moved once.
+// It should run at the speed of a triad for wide rows of up to 256 KB: 3·M·N elements, each moved
+// once. On narrow rows the exchange, not memory, should set the pace.
 #include "common/kernel/chapter.h"
 #include "common/kernel/gradient_terms.h"
 #include "common/kernel/hopper.h"
@@ -45,11 +46,12 @@ __global__ void __launch_bounds__(kThreads, 1)
   // exercise
   constexpr int kElements = kVectorElements<T>;
   using V = Packed<T, kElements>;
-  __shared__ Barrier full[kSlots];     // of the ring: x and dy are there
-  __shared__ Barrier arrived[kSlots];  // of the exchange: the sums of all blocks are there
+  __shared__ Barrier full[kSlots];     // of the ring: x and dy have arrived
+  __shared__ Barrier arrived[kSlots];  // of the exchange: so have all pairs
   __shared__ float2 from_block[kSlots][kMostBlocks];
   __shared__ float2 from_warp[kSlots][kWarps];
   Slice<T>* ring = dynamic_shared<Slice<T>>();
+
   const int warp = threadIdx.x / kWarpSize;
   const int lane = threadIdx.x % kWarpSize;
   const int blocks = cluster_size();
@@ -60,13 +62,14 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int first = cluster_rank() * slice_vectors;  // the slice's first vector of the row
   const int vectors = max(min(row_vectors - first, slice_vectors), 0);
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
+
   // This thread's vector i of the slice.
   const auto at = [](int i) { return i * kThreads + static_cast<int>(threadIdx.x); };
   // The tensor's row that is this cluster's row n, and where its slice begins, in vectors.
   const auto row_of = [=](int n) { return cluster + n * clusters; };
   const auto slice_of = [=](int n) { return row_of(n) * row_vectors + first; };
 
-  const auto request = [&](int n) {  // one thread asks for x and dy of row n
+  const auto request = [&](int n) {  // one thread requests x and dy of row n
     if (n >= rows) return;
     const auto bytes = static_cast<unsigned>(vectors * sizeof(V));
     Barrier& barrier = full[n % kSlots];
@@ -75,6 +78,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     bulk_load(ring[n % kSlots].x, reinterpret_cast<const V*>(a.x) + slice_of(n), bytes, barrier);
     bulk_load(ring[n % kSlots].dy, reinterpret_cast<const V*>(a.dy) + slice_of(n), bytes, barrier);
   };
+
   if (threadIdx.x == 0) {
     for (int slot = 0; slot < kSlots; ++slot) {
       full[slot].init(1);
@@ -93,6 +97,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   for (int i = 0; i < kVectors; ++i) {
     weight[i] = at(i) < vectors ? reinterpret_cast<const V*>(a.weight)[first + at(i)] : V{};
   }
+
   const auto terms_of = [&](const Part<T>& part, int i) {  // xhat, dy and wdy of vector i
     return GradientTerms<kElements>(part.x[i], part.dy[i], weight[i], part.mean, part.rstd);
   };
@@ -110,6 +115,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       now.rstd = next.y;
       next = statistics_of(n + 1);
       full[slot].wait(n / kSlots % 2);
+
       float2 c{};  // sums of wdy · xhat and of wdy
 #pragma unroll
       for (int i = 0; i < kVectors; ++i) {
@@ -122,10 +128,12 @@ __global__ void __launch_bounds__(kThreads, 1)
           dbias[i][k] += terms.dy[k];
         }
       }
+
       c = warp_sum(c);
       if (lane == 0) from_warp[slot][warp] = c;
       fence_proxy_async();  // before the copy engine overwrites what was read
       __syncthreads();      // [6] all have read the slot, and from_block of row n - 2
+
       if (warp == 0) {
         c = warp_sum(lane < kWarps ? from_warp[slot][lane] : float2{});
         if (lane == 0) arrived[slot].arrive_and_expect(blocks * sizeof c);
@@ -143,6 +151,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     const float2 c = warp_sum(lane < blocks ? from_block[slot][lane] : float2{});
     const float c1 = c.x * inverse_cols;
     const float c2 = c.y * inverse_cols;
+
     V* dx = reinterpret_cast<V*>(a.dx) + slice_of(n - 1);
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
