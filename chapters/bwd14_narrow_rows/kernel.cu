@@ -6,8 +6,7 @@
 // lane keeps dweight and dbias of its columns in registers over all rows of its team, and
 // asynchronous copies of its own, as in bwd11, bring it the vectors of the next rows.
 //
-// It should run at the speed of a triad: 3·M·N elements, each moved once. Measured, it reaches 91
-// to 92 % of that.
+// It should run at the speed of a triad: 3·M·N elements, each moved once.
 #include "common/kernel/chapter.h"
 #include "common/kernel/cp_async.h"
 #include "common/kernel/partial_sums.h"
@@ -19,7 +18,7 @@ using namespace lnc;
 
 constexpr int kThreads = 256;
 constexpr int kSmBlocks = 3;  // [1] blocks of a multiprocessor, with 80 registers a thread
-constexpr int kAhead = 4;     // [2] rows that a team has on their way
+constexpr int kAhead = 4;     // [2] rows of a team in flight
 constexpr int kMaxRowBytes = kWarpSize * 16;
 
 // exercise
@@ -51,8 +50,9 @@ __global__ void __launch_bounds__(kThreads, kSmBlocks)
   constexpr int kElements = kVectorElements<T>;
   constexpr int kTeams = kThreads / kLanes;
   using V = Packed<T, kElements>;
-  __shared__ V x_ring[kAhead][kThreads];  // [3] each thread has places of its own
+  __shared__ V x_ring[kAhead][kThreads];  // [3] each thread has its own slots
   __shared__ V dy_ring[kAhead][kThreads];
+
   const int thread = static_cast<int>(threadIdx.x);
   const int team = thread / kLanes;
   const int lane = thread % kLanes;  // of the team
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kThreads, kSmBlocks)
   const V* from_dy = reinterpret_cast<const V*>(a.dy) + lane;
   V* to_dx = reinterpret_cast<V*>(a.dx) + lane;
 
-  const auto request = [&](int64_t row, int stage) {
+  const auto request = [&](int64_t row, int stage) {  // of this lane's vectors
     if (in_row && row < a.rows) {
       __pipeline_memcpy_async(&x_ring[stage][thread], from_x + row * row_vectors, sizeof(V));
       __pipeline_memcpy_async(&dy_ring[stage][thread], from_dy + row * row_vectors, sizeof(V));
@@ -80,12 +80,12 @@ __global__ void __launch_bounds__(kThreads, kSmBlocks)
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
 
   int stage = 0;
-  for (int64_t block_row = first_row; block_row < a.rows;
-       block_row += stride) {  // [5] all lanes go on
-    const int64_t row = block_row + team;
+  for (int64_t block_row = first_row; block_row < a.rows; block_row += stride) {  // [5]
+    const int64_t row = block_row + team;  // beyond the last row all lanes go on, with zeros
     const bool exists = in_row && row < a.rows;
     const float mean = exists ? a.mean[row] : 0.0f;
     const float rstd = exists ? a.rstd[row] : 0.0f;
+
     wait_for_own_copies<kAhead - 1>();  // [6]
     float xhat[kElements], dy[kElements], wdy[kElements], dx[kElements];
     to_floats(exists ? x_ring[stage][thread] : V{}, xhat);  // [7]
@@ -102,6 +102,7 @@ __global__ void __launch_bounds__(kThreads, kSmBlocks)
       dweight[k] += dy[k] * xhat[k];
       dbias[k] += dy[k];
     }
+
     c = warp_sum<kLanes>(c);  // [9]
     const float c1 = c.x * inverse_cols;
     const float c2 = c.y * inverse_cols;
