@@ -6,8 +6,8 @@
 // dweight and dbias, a thread a column; and by rows again for dx. No sum needs a shuffle: c1 and c2
 // meet in shared memory, and a column's sums stay in one thread until all tiles are done.
 //
-// It should run at the speed of a triad: 3·M·N elements, each moved once. Measured, it reaches 85
-// to 86 % of that.
+// It should run at the speed of a triad, 3·M·N elements, each moved once, if the walks of one block
+// overlap the copies of the others. The lesson says how far they do.
 #include "common/kernel/chapter.h"
 #include "common/kernel/hopper.h"
 #include "common/kernel/partial_sums.h"
@@ -29,12 +29,14 @@ __global__ void __launch_bounds__(kThreads, kSmBlocks)
   __shared__ Barrier full;
   __shared__ float2 mean_rstd[kTileRows];
   __shared__ float2 c_of_half[2][kTileRows];  // half a row's sums of wdy · (x - mean), and of wdy
+
   const int thread = static_cast<int>(threadIdx.x);
   const int cols = static_cast<int>(a.cols);
   const float inverse_cols = 1.0f / static_cast<float>(cols);
   T* x = dynamic_shared<T>();  // later dx
   T* dy = x + kTileRows * cols;
   float* weight = reinterpret_cast<float*>(dy + kTileRows * cols);
+
   if (thread < cols) weight[thread] = to_float(a.weight[thread]);
   if (thread == 0) {
     full.init(1);
@@ -47,31 +49,36 @@ __global__ void __launch_bounds__(kThreads, kSmBlocks)
   const int row = own_row_of_tile<T>(thread % kTileRows, cols);  // [3]
   T* row_x = x + row * cols;
   const T* row_dy = dy + row * cols;
+
   float dweight = 0.0f;  // [4] of column `thread`, over all tiles of the block
   float dbias = 0.0f;
   unsigned parity = 0;
   const int64_t stride = int64_t{gridDim.x} * kTileRows;
   for (int64_t first = int64_t{blockIdx.x} * kTileRows; first < a.rows; first += stride) {
     const int rows = static_cast<int>(min(a.rows - first, int64_t{kTileRows}));
-    const Tile<T> x_tile(x, rows * cols, /*at_boundary=*/true);  // what fwd15 does, as a type
+    const Tile<T> x_tile(x, rows * cols, /*at_boundary=*/true);  // as in fwd15
     const Tile<T> dy_tile(dy, rows * cols, /*at_boundary=*/true);
+
     if (thread == 0) {
       wait_bulk_stores_read<0>();  // [5] dx of the tile before
       full.arrive_and_expect(2 * x_tile.bytes_to_copy());
       x_tile.ask_for(a.x + first * cols, full);
       dy_tile.ask_for(a.dy + first * cols, full);
     }
+
     const bool exists = row < rows;
     const float mean = exists ? a.mean[first + row] : 0.0f;
     const float rstd = exists ? a.rstd[first + row] : 0.0f;
     if (half == 0) mean_rstd[row] = make_float2(mean, rstd);
     full.wait(parity);
     parity ^= 1;
+
     if (x_tile.to_copy < x_tile.elements) {  // [6] in the tensor's last tile
       x_tile.bring_rest(a.x + first * cols);
       dy_tile.bring_rest(a.dy + first * cols);
       __syncthreads();
     }
+
     if (exists) {  // [7] by rows: c1 and c2
       float2 c = make_float2(0.0f, 0.0f);
       for (int col = half; col < cols; col += 2) {
@@ -82,6 +89,7 @@ __global__ void __launch_bounds__(kThreads, kSmBlocks)
       c_of_half[half][row] = c;
     }
     __syncthreads();
+
     if (thread < cols) {  // [8] by columns: dweight and dbias
 #pragma unroll 4
       for (int r = 0; r < rows; ++r) {
@@ -93,6 +101,7 @@ __global__ void __launch_bounds__(kThreads, kSmBlocks)
       }
     }
     __syncthreads();
+
     if (exists) {  // [9] by rows: dx, in place of x
       const float c1 = (c_of_half[0][row].x + c_of_half[1][row].x) * rstd * inverse_cols;
       const float c2 = (c_of_half[0][row].y + c_of_half[1][row].y) * inverse_cols;
@@ -102,11 +111,13 @@ __global__ void __launch_bounds__(kThreads, kSmBlocks)
         row_x[col] = from_float<T>(rstd * wdy - (rstd * rstd * c1 * centred + rstd * c2));
       }
     }
+
     fence_proxy_async();  // before the copy engine reads dx and overwrites x
     __syncthreads();
     if (thread == 0) x_tile.take_away(a.dx + first * cols);
     x_tile.take_rest(a.dx + first * cols);
   }
+
   if (thread == 0) wait_bulk_stores_read<0>();
   if (thread >= cols) return;
   sums.dweight[blockIdx.x * a.cols + thread] = dweight;
