@@ -1,13 +1,13 @@
 // bwd17 · A small tensor in one shot
 //
-// bwd13 walks through a tensor: a ring has room for a few rows of a slice, and each row waits for
-// its cluster's exchange. Where x and dy are small, all of them have room in the multiprocessors'
-// shared memory at once. Here every block asks for all its x and dy before it does anything
-// else. Each pair of warps works on rows of its own, so that no barrier holds up a block,
-// and few clusters leave few partial sums.
+// Few clusters leave few partial sums, but then each block has many rows with a narrow slice of
+// each, and bwd13 waits at a barrier and for an exchange in every one of them. Where x and dy are
+// small, all of them fit into the multiprocessors' shared memory at once. Here every block requests
+// all its x and dy before it does anything else, and each pair of warps works on rows of its own.
+// No barrier holds up a block, and no slot is used twice.
 //
-// It should take 8 MB of x in 1.35 times a triad's time: 3·M·N elements, each moved once. Measured,
-// it takes 1.34 times at f32 256 × 8192, and 1.53 at bf16 256 × 16384.
+// It should cost bwd13's bytes, a quarter of its partial sums where that has clusters of two, and
+// none of its barriers. A tensor of more than about 12 MB takes several shots.
 #include "common/kernel/chapter.h"
 #include "common/kernel/gradient_terms.h"
 #include "common/kernel/hopper.h"
@@ -24,7 +24,7 @@ constexpr int kTeamWarps = 2;  // [1] that share a row's slice
 constexpr int kTeamThreads = kTeamWarps * kWarpSize;
 constexpr int kTeams = kThreads / kTeamThreads;
 constexpr int kVectors = 4;                     // of 16 bytes, a thread's share of a row
-constexpr int kPieces = kCluster * kTeamWarps;  // of a row, each a warp's
+constexpr int kPieces = kCluster * kTeamWarps;  // of a row, one for each warp that works on it
 constexpr int kMaxRows = 128;                   // of a cluster
 constexpr int kBarrierBytes = 2 * kMaxRows * sizeof(Barrier);
 
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kThreads)
   // exercise
   constexpr int kElements = kVectorElements<T>;
   __shared__ Barrier full[kMaxRows];    // [2] x and dy of a row are there
-  __shared__ Barrier summed[kMaxRows];  // the sums of all its pieces are there
+  __shared__ Barrier summed[kMaxRows];  // the pairs of all its pieces are there
   const int warp = threadIdx.x / kWarpSize;
   const int lane = threadIdx.x % kWarpSize;
   const int team = warp / kTeamWarps;
@@ -47,13 +47,14 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t first_col = int64_t{rank} * slice;
   const auto cols = static_cast<int>(max(min(a.cols - first_col, int64_t{slice}), int64_t{0}));
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
+
   const int first = static_cast<int>(threadIdx.x) % kTeamThreads * kElements;
   const auto col_of = [=](int i) { return first + i * kTeamThreads * kElements; };
-
   T* const x_rows = dynamic_shared<T>();  // [row][column]
   T* const dy_rows = x_rows + cluster_rows * slice;
   auto* const of_piece = reinterpret_cast<float2*>(dy_rows + cluster_rows * slice);  // [row][piece]
-  const int asked = lane * (kThreads / kWarpSize) + warp;  // [3] a thread asks for this row
+
+  const int asked = lane * (kThreads / kWarpSize) + warp;  // [3] the row that this thread requests
   if (asked < rows) {
     const auto bytes = static_cast<unsigned>(cols * sizeof(T));
     const int64_t from = (first_row + asked) * a.cols + first_col;
@@ -67,9 +68,9 @@ __global__ void __launch_bounds__(kThreads)
       bulk_load(dy_rows + asked * slice, a.dy + from, bytes, full[asked], L2Policy::EvictFirst);
     }
   }
+
   cluster_arrive_relaxed();  // [5]
   launch_dependents();
-
   Packed<T, kElements> weight[kVectors];
   float dweight[kVectors][kElements] = {};
   float dbias[kVectors][kElements] = {};
@@ -78,10 +79,11 @@ __global__ void __launch_bounds__(kThreads)
     weight[i] = load_if<kElements>(col_of(i) < cols, a.weight, first_col + col_of(i));
   cluster_wait();
 
-  for (int row = team; row < rows; row += kTeams) {  // [6] the sums of all rows
+  for (int row = team; row < rows; row += kTeams) {  // the sums of all rows
     const float mean = a.mean[first_row + row];
     const float rstd = a.rstd[first_row + row];
     full[row].wait(0);
+
     float2 c = make_float2(0.0f, 0.0f);
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
@@ -96,10 +98,12 @@ __global__ void __launch_bounds__(kThreads)
         dbias[i][k] += terms.dy[k];
       }
     }
+
     c = warp_sum(c);
     float2* const mine = &of_piece[row * kPieces + rank * kTeamWarps + warp % kTeamWarps];
-    if (lane < kCluster) remote_store_async(mine, lane, c, summed[row]);  // [7]
+    if (lane < kCluster) remote_store_async(mine, lane, c, summed[row]);  // lane r to block r
   }
+
   for (int row = team; row < rows; row += kTeams) {  // dx of all rows
     const float mean = a.mean[first_row + row];
     const float rstd = a.rstd[first_row + row];
@@ -107,6 +111,7 @@ __global__ void __launch_bounds__(kThreads)
     const float2 c = warp_sum(lane < kPieces ? of_piece[row * kPieces + lane] : float2{});
     const float c1 = c.x * inverse_cols;
     const float c2 = c.y * inverse_cols;
+
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       if (col_of(i) >= cols) continue;
@@ -120,7 +125,7 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
 
-  __syncthreads();                                 // [8]
+  __syncthreads();                                 // [6]
   auto* const dweights = dynamic_shared<float>();  // [team][column]
   auto* const dbiases = dweights + kTeams * cols;
 #pragma unroll
@@ -156,13 +161,14 @@ void run(const BackwardArgs<T>& a) {
   LaunchConfig config{0, kThreads, room, a.stream, kCluster};
   const int64_t fit = std::max(resident_clusters(kernel, config), 1);
   const int64_t cluster_rows = std::clamp<int64_t>(blocks_for(a.rows, fit), 1, cut.most_rows);
-  const int64_t clusters = blocks_for(a.rows, cluster_rows);  // [9] of a large tensor more than fit
+  const int64_t clusters = blocks_for(a.rows, cluster_rows);  // [7] of a large tensor more than fit
   const int64_t sums_bytes = 2 * kTeams * cut.slice * int64_t{sizeof(float)};
   config.grid = static_cast<unsigned>(clusters * kCluster);
   config.shared_bytes = std::max(cluster_rows * cut.row_bytes, sums_bytes);
   const PartialSums sums = partial_sums(a, clusters);
   launch(kernel, config, a, static_cast<int>(cluster_rows), static_cast<int>(cut.slice), sums);
-  using Vectors = SumOfVectors;  // [10] starts early; a row of its grid for dweight, one for dbias
+
+  using Vectors = SumOfVectors;  // [8] starts early; a row of its grid for dweight, one for dbias
   const dim3 grid(blocks_for(a.cols, Vectors::kLanes * Vectors::kElements), 2);
   launch(add_partial_sums_kernel<EarlyStart, Vectors, T>,
          {grid, Vectors::kLanes * Vectors::kGroups, 0, a.stream, 0, EarlyStart::kEarly}, sums,
