@@ -20,7 +20,7 @@ using namespace lnc;
 
 constexpr int kStages = 3;                         // of the ring
 constexpr int kMaxThreads = 576;                   // a vector each: rows of nearly 9 KB
-constexpr int kBlocks = kSmThreads / kMaxThreads;  // 2 of so many threads, on a multiprocessor
+constexpr int kBlocks = kSmThreads / kMaxThreads;  // 2 such blocks fit on a multiprocessor
 
 // exercise
 /// A vector that begins in column `col` of a row, element by element; 0 outside of the row.
