@@ -3,8 +3,8 @@
 // The smallest kernel that does something: y becomes x. It has no rows and no sums, and no thread
 // needs another. What it costs is what the machine costs.
 //
-// It should cost one read and one write of every byte, and the launch. No kernel that reads x and
-// writes y can cost less: a copy is the roof over every forward chapter.
+// It should cost a launch, and one read and one write of every byte. No kernel that reads x and
+// writes y can cost less, so a copy is the roof of every forward chapter.
 #include "common/kernel/chapter.h"
 
 namespace copy00 {
@@ -16,7 +16,7 @@ template <typename T>
 __global__ void copy(const T* x, T* y, int64_t count) {
   // exercise
   const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;  // [1] the thread's own element
-  if (i >= count) return;  // [2] the last block may have more threads than there are elements left
+  if (i >= count) return;  // [2] the last block may have more threads than elements
   y[i] = x[i];             // [3] a load, and a store that waits for it
 }
 

@@ -1,4 +1,4 @@
-from common.results.other_tables import machine_values
+from common.results.machine_tables import read_figures
 from common.results.pictures import BLUE, GREEN, GREY, ORANGE, PURPLE, Picture
 from common.results.problems import ROOT
 from common.results.records import number
@@ -8,7 +8,7 @@ def picture():
     """The machine. A multiprocessor, one of 132, has four schedulers, room for 64 warps, registers, and L1 with shared
     memory. Below it are L2 and device memory, which all multiprocessors share. Beside each memory is how long a load
     waits for it and how fast it is: the further away, the slower."""
-    p, value = Picture(358), machine_values(ROOT)
+    p, value = Picture(358), {name: one["value"] for name, one in read_figures(ROOT).items()}
 
     def speed(name, memory):
         return f"{number(value[f'latency: {name}'], 2)} cycles\n{number(value[memory], 2)} TB/s"

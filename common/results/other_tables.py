@@ -1,4 +1,4 @@
-"""The tables of the machine, of training, of the host's time, of the dispatch and of the source: what each shows."""
+"""The tables of training, of the host's time, of the dispatch and of the source: what each shows."""
 
 import json
 import re
@@ -13,13 +13,6 @@ from common.results.records import MissingData, number, read_records
 from common.results.rendering import table
 
 DISPATCH = Path("common/library/dispatch.json")
-MACHINE = Path("notebooks/data/machine_h100.jsonl")
-MEMORIES = (
-    ("registers", "a multiprocessor", "256 KB", None, None),
-    ("shared memory", "a multiprocessor", "up to 227 KB of the 256 beside it", "latency: shared memory", None),
-    ("L1", "a multiprocessor", "256 KB, less shared memory", "latency: L1", "bandwidth: L1, read"),
-    ("L2", "the GPU", "50 MB", "latency: L2", "bandwidth: L2, read"),
-    ("device memory", "the GPU", "80 GB", "latency: device memory", "bandwidth: copy of 1024 MiB"))
 
 
 class MarkerError(Exception):
@@ -32,25 +25,6 @@ def read_lines_with(path, *fields, schema):
         return read_records(path, lambda one: one if all(field in one for field in fields) else None, schema=schema)[0]
     except MissingData:
         return []
-
-
-def machine_records(root):
-    return read_lines_with(root / MACHINE, "figure", "value", schema=None)
-
-
-def machine_values(root):
-    """{figure: value}, as the program `machine` printed them."""
-    return {record["figure"]: record["value"] for record in machine_records(root)}
-
-
-@table("machine", "bash common/setup/build.sh cuda machine && build/cuda/bin/machine")
-def machine(results):
-    """how large, how slow and how fast each memory of the GPU is"""
-    records, value = machine_records(results.root), machine_values(results.root)
-    clock = value.get("SM clock")  # GHz, so cycles a nanosecond
-    rows = [(name, where, size, value.get(latency), value.get(latency) and value[latency] / clock, value.get(bandwidth))
-            for name, where, size, latency, bandwidth in MEMORIES]
-    return {"rows": rows, "clock": clock, "records": records} if clock else None
 
 
 @table("training", "make library && python3 -m common.campaign.gpt_training")

@@ -4,7 +4,7 @@ import pytest
 
 from common.bench import profile_chapter
 from common.bench.tests.made_up import DEVICE, Repository, jsonl, peer, record, training
-from common.results import chapter_tables, device, figures, other_tables, peer_tables, problems, tables
+from common.results import chapter_tables, device, figures, machine_tables, peer_tables, problems, tables
 from common.results.chapters import MAIN
 from common.results.problems import PROGRESSION, ROOT, SETS
 
@@ -123,7 +123,7 @@ def test_without_data_each_time_is_missing_and_a_command_named(repo):
     asked = {"steps bwd02": "make bench CH=bwd02", "measured bwd02": "make bench", "variants bwd02": "make bench CH=bwd02",
              "groups bwd02": "make bench CH=bwd02", "profile bwd02": "make profile CH=bwd02", "results": "make peers",
              "counted bwd02": "make count CH=bwd02", "peers": "make peers",
-             "machine": "bash common/setup/build.sh cuda machine && build/cuda/bin/machine",
+             **dict.fromkeys(("machine", "constants", "roofs", "machine strides", "machine flight"), machine_tables.COMMAND),
              "against rms": "make peers", "widths": 'make peers ARGS="--set widths"', "picture peers": "make peers",
              "training": "make library && python3 -m common.campaign.gpt_training",
              "host calls": "make library && python3 -m common.campaign.host_time"}
@@ -259,9 +259,44 @@ def test_widths_of_another_gpu_are_shown_by_its_name(repo):
 
 def test_a_line_of_the_machine_s_figures_that_cannot_be_read_is_named(repo):
     figures = {"SM clock": 2.0, "latency: L2": 280, "bandwidth: L2, read": 7.44}
-    repo.write(other_tables.MACHINE, jsonl(*({"figure": name, "value": value} for name, value in figures.items())) + '{"fig')
+    repo.write(machine_tables.MACHINE, jsonl(*({"figure": name, "value": value} for name, value in figures.items())) + '{"fig')
     assert "| L2 | the GPU | 50 MB | 280 | 140 | 7.4 |\n| device memory | the GPU | 80 GB | – | – | – |" in repo.make("machine")
     assert "machine_h100.jsonl: skipped 1 line that could not be read as a record (cut short?): line 4" in repo.err
+
+
+def test_a_constant_has_its_spread_in_the_unit_that_the_lessons_take_and_one_not_measured_is_missing(repo):
+    repo.write(machine_tables.MACHINE, *(
+        {"figure": name, "value": value, "unit": unit} | dict(zip(("low", "high"), ends)) for name, value, unit, *ends in (
+            ("SM clock", 2.0, "GHz"), ("latency: device memory", 700, "cycles", 690, 720),
+            ("meeting: warp_sum", 150.6, "cycles", 150, 151), ("events around a launch", 3.89, "us", 3.85, 4.0))))
+    text = repo.make("constants")
+    for row in ("launch: an empty kernel, between two events | 3.9 µs | 3.89 | 3.85–4.00 |  ",
+                "a wait for 1 load from device memory | 0.35 µs | 0.350 | 0.345–0.360 | 700 cycles ",
+                "`warp_sum` | 151 cycles | 151 | 150–151 | 0.0753 µs ",
+                "… for 16 independent loads | 0.51 µs | – | – |  ", "clock of a multiprocessor | 1.98 GHz | 2.00 | – |  "):
+        assert f"\n| {row}|\n" in text
+
+
+def test_the_model_s_times_of_the_roofs_and_what_it_misses(repo):
+    repo.write(machine_tables.MACHINE, {"figure": "copy of 8 MiB", "value": 10.5, "unit": "us", "low": 10.4, "high": 10.6},
+               {"figure": "triad of 1024 MiB", "value": 1055.0, "unit": "us"}, {"figure": "lanes 16 floats apart: useful", "value": 0.18},
+               {"figure": "8 KB on the way a multiprocessor", "value": 1.74, "low": 1.7, "high": 1.75})
+    text = repo.make("roofs", "machine strides", "machine flight")
+    for row in ("copy, 8 MiB | 16.78 | 9.84 | 10.5 | 10.4–10.6 | +0.7 | 1.60", "triad, 8 MiB | 25.17 | 12.6 | – | – | – | –",
+                "triad, 1024 MiB | 3 221 | 1 078 | 1 055 | – | −23.0 | 3.05", "16 floats | 32 | 0.180 | –",
+                "KB in flight per multiprocessor | 8", "TB/s | 1.74", "lowest–highest | 1.70–1.75"):
+        assert f"\n| {row} |\n" in text
+
+
+@pytest.mark.parametrize("constant", machine_tables.CONSTANTS, ids=lambda one: one.figure)
+def test_the_lessons_take_what_is_measured(constant):
+    figures = machine_tables.read_figures(ROOT)
+    value, scale = machine_tables.measured(constant, figures, machine_tables.clock_of(figures))
+    if value is None:
+        pytest.skip(f"'{constant.figure}' is not measured yet")
+    low, high = (figures[constant.figure].get(end, value / scale) * scale for end in ("low", "high"))
+    taken, room = float(constant.taken), constant.tolerance
+    assert low * (1 - room) <= taken <= high * (1 + room), f"lessons take {constant.taken} for {value:.3g}: correct them all"
 
 
 def test_training_names_which_norm_does_not_agree(repo):
