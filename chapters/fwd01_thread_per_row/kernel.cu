@@ -1,11 +1,11 @@
 // fwd01 · One thread per row
 //
-// The definition of layer normalisation, as a thread would compute it alone: the mean of its row,
-// then the variance about that mean, then y. Three walks over x, one row a thread.
+// The definition of layer normalisation, as a thread computes it alone: the mean of its row, then
+// the variance about that mean, then y. Three walks over x, one row per thread.
 //
 // It should cost far more than its bytes. The 32 lanes of a warp read 32 addresses a whole row
 // apart, so one request touches 32 sectors of 32 bytes to use 4 bytes of each; and few rows are few
-// blocks, which leave most multiprocessors idle. fwd02 mends both.
+// blocks, so most multiprocessors idle. fwd02 fixes both.
 #include "common/kernel/chapter.h"
 
 namespace fwd01 {
@@ -18,7 +18,7 @@ __global__ void layer_norm_forward(ForwardArgs<T> a) {
   // exercise
   const int64_t row = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;  // [1]
   if (row >= a.rows) return;                                           // [2]
-  const T* x = a.x + row * a.cols;  // [3] 64-bit: row * cols passes 2^31 on an 80 GB card
+  const T* x = a.x + row * a.cols;  // [3] 64-bit: row * cols exceeds 2^31 on an 80 GB card
   T* y = a.y + row * a.cols;
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
 
