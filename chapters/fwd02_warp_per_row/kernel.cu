@@ -1,8 +1,8 @@
 // fwd02 · One warp per row
 //
-// fwd01 gave a thread a whole row, so the 32 lanes of a warp read addresses a row apart: 32 sectors
-// a request where 4 would do for float. Here the 32 lanes walk one row together, side by side, and
-// their partial sums meet in five shuffles.
+// fwd01 gives a thread a whole row, so the 32 lanes of a warp read addresses a row apart: 32
+// sectors per request where 4 would do for float. Here the 32 lanes walk one row together, side by
+// side, and shuffles combine their partial sums in five steps.
 //
 // A request for x should take an eighth of fwd01's sectors, and 32 times as many threads share the
 // work. Few rows still leave most of the GPU idle: fwd03 puts more threads on a row.
@@ -18,7 +18,7 @@ template <typename T>
 __global__ void layer_norm_forward(ForwardArgs<T> a) {
   // exercise
   const int64_t row = int64_t{blockIdx.x} * kWarpsPerBlock + threadIdx.x / kWarpSize;  // [1]
-  if (row >= a.rows) return;  // [2] a whole warp leaves together, so the shuffles below stay full
+  if (row >= a.rows) return;  // [2] a whole warp returns, so the shuffles below stay full
   const int lane = threadIdx.x % kWarpSize;
   const T* x = a.x + row * a.cols;
   T* y = a.y + row * a.cols;
