@@ -1,12 +1,11 @@
 // fwd03 · One block per row
 //
-// fwd02 put 32 threads on a row: 1024 rows are 1024 warps, an eighth of what an H100 can hold,
-// and each waits for its own loads. Here 256 threads share a row, so the same problem keeps every
-// multiprocessor full of loads in flight. The price: sums now cross warps, through shared memory
-// and two block-wide barriers each.
+// fwd02 puts 32 threads on a row: 1024 rows are 1024 warps, an eighth of what an H100 can hold,
+// and each waits for its own loads. Here 256 threads share a row, so the same problem fills every
+// multiprocessor with loads in flight. The price: sums now cross warps, through shared memory and
+// two block-wide barriers each.
 //
-// Its bytes are fwd02's while the rows in flight fit in L2, and an eighth as many rows are in
-// flight.
+// It should cost fwd02's bytes, or fewer: an eighth as many rows are in flight and must fit in L2.
 #include "common/kernel/chapter.h"
 #include "common/kernel/reduce.h"
 
