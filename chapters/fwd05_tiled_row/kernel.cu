@@ -1,11 +1,11 @@
 // fwd05 · A row in tiles
 //
-// fwd03's thread asks for one element, adds it, asks for the next, and leaves it to the compiler
-// to move loads ahead; in the last walk it cannot. Here a block walks its row in tiles of 1024
+// fwd03's thread loads one element, adds it, loads the next, and leaves it to the compiler to move
+// loads ahead; in the last walk the compiler cannot. Here a block walks its row in tiles of 1024
 // columns. A thread has eight places in a tile: it loads all eight, and only then uses them.
 //
 // Eight loads wait together, so the last walk should wait 2 times instead of 8 at 2048 columns. The
-// row is still walked three times: what that costs depends on where the row waits in between.
+// kernel still walks the row three times: what that costs depends on the cache that holds it.
 #include "common/kernel/chapter.h"
 #include "common/kernel/reduce.h"
 
