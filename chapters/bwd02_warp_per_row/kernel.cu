@@ -1,11 +1,11 @@
 // bwd02 · One warp per row
 //
 // bwd01's lanes read addresses a row apart and all add to the same dweight. Here the 32 lanes of a
-// warp walk one row side by side: reads are coalesced, c1 and c2 meet in shuffles, and the 32
+// warp walk one row side by side: loads are coalesced, shuffles combine c1 and c2, and the 32
 // atomics of a request go to 32 neighbouring columns instead of one.
 //
-// It should be an order of magnitude faster. What stays: 2·M·N atomics, which all rows send to the
-// same few columns at the same time, and too few warps to hide the loads when the rows are few.
+// It should be an order of magnitude faster. What remains: 2·M·N atomics, which all rows send to
+// the same few columns at the same time, and too few warps to hide the loads when rows are few.
 #include "common/kernel/chapter.h"
 #include "common/kernel/gradient_sums.h"
 #include "common/kernel/reduce.h"
