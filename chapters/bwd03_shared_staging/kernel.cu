@@ -1,11 +1,11 @@
 // bwd03 · Shared-memory staging that does not pay
 //
 // bwd02 uses dy three times in its second walk, so this chapter keeps dy in shared memory: each
-// lane stores its element, waits for the warp, and reads it back. The loop counts
-// in steps of a warp, so that all lanes meet at the barrier.
+// lane stores its element, waits for the warp, and reads it back. The loop counts in steps of a
+// warp, so that all lanes meet at the barrier.
 //
-// It should gain nothing: a lane reads only what it wrote itself, and bwd02 already held that value
-// in a register. The same bytes leave device memory; a store, a load and a barrier are added.
+// It should gain nothing: a lane reads only what it wrote, and bwd02 already holds that value in a
+// register. Device memory delivers the same bytes; each step adds a store, a load and a barrier.
 #include "common/kernel/chapter.h"
 #include "common/kernel/gradient_sums.h"
 #include "common/kernel/reduce.h"
@@ -19,7 +19,7 @@ constexpr int kThreadsPerBlock = kWarpsPerBlock * kWarpSize;
 template <typename T>
 __global__ void layer_norm_backward(BackwardArgs<T> a, GradientSums sums) {
   // exercise
-  __shared__ float staged[kThreadsPerBlock];  // [1] one slot a thread
+  __shared__ float staged[kThreadsPerBlock];  // [1] one slot per thread
   float& mine = staged[threadIdx.x];
   const int64_t row = int64_t{blockIdx.x} * kWarpsPerBlock + threadIdx.x / kWarpSize;
   if (row >= a.rows) return;
