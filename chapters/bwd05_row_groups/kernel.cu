@@ -2,10 +2,10 @@
 //
 // bwd04 sends 2·M·N atomics: each row adds each of its columns to dweight and dbias in L2. Here a
 // block walks G rows, with the same columns in the same threads. So a thread adds up its columns'
-// dweight and dbias in registers, row after row, and sends one atomic a column at the end.
+// dweight and dbias in registers, row after row, and sends one atomic per column at the end.
 //
-// The atomics should fall to a Gth. And since a thread's columns are few and fixed, xhat and wdy
-// stay in registers between the two halves of a row: x and dy are read once, with no cache's help.
+// The atomics should fall to a Gth. And because a thread's columns are few and fixed, xhat and wdy
+// stay in registers between the two halves of a row: x and dy are read once, without any cache.
 #include "common/kernel/chapter.h"
 #include "common/kernel/gradient_sums.h"
 #include "common/kernel/reduce.h"
@@ -18,8 +18,8 @@ constexpr int kThreadsPerMultiprocessor = 1024;  // with 64 registers each
 constexpr int kMostThreads = 1024;
 
 // exercise
-/// Loads this thread's columns of a row: `from[threadIdx.x + i * kThreads]`. Past the row's end
-/// stands 0.
+/// Loads this thread's columns of a row: `from[threadIdx.x + i * kThreads]`, and 0 past the row's
+/// end.
 template <int kThreads, typename T>
 __device__ inline void load_columns(float (&values)[kColumns], const T* from, int cols) {
 #pragma unroll
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kThreads, kThreadsPerMultiprocessor / kThreads
   }
 }
 
-/// G: as few rows a block as still leave room for all blocks on the GPU at once.
+/// G: the fewest rows per block with which all blocks fit on the GPU at once.
 constexpr int64_t rows_that_fill(int64_t rows, int64_t room) {  // [7]
   return std::max<int64_t>((rows + room - 1) / room, 1);
 }
