@@ -87,7 +87,7 @@ def contents():
                                       if path.relative_to(ROOT).with_suffix("").as_posix() != CHART),
              "reference_cpu/README"]
     first = toctree("", [GLOSSARY, CHART], {GLOSSARY: "Map, symbols, glossary", CHART: "The progression as a chart"})
-    return "\n".join([first, *parts, toctree("Notebooks", shown), toctree("The house", house)])
+    return "\n".join([first, *parts, toctree("Notebooks", shown), toctree("Where everything is", house)])
 
 
 def toctree(caption, documents, titles=None):
