@@ -59,7 +59,7 @@ void run(const BackwardArgs<T>& a) {
 const Registration registration{{
     .id = "bwd04",
     .title = "One block of 1024 threads per row",
-    .teaches = "enough warps to hide latency; few rows under way at a time",
+    .teaches = "enough warps to hide latency; few rows in flight at a time",
     .source = "CUDA layer-norm backward progression, v4",
     .parent = "bwd02",
     .road = Road::Main,

@@ -120,7 +120,7 @@ void run(const BackwardArgs<T>& a) {
 const Registration registration{{
     .id = "bwd05",
     .title = "A block takes many rows",
-    .teaches = "column sums in registers; an atomic a column and block",
+    .teaches = "column sums in registers; one atomic per column and block",
     .source = "CUDA layer-norm backward progression, v5 as described",
     .parent = "bwd04",
     .road = Road::Main,
