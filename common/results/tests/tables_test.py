@@ -299,6 +299,21 @@ def test_the_lessons_take_what_is_measured(constant):
     assert low * (1 - room) <= taken <= high * (1 + room), f"lessons take {constant.taken} for {value:.3g}: correct them all"
 
 
+def test_chapter_zero_s_sentences_say_what_its_table_of_constants_says():
+    notes = (ROOT / "chapters/copy00_machine/notes.md").read_text(encoding="utf-8")
+    taken = {one.figure: one.taken for one in machine_tables.CONSTANTS}
+    for sentence in (
+            "it waits {latency: device memory} µs for one load, {at once: 4 cold loads} for four independent loads together, and "
+            "{at once: 16 cold loads} for sixteen", "lines occupies it for {L1: a request to 32 lines} cycles",
+            "A kernel that does nothing takes {events around a launch} µs",
+            "second, small kernel in the same measurement adds about {a second kernel, empty, behind the first} µs",
+            "Device memory delivers {bandwidth: copy of 1024 MiB} TB/s, and a byte takes {latency: device memory} µs",
+            "memory waits {latency: device memory} µs, from L2 {latency: L2}, from L1 {latency: L1}"):
+        for figure, value in taken.items():
+            sentence = sentence.replace(f"{{{figure}}}", value)
+        assert sentence in " ".join(notes.split())
+
+
 def test_training_names_which_norm_does_not_agree(repo):
     runs = training("bf16")
     away = {"torch.compile": (0.0, 0.0, 0.0), "chapters": (0.03, 0.05, 0.07), "chapters-memory-efficient": (0, 0, None),
