@@ -1,4 +1,4 @@
-from common.results.pictures import LOAD, OWNERS, COMPUTE, PURPLE, Picture
+from common.results.pictures import COMPUTE, LOAD, OWNERS, PURPLE, Picture
 
 BLOCKS, TEAMS = 396, 32  # of a launch, of a block: rows of 64 halves
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from common.results import figures
 from common.results.chapters import KINDS
-from common.results.pictures import PictureError, pictures_of
 from common.results.peer_tables import WIDTHS_COMMAND, bf16_width_rows, pairs_of_layer_norm
+from common.results.pictures import PictureError, pictures_of
 from common.results.records import MissingData, number, read_records
 from common.results.rendering import table
 

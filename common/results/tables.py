@@ -20,8 +20,7 @@ import difflib
 import re
 import sys
 
-from common.results import chapter_tables, machine_tables  # noqa: F401  each registers its tables
-from common.results import figures
+from common.results import chapter_tables, figures, machine_tables  # noqa: F401  each registers its tables
 from common.results.chapters import DIRECTIONS
 from common.results.device import open_results
 from common.results.other_tables import MarkerError

@@ -5,10 +5,10 @@ import re
 import xml.etree.ElementTree as ET
 
 import pytest
-from made_up import Repository
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextPath
 
+from common.bench.tests.made_up import Repository
 from common.results import tables
 from common.results.pictures import Picture, PictureError, pictures_of
 from common.results.problems import ROOT
