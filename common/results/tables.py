@@ -164,3 +164,7 @@ def main(argv, root=ROOT, texts_of=texts_of, figures_of=figures_of):
     for figure in drawn:
         agrees &= refresh(*figure, root, check)
     return int(check and not agrees)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
