@@ -6,8 +6,8 @@
 // the row's first element. So the mean is kept in two floats, and keeps its digits however large it
 // is, as long as that element is near it. RMS norm is the same kernel with a mean of 0.
 //
-// A row costs two walks and one barrier instead of three and four. But L1 or L2 answered the walk
-// that is saved, and each element costs a reciprocal: it should lose time and gain digits.
+// A row costs two walks and one barrier instead of three and four. But the saved walk came from L1
+// or L2, and each element costs a reciprocal: it should lose time and gain digits.
 #include "common/kernel/chapter.h"
 
 namespace fwd04 {
@@ -17,8 +17,8 @@ constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * kWarpSize;
 constexpr int kAhead = 8;  // columns that a thread loads before it adds the first
 
-/// What is known of some numbers: how many they are, their mean, and the sum of their squared
-/// distances from it. For Kind::Rms the mean counts as 0: `squares` are those of the numbers.
+/// The moments of a set of numbers: how many they are, their mean, and the sum of their squared
+/// distances from it. For Kind::Rms the mean counts as 0, so `squares` is the sum of their squares.
 struct Moments {
   float count;
   float mean;
@@ -26,7 +26,7 @@ struct Moments {
 };
 
 // exercise
-/// Welford's update: takes in x as number 1 / inverse_count.
+/// Welford's update: adds x to the set as its n-th number, where inverse_count is 1 / n.
 template <Kind kKind>
 __device__ void add(Moments& m, float x, float inverse_count) {
   const float before = x - m.mean;
