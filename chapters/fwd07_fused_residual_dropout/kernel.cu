@@ -35,7 +35,8 @@ __device__ int column(int i) {
   return static_cast<int>(i * blockDim.x + threadIdx.x) * kElements<T>;
 }
 
-/// z += a branch, x or x1: without what dropout drops, the rest times the row's scale over 1 - p.
+/// Adds a branch, x or x1, to z: 0 for each element that dropout drops, the others times
+/// branch.scale, which is the row's scale over 1 - p.
 template <typename T>
 __device__ void add_branch(float (&z)[kElements<T>], const Packed<T, kElements<T>>& x,
                            const Branch& branch, int col) {
