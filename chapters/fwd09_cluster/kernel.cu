@@ -5,7 +5,7 @@
 // cluster, and each may write into the others' shared memory. Here the blocks of a cluster hold a
 // row in registers, each warp a piece of it. A warp sends the mean and the squares of its piece,
 // 8 bytes, to every block. Then each warp merges all pieces into the row's mean and variance, and
-// makes y of its own piece.
+// computes y of its own piece.
 //
 // It should cost what a copy costs, 2·M·N elements, each moved once, plus one exchange between
 // multiprocessors where no other cluster has work to hide it.
