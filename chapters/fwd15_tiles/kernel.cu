@@ -3,7 +3,7 @@
 // fwd10 needs rows of whole vectors. A row of 65 halves starts at any element, and loaded element
 // by element, a request brings 64 bytes where it could bring 512. Here a block has a tile of 128
 // neighbouring rows, which starts at a 16-byte boundary. The copy engine brings the tile to shared
-// memory with one request, and takes it away with another. In shared memory a row may start
+// memory with one request, and stores it with another. In shared memory a row may start
 // anywhere, so a thread has a row for itself, as in fwd01.
 //
 // It should cost what a copy costs: 2·M·N elements, each moved once, and 8 bytes of statistics a
