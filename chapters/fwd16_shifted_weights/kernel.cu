@@ -3,7 +3,7 @@
 // fwd06 needs rows that start at 16-byte boundaries; of rows of 4097 halves only one in eight does.
 // Here a row's vectors are on y's boundaries, wherever the row starts. The elements of x, weight
 // and bias that belong to one are in two aligned vectors: a thread loads both and shifts what it
-// needs into place. The few columns at the row's ends are the edges, one for each of some lanes.
+// needs into place. The few columns at the row's ends are the edges; a lane takes each.
 //
 // It should cost what a copy costs: 2·M·N elements, each moved once. Loads from L1 double, and a
 // vector takes up to 45 instructions more than fwd06's; both should hide behind device memory.
