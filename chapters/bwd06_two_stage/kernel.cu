@@ -7,7 +7,7 @@
 // the same bits.
 //
 // It should cost more than bwd05: the second kernel reads x and dy again, from L2 if they fit there
-// and from device memory if not, which makes five tensors of three.
+// and from device memory if not, so that five tensors move instead of three.
 #include "common/kernel/chapter.h"
 #include "common/kernel/reduce.h"
 
