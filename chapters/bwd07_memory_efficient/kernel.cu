@@ -29,8 +29,8 @@ struct Row {
 };
 
 // exercise
-/// 1 / weight, whose magnitude is raised to `least` where it is smaller; 0 where it is below every
-/// normal float then, as only a `least` near 0 lets it be.
+/// 1 / weight, after a magnitude below `least` is raised to it. 0 if it is then still below every
+/// normal float, which only a `least` near 0 allows.
 __device__ inline float inverse_of(float weight, float least) {
   const float clamped = copysignf(fmaxf(fabsf(weight), least), weight);  // [1]
   constexpr float kLeastNormal = 0x1p-126f;
