@@ -7,7 +7,7 @@
 // No barrier holds up a block, and no slot is used twice.
 //
 // It should cost bwd13's bytes, a quarter of its partial sums where that has clusters of two, and
-// none of its barriers. A tensor of more than about 12 MB takes several shots.
+// none of its barriers. A tensor of more than about 12 MiB takes several shots.
 #include "common/kernel/chapter.h"
 #include "common/kernel/gradient_terms.h"
 #include "common/kernel/hopper.h"
