@@ -4,10 +4,9 @@
 // xhat = (y - bias) / weight. So x and mean can be freed. The price is digits: the division by a
 // small weight magnifies the rounding of y.
 //
-// It should cost almost no time: y takes the place of x, byte for byte. New are the bias, which
-// comes from L1 for each row, and 1 / weight, which waits in shared memory. It costs more than
-// that; the lesson shows in the machine code what the loads of the bias do to those of the next
-// row.
+// It should cost almost no time: y takes the place of x, byte for byte. New are bias and 1 / weight,
+// which a block keeps in shared memory. Loaded from L1 for each row, the bias would wait for the
+// loads of the next row; the lesson shows that in the machine code.
 #include "common/kernel/chapter.h"
 #include "common/kernel/partial_sums.h"
 #include "common/kernel/reduce.h"
@@ -48,6 +47,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   const float inverse_cols = 1.0f / static_cast<float>(a.cols);
 
   __shared__ float inverse_weight[kVectors][kElements][kThreads];  // [2]
+  __shared__ float bias[kVectors][kElements][kThreads];
   Packed<T, kElements> weight[kVectors];
   for (int i = 0; i < kVectors; ++i) {
     weight[i] = load_if<kElements>(col(i) < a.cols, a.weight, col(i));
@@ -55,6 +55,11 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     to_floats(weight[i], of_weight);
     for (int k = 0; k < kElements; ++k) {
       inverse_weight[i][k][threadIdx.x] = inverse_of(of_weight[k], a.eps);
+    }
+    float of_bias[kElements];
+    to_floats(load_if<kElements>(col(i) < a.cols, a.bias, col(i)), of_bias);
+    for (int k = 0; k < kElements; ++k) {
+      bias[i][k][threadIdx.x] = of_bias[k];
     }
   }
   float dweight[kVectors][kElements] = {};
@@ -81,15 +86,14 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     for (int i = 0; i < kVectors; ++i) {
       float y[kElements];
       float dy[kElements];
-      float bias[kElements];
       to_floats(now.y[i], y);
       to_floats(now.dy[i], dy);
       to_floats(weight[i], wdy[i]);
-      to_floats(load_if<kElements>(col(i) < a.cols, a.bias, col(i)), bias);  // [4]
       for (int k = 0; k < kElements; ++k) {
-        xhat[i][k] = (y[k] - bias[k]) * inverse_weight[i][k][threadIdx.x];  // [5]
+        const float centred = y[k] - bias[i][k][threadIdx.x];      // [4]
+        xhat[i][k] = centred * inverse_weight[i][k][threadIdx.x];  // [5]
         wdy[i][k] *= dy[k];
-        c.x += dy[k] * (y[k] - bias[k]);  // [6] wdy · xhat: the weight cancels out
+        c.x += dy[k] * centred;  // [6] wdy · xhat: the weight cancels out
         c.y += wdy[i][k];
         dweight[i][k] += dy[k] * xhat[i][k];
         dbias[i][k] += dy[k];

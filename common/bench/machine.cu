@@ -23,6 +23,7 @@
 #include "common/harness/records.h"
 #include "common/harness/statistics.h"
 #include "common/harness/stopwatch.h"
+#include "common/kernel/cluster_sums.h"
 #include "common/kernel/launch.h"
 #include "common/kernel/partial_sums.h"
 #include "common/kernel/reduce.h"
@@ -205,6 +206,41 @@ double cycles_of() {
   const Buffer sink(kThreads * sizeof(float));
   const double counted = counted_cycles([&](long long* cycles) {
     launch(meet<meeting, kThreads>, {1, kThreads}, kRounds, cycles, sink.as<float>());
+  });
+  return counted / kRounds;
+}
+
+constexpr int kClusterThreads = 256;  // of each of its blocks
+
+/// Sums over a cluster, each of which needs the one before: bwd13's exchange.
+__global__ void __launch_bounds__(kClusterThreads)
+    meet_in_cluster(int rounds, long long* cycles, float* sink) {
+  __shared__ Exchange exchange;
+  if (threadIdx.x == 0) {
+    exchange.init();
+    fence_barrier_init();
+  }
+  cluster_sync();
+  float2 value = make_float2(static_cast<float>(threadIdx.x), 1.0f);
+  const long long start = clock64();
+  for (int round = 0; round < rounds; ++round) {
+    send_sums(value, exchange, round);
+    value = receive_sums(exchange, round);
+    value.x *= 0.001f;
+    value.y *= 0.001f;
+  }
+  const long long end = clock64();
+  cluster_sync();  // no block leaves while another may still send to it
+  sink[threadIdx.x] = value.x + value.y;
+  if (threadIdx.x == 0) *cycles = end - start;
+}
+
+double cycles_of_a_cluster_sum(unsigned blocks) {
+  constexpr int kRounds = 1000;
+  const Buffer sink(kClusterThreads * sizeof(float));
+  const double counted = counted_cycles([&](long long* cycles) {
+    launch(meet_in_cluster, {.grid = blocks, .block = kClusterThreads, .cluster = blocks}, kRounds,
+           cycles, sink.as<float>());
   });
   return counted / kRounds;
 }
@@ -483,6 +519,13 @@ void measure(Figures& figures) {
   say("meeting: __syncthreads, 1024 threads", cycles_of<Meeting::Barrier, 1024>(), "cycles");
   say("meeting: block_sum, 256 threads", cycles_of<Meeting::BlockSum, 256>(), "cycles");
   say("meeting: block_sum, 1024 threads", cycles_of<Meeting::BlockSum, 1024>(), "cycles");
+
+  if (device().gpu.architecture >= 90) {
+    for (const unsigned blocks : {2u, 8u}) {
+      say("meeting: a sum over a cluster of " + std::to_string(blocks) + " blocks",
+          cycles_of_a_cluster_sum(blocks), "cycles");
+    }
+  }
 
   for (const std::int64_t mib : {1, 8, 64, 1024}) {
     const double us = *roof_us(Direction::Forward, mib * kMiB, true);

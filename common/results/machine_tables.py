@@ -29,7 +29,7 @@ class Constant(NamedTuple):
 
 CONSTANTS = (
     Constant("launch: an empty kernel, between two events", "3.9", "µs", "events around a launch"),
-    Constant("a second small kernel after it, launched normally", "2.3", "µs",
+    Constant("a second small kernel after it, launched normally", "2.0", "µs",
              "a second kernel, empty, behind the first"),
     Constant("bandwidth of device memory", "3.0", "TB/s", "bandwidth: copy of 1024 MiB"),
     *(Constant(f"… with {kb} KB in flight per multiprocessor", taken, "TB/s", f"{kb} KB on the way a multiprocessor")
@@ -50,6 +50,8 @@ CONSTANTS = (
     Constant("… 1024 threads", "77", "cycles", "meeting: __syncthreads, 1024 threads"),
     Constant("`block_sum`, 256 threads", "0.19", "µs", "meeting: block_sum, 256 threads"),
     Constant("… 1024 threads", "0.25", "µs", "meeting: block_sum, 1024 threads"),
+    Constant("a sum over a cluster of 2 to 8 blocks, of 256 threads each", "0.5", "µs",
+             "meeting: a sum over a cluster of 8 blocks"),
     Constant("clock of a multiprocessor", "1.98", "GHz", "SM clock"),
     Constant("warp instructions issued per cycle and multiprocessor", "4", "",
              "issue: warp instructions a cycle and multiprocessor"),
@@ -58,7 +60,7 @@ CONSTANTS = (
     Constant("… each row starting 32 columns further", "19.2", "µs", "4 194 304 atomics, each warp 32 columns later"),
     Constant("… the 32 lanes of a warp to one address", "426", "µs",
              "4 194 304 atomics, a warp's lanes to one address"),
-    Constant("a MB of partial sums, written and added up: twice through L2", "0.27", "µs",
+    Constant("a MB of partial sums, written by all blocks and added up", "0.43", "µs",
              "partial sums: a MB written and added up"))
 TAKEN = {one.figure: float(one.taken) for one in CONSTANTS}
 ROOFS = (("copy", 2), ("triad", 3))  # and the tensors that each moves
