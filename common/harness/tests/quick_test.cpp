@@ -76,8 +76,8 @@ TEST_CASE("a kernel that counts its blocks is right where one block has many row
   };
   for (const Chapter& chapter : chapters()) {
     if (chapter.group != "blocks") continue;
-    for (const auto [rows, cols] :
-         {Size{300, 1536}, Size{64, 3072}, Size{27, 6144}, Size{27, 7168}})
+    for (const auto [rows, cols] : {Size{300, 1536}, Size{200, 2048}, Size{64, 3072},
+                                    Size{60, 3584}, Size{27, 6144}, Size{30, 7168}})
       for (const Kind kind : {Kind::Layer, Kind::Rms})
         for (const auto [dtype, mixed] : kTypes) {
           Problem problem;
