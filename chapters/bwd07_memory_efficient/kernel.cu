@@ -4,9 +4,9 @@
 // xhat = (y - bias) / weight. So x and mean can be freed. The price is digits: the division by a
 // small weight magnifies the rounding of y.
 //
-// It should cost almost no time: y takes the place of x, byte for byte. New are bias and 1 / weight,
-// which a block keeps in shared memory. Loaded from L1 for each row, the bias would wait for the
-// loads of the next row; the lesson shows that in the machine code.
+// It should cost almost no time: y takes the place of x, byte for byte. New are bias and 1 /
+// weight, which a block keeps in shared memory. Loaded from L1 for each row, the bias would wait
+// for the loads of the next row; the lesson shows that in the machine code.
 #include "common/kernel/chapter.h"
 #include "common/kernel/partial_sums.h"
 #include "common/kernel/reduce.h"

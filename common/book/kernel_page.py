@@ -41,23 +41,30 @@ class Remark(NamedTuple):
     text: str  # Markdown
 
 
+BELONGS = ("```", "$$", "|", "- ", "    ")  # a paragraph that begins so continues the remark before it
+
+
 def remarks_of(notes):
     """The remarks of a lesson, a list of Remark in its order.
 
-    notes: the text of notes.md. A remark ends where the next begins, or the section.
+    notes: the text of notes.md. A remark is a paragraph, and the code, formula, list or table that follows it at once.
     """
-    remarks, inside, open_remark = [], False, False
+    remarks, inside, open_remark, fenced, blank = [], False, False, False, False
     for number, line in enumerate(notes.splitlines(), 1):
-        if line.startswith("#"):  # a heading below that of the section ends a remark
+        if not fenced and line.startswith("#"):  # a heading below that of the section ends a remark
             inside = line == SECTION or (inside and not line.startswith("## "))
             open_remark = False
-        elif inside and (begin := REMARK.match(line)):
+        elif inside and not fenced and (begin := REMARK.match(line)):
             open_remark, is_item = True, line.startswith("- ")
             remarks.append(Remark(int(begin[1]), number, line[begin.end():].strip()))
         elif inside and open_remark:
-            line = line.removeprefix("  ") if is_item else line
-            remarks[-1] = remarks[-1]._replace(text=f"{remarks[-1].text}\n{line}")
-    return remarks
+            open_remark = fenced or not blank or not line or is_item or line.startswith(BELONGS)
+            if open_remark:
+                line = line.removeprefix("  ") if is_item else line
+                remarks[-1] = remarks[-1]._replace(text=f"{remarks[-1].text}\n{line}")
+        fenced ^= line.startswith("```")
+        blank = not line
+    return [remark._replace(text=remark.text.rstrip()) for remark in remarks]
 
 
 def marks_of(kernel):

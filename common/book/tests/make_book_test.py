@@ -120,7 +120,15 @@ Before the first.
 
 **[1]** One paragraph.
 
-And another.
+- its list
+
+```cpp
+code();
+
+more();
+```
+
+The lesson goes on, and this is not a remark's.
 
 - **[2]** An item
   of two lines.
@@ -142,11 +150,11 @@ def test_a_link_to_a_kernel_without_a_page_leads_to_its_file():
     assert pages.links_to_files(text) == text.replace("../../common", "path:../../common")
 
 
-def test_remarks_are_those_of_their_section_with_all_their_paragraphs():
+def test_a_remark_is_a_paragraph_with_the_list_or_code_that_follows_it():
     remarks = kernel_page.remarks_of(NOTES)
-    assert [(remark.number, remark.line) for remark in remarks] == [(1, 9), (2, 13), (3, 20)]
-    assert [remark.text.strip() for remark in remarks] == ["One paragraph.\n\nAnd another.", "An item\nof two lines.",
-                                                           "The last."]
+    assert [(remark.number, remark.line) for remark in remarks] == [(1, 9), (2, 21), (3, 28)]
+    assert [remark.text.strip() for remark in remarks] == [
+        "One paragraph.\n\n- its list\n\n```cpp\ncode();\n\nmore();\n```", "An item\nof two lines.", "The last."]
 
 
 def test_a_mark_is_the_first_mention_in_a_comment():
