@@ -103,7 +103,7 @@ std::string CopyEngine::begin(BulkCopy copy, std::size_t bytes) {
   if (barrier != nullptr && !barrier->fenced)
     return "names a Barrier that the copy engine does not know: fence_barrier_init()";
   if (copy.barrier == nullptr && !stores_fenced_)
-    return "copies what the copy engine may not see yet: fence_proxy_async()";
+    return "copies what is not yet visible to the copy engine: fence_proxy_async()";
   if (bytes == 0 || bytes % 16 != 0)
     return "copies " + std::to_string(bytes) + " bytes, which is no multiple of 16";
   if (!is_multiple(copy.to, 16)) return "copies to an address that is no multiple of 16";

@@ -28,9 +28,9 @@ std::string name_of(Way way) {
 std::string between_read_and(Copy::Kind copy) {
   if (copy == Copy::Kind::RemoteStore)
     return "a wait_at_cluster_scope() before the read, or, where that wants what was there before, "
-           "a cluster_sync() or a remote_arrive() behind the read and before the other block sends";
+           "a cluster_sync() or a remote_arrive() after the read and before the other block sends";
   return "a wait for the Barrier before the read, or, where that wants what was there before, a "
-         "__syncthreads() behind the read and before the copy is asked for";
+         "__syncthreads() after the read and before the copy is requested";
 }
 
 }  // namespace
@@ -87,15 +87,15 @@ Missing Races::missing(const Record& earlier, const Actor& actor, const Record& 
     if (!is_shared)
       return {
           "the end of the kernel: fence_proxy_async() speaks of shared memory, and the copy "
-          "engine may not see here what this kernel has stored"};
+          "engine need not see here what this kernel has stored"};
     const std::string of_thread =
         "a fence_proxy_async() of " + name_of_thread(earlier.block, thread);
     if (earlier.way == Way::Load)
       return {of_thread +
-              " behind its load, before the threads meet: the copy engine may overwrite what it "
+              " after its load, before the threads meet: the copy engine may overwrite what it "
               "has not read yet"};
     return {of_thread +
-            " behind its store, before the threads meet: the copy engine may not see it yet"};
+            " after its store, before the threads meet: the copy engine need not see it yet"};
   }
   if (&launch_of(earlier.block) != &launch_of(actor.block))
     return {"a grid_dependency_wait() before the later access: its kernel starts early"};
@@ -133,7 +133,7 @@ Missing Races::missing_of_copy(const Record& earlier, const Actor& actor, Way wa
       if (is_own) return {"a wait for the copy before: __pipeline_wait_prior()"};
       if (over.by == Over::By::Nothing)
         return {"a __pipeline_wait_prior() of " + whose + ", and then a __syncthreads()"};
-      return {"a __syncthreads() behind the __pipeline_wait_prior() of " + whose};
+      return {"a __syncthreads() after the __pipeline_wait_prior() of " + whose};
     case Copy::Kind::BulkLoad:
       if (way == Way::Load) return {between_read_and(copy.kind)};
       return {"a wait for the Barrier on which the copy completes"};
@@ -142,7 +142,7 @@ Missing Races::missing_of_copy(const Record& earlier, const Actor& actor, Way wa
         return {"the end of the kernel: nothing else says that a bulk_store has been written"};
       if (over.by == Over::By::Nothing)
         return {"a wait_bulk_stores_read() of " + whose + " before the source is written to"};
-      return {"a __syncthreads() behind the wait_bulk_stores_read() of " + whose};
+      return {"a __syncthreads() after the wait_bulk_stores_read() of " + whose};
     case Copy::Kind::RemoteStore: {
       // A Barrier's near number is one less than its wide number.
       const bool has_waited =

@@ -107,7 +107,7 @@ class Handshakes {
     const bool waits_before = second.is_after(acquired.moment);
     const bool is_near = first.block == second.block;
     const Found let_go = fence_between(first, released.moment, is_near);
-    const Found taken = fence_behind(acquired.moment, second, is_near);
+    const Found taken = fence_after(acquired.moment, second, is_near);
     const std::string releaser = name(released.moment.block, released.moment.thread);
     const std::string acquirer = name(acquired.moment.block, acquired.moment.thread);
     if (lets_go_after && waits_before) {
@@ -122,7 +122,7 @@ class Handshakes {
                 "other blocks, "
               : "a __threadfence() ";
       const std::string where = before ? "before the atomic by which " + releaser + " lets go"
-                                       : "behind the atomic by which " + acquirer + " goes on";
+                                       : "after the atomic by which " + acquirer + " goes on";
       return std::pair{Missing{what + where, update.place}, true};
     }
     if (has_any_fence(released.moment) && has_any_fence(acquired.moment)) {
@@ -132,7 +132,7 @@ class Handshakes {
                                  released.place},
                          false};
       if (lets_go_after && !waits_before && acquired.moment.thread != second.thread)
-        return std::pair{Missing{"a __syncthreads() behind the atomic and the fence by which " +
+        return std::pair{Missing{"a __syncthreads() after the atomic and the fence by which " +
                                      acquirer + " goes on",
                                  acquired.place},
                          false};
@@ -148,7 +148,7 @@ class Handshakes {
       return fence.tick < released.tick && fence.is_after(first);
     });
   }
-  Found fence_behind(const Moment& acquired, const Moment& second, bool is_near) const {
+  Found fence_after(const Moment& acquired, const Moment& second, bool is_near) const {
     return look(acquired, is_near, [&](const Moment& fence) {
       return fence.tick >= acquired.tick && second.is_after(fence);
     });

@@ -294,13 +294,13 @@ TEST_CASE("a slot that was read or written to is free behind a fence and a barri
   });
   const Json early = the_race(races(kernels::slot_again, {1, 64}, x(), y(), Again::NoBarrier));
   CHECK(early["first"]["does"] == "bulk_load");
-  CHECK(has(early["missing"], "a __syncthreads() behind the read and before the copy is asked"));
+  CHECK(has(early["missing"], "a __syncthreads() after the read and before the copy is requested"));
   const std::string read = missing(races(kernels::slot_again, {1, 64}, x(), y(), Again::NoFence));
   CHECK(has(read, "a fence_proxy_async() of thread"));
-  CHECK(has(read, "behind its load"));
+  CHECK(has(read, "after its load"));
   const std::string written = missing(races(kernels::slot_after_stores, {1, 64}, x(), y(), false));
   CHECK(has(written, "a fence_proxy_async() of thread"));
-  CHECK(has(written, "behind its store"));
+  CHECK(has(written, "after its store"));
 }
 
 TEST_CASE("the copy engine sees the stores of those who fence and then meet") {
@@ -317,7 +317,7 @@ TEST_CASE("the copy engine sees the stores of those who fence and then meet") {
   });
 }
 
-TEST_CASE("a bulk store's source is free behind its wait, its destination at the kernel's end") {
+TEST_CASE("a bulk store's source is free after its wait, its destination at the kernel's end") {
   using kernels::Reuse;
   const auto missing_with = [](Reuse how) {
     return missing(races(kernels::source_again, {1, 64}, y(), how));
