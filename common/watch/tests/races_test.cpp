@@ -214,7 +214,7 @@ TEST_CASE("a handshake is an atomic with a fence on both sides, and barriers aro
   CHECK(has(line_of(released["missing_at"]), "lets go"));
   const Json acquired = the_race(races_with(kernels::kNoAcquire));
   CHECK(acquired["missing"] ==
-        "a __threadfence() behind the atomic by which thread 0 of block 1 goes on");
+        "a __threadfence() after the atomic by which thread 0 of block 1 goes on");
   CHECK(has(line_of(acquired["missing_at"]), "goes on"));
 
   const std::string near = missing(races_with(kernels::kNear));
@@ -227,7 +227,7 @@ TEST_CASE("a handshake is an atomic with a fence on both sides, and barriers aro
       has(early, "a __syncthreads() before the fence and the atomic by which thread 0 of block 0"));
   const std::string late = missing(races_with(kernels::kLate));
   CHECK(
-      has(late, "a __syncthreads() behind the atomic and the fence by which thread 0 of block 1"));
+      has(late, "a __syncthreads() after the atomic and the fence by which thread 0 of block 1"));
 }
 
 TEST_CASE("within a block the block's fence is enough") {
@@ -260,7 +260,7 @@ TEST_CASE("a thread's copy is over for it when it has waited, and for others beh
   });
   CHECK(races(kernels::copy_for_another, {1, 64}, x(), y(), true).empty());
   const std::string late = missing(races(kernels::copy_for_another, {1, 64}, x(), y(), false));
-  CHECK(late == "a __syncthreads() behind the __pipeline_wait_prior() of thread 63 of block 0");
+  CHECK(late == "a __syncthreads() after the __pipeline_wait_prior() of thread 63 of block 0");
   const Json copy = the_race(races_with(Wait::None));
   CHECK(copy["first"]["does"] == "__pipeline_memcpy_async");
 }
