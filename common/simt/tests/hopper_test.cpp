@@ -424,7 +424,8 @@ TEST_CASE("bulk stores write what is in shared memory, and what may go wrong is 
     Memory out;
     CHECK(run_stores(StoreMistake::None, out) == "");
     for (int i = 0; i < kSteps * kThreads; ++i) CHECK(out.at[i] == i + 2.0f);
-    CHECK(has(run_stores(StoreMistake::NoFence, out), "is not yet visible to the copy engine: fence_proxy_async()"));
+    CHECK(has(run_stores(StoreMistake::NoFence, out),
+              "is not yet visible to the copy engine: fence_proxy_async()"));
     CHECK(run_stores(StoreMistake::NoCommit, out) != "");
     CHECK(has(run_stores(StoreMistake::EarlyExit, out),
               "it ends while the bulk store of 256 bytes that thread 0 began at "));
