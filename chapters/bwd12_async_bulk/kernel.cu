@@ -6,7 +6,7 @@
 // blocks' sums is launched while this one still runs.
 //
 // It should cost what a triad costs, 3·M·N elements, each moved once, and the blocks' sums on top:
-// one launch less than bwd11. The lesson says where that holds.
+// the second launch, which bwd11 pays, is hidden. The lesson says where that holds.
 #include "common/kernel/chapter.h"
 #include "common/kernel/hopper.h"
 #include "common/kernel/reduce.h"
