@@ -226,8 +226,7 @@ TEST_CASE("a handshake is an atomic with a fence on both sides, and barriers aro
   CHECK(
       has(early, "a __syncthreads() before the fence and the atomic by which thread 0 of block 0"));
   const std::string late = missing(races_with(kernels::kLate));
-  CHECK(
-      has(late, "a __syncthreads() after the atomic and the fence by which thread 0 of block 1"));
+  CHECK(has(late, "a __syncthreads() after the atomic and the fence by which thread 0 of block 1"));
 }
 
 TEST_CASE("within a block the block's fence is enough") {
