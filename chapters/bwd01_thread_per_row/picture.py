@@ -2,7 +2,7 @@ from common.results.pictures import BLUE, GREY, RED, Picture
 
 
 def picture():
-    """The 32 threads of a warp each walk a row of their own. In one step of the second walk all are in the same column,
+    """The 32 threads of a warp each walk their own row. In one step of the second walk all are in the same column,
     so 32 atomics hit one address of dweight, and 32 one of dbias: they are carried out one after the other. c1 and c2
     of a row stay within its thread."""
     p = Picture(262)

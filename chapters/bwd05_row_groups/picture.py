@@ -5,7 +5,7 @@ ROWS, BLOCKS = 3, 2
 
 def picture():
     """Two blocks, three rows each. A thread has the same columns in every row of its block, so it adds up their dweight
-    and dbias in registers, row after row. Only when the block ends does it send one atomic a column to device
+    and dbias in registers, row after row. Only when the block ends does it send one atomic per column to device
     memory."""
     p, width = Picture(306), 32
     threads = [(str(thread), OWNERS[thread]) for thread in range(4)]

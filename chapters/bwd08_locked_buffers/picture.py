@@ -16,5 +16,5 @@ def picture():
         p.text(8, y - 15, f"buffer\n{buffer}")
     p.text(132, 12, "time →")
     p.legend(206, (COMPUTE, "dx of its row"), (WAIT, "wait for the lock"), (held, "hold it"))
-    p.text(8, 236, "A buffer's rows take turns: M / F, 2 µs each.", bold=True)
+    p.text(8, 236, "A buffer's rows are added one after another.", bold=True)
     return p

@@ -3,7 +3,7 @@ from common.results.pictures import COMPUTE, LOAD, PALE, STORE, WHITE, Picture, 
 
 def picture(kStages=2):
     """Above, each thread copies its own vectors to its own part of a slot and reads them itself, so no arrow crosses
-    and no barrier is needed. Below, the two slots over time: when row 0 is in registers, row 2B is asked for in its
+    and no barrier is needed. Below, the two slots over time: when row 0 is in registers, row 2B is requested in its
     slot, and while sums and dx of row 0 are made, rows B and 2B are on their way."""
     p, unit, end = Picture(292), 12.5, 30
     for name, y in (("global", 23), ("slot", 63), ("thread", 103)):

@@ -25,6 +25,6 @@ def picture(kVectors=4):
     p.text(80, 170, "lane 0")
     p.text(464, 170, "lane 31", "end")
     p.text(272, 170, "16 sectors, 512 bytes", "middle")
-    p.text(8, 204, "One instruction loads 16 bytes a lane.", bold=True)
-    p.text(8, 224, "Four of them have the whole row in registers.")
+    p.text(8, 204, "One instruction loads 16 bytes per lane.", bold=True)
+    p.text(8, 224, "Four of them hold the whole row in registers.")
     return p

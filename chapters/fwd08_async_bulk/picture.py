@@ -2,8 +2,8 @@ from common.results.pictures import COMPUTE, LOAD, PALE, STORE, WAIT, WHITE, Pic
 
 
 def picture(kStages=3):
-    """A ring of three slots over time. Thread 0 asks for rows 0, B and 2B at the start. Once the block has summed up
-    row 0 its slot is free, and row 3B is asked for, while y of row 0 is stored. So two or three rows are on their way
+    """A ring of three slots over time. Thread 0 requests rows 0, B and 2B at the start. Once the block has summed up
+    row 0 its slot is free, and row 3B is requested, while y of row 0 is stored. So two or three rows are on their way
     at any time, and the block waits little."""
     p, unit, end = Picture(244), 12.5, 30
     times, names = ring(8, kStages, latency=9, each=3, sums=1.6, rest=1.6), ["0", "B", *(f"{n}B" for n in range(2, 8))]
@@ -19,6 +19,6 @@ def picture(kStages=3):
     p.text(8, 12, "block 0 of B: rows 0, B, 2B, …")
     p.text(464, 12, "time →", "end")
     p.legend(176, (LOAD, "on its way"), (WHITE, "there"), (COMPUTE, "summed up"), (STORE, "y"))
-    p.text(8, 208, "Dashed: the slot is free, thread 0 asks again.")
+    p.text(8, 208, "Dashed: the slot is free, thread 0 requests again.")
     p.text(8, 230, "Rows are on their way while the block computes.", bold=True)
     return p

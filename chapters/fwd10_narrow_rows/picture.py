@@ -5,7 +5,7 @@ TEAMS = 4  # rows of 64 halves: 8 vectors, so 8 lanes
 
 def picture(kRows=4):
     """Rows of 64 halves, eight vectors each. In fwd06 a warp has one row, and 24 of its 32 lanes have nothing to load:
-    128 bytes are on their way. In fwd10 a warp has four teams of eight lanes, and each asks for four rows before it
+    128 bytes are on their way. In fwd10 a warp has four teams of eight lanes, and each requests four rows before it
     uses one: 2 KB are on their way."""
     p, width = Picture(236), 84
     for team in range(TEAMS):

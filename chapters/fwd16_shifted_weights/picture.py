@@ -31,5 +31,5 @@ def picture():
     p.cells(x, 174, width, [(str(first + col), BLUE) for col in range(V)], size=12)
     p.brace(x, 202, V * width, "with y's vector 0", below=True)
     p.text(8, 246, "Two aligned loads and a shift,", bold=True)
-    p.text(8, 264, "in place of eight loads of an element.", bold=True)
+    p.text(8, 264, "instead of eight single-element loads.", bold=True)
     return p

@@ -4,7 +4,7 @@ CONSUMERS, ROWS, WAY, READ = 2, 10, 5, 7  # times, of no GPU
 
 
 def picture(kDepth=2):
-    """A producer warp and two consumers over time, with four slots. The producer asks for a row as soon as a slot is
+    """A producer warp and two consumers over time, with four slots. The producer requests a row as soon as a slot is
     empty. Each slot is in turn on its way, full, and read by one consumer: even rows by the first, odd rows by the
     second. No consumer waits for the other."""
     p, unit, end, x = Picture(296), 11.2, 33, 100
@@ -20,7 +20,7 @@ def picture(kDepth=2):
     for one in range(CONSUMERS):
         p.bars(190 + 28 * one, f"consumer {one}", [(times[n][2], times[n][3], readers[one], f"row {n}")
                                                    for n in range(one, ROWS, CONSUMERS)], x, unit, end=end)
-    p.text(x, 12, "asks for row n")
+    p.text(x, 12, "requests row n")
     p.text(470, 12, "time →", "end")
     p.legend(258, (BLUE, "on its way"), (WHITE, "full"), (ORANGE, "read by 0"), (PURPLE, "by 1"))
     p.text(8, 284, "No consumer waits for the other.", bold=True)
