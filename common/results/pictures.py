@@ -6,7 +6,7 @@ which must say the same. `make tables` writes <function>.svg beside it; a marker
 it.
 
 A picture is 480 wide, so that its words can be read at 370 pixels. Its words stay words, in a font that all systems
-have or a narrower one; figures_test.py measures that none touches another.
+have or a narrower one; pictures_test.py measures that none touches another.
 """
 
 import inspect
@@ -139,8 +139,8 @@ class Picture:
 
 
 def ring(rows, stages, latency, each, sums, rest):
-    """A ring's times, by row: (asked for, there, read from, slot free, done). The engine brings a row in `latency`, one
-    `each` so long after the other. To sum a row up frees its slot: the row `stages` further is asked for."""
+    """A ring's times, by row: (requested, there, read from, slot free, done). The engine brings a row in `latency`, one
+    `each` so long after the other. Summing a row up frees its slot, and the row `stages` further is requested."""
     times = []
     for n in range(rows):
         asked = times[n - stages][3] if n >= stages else 0
