@@ -512,6 +512,7 @@ void measure(Figures& figures) {
   say("latency: device memory", latency<Memory::BehindL1>(64 * kMiB, kLine, 4096, 1), "cycles");
   say("at once: 1 cold load", cycles_of_loads_at_once<1>(), "cycles");
   say("at once: 4 cold loads", cycles_of_loads_at_once<4>(), "cycles");
+  say("at once: 8 cold loads", cycles_of_loads_at_once<8>(), "cycles");
   say("at once: 16 cold loads", cycles_of_loads_at_once<16>(), "cycles");
 
   say("meeting: warp_sum", cycles_of<Meeting::WarpSum, 32>(), "cycles");

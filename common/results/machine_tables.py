@@ -38,6 +38,7 @@ CONSTANTS = (
     Constant("bandwidth of all L1s, read", "31", "TB/s", "bandwidth: L1, read"),
     Constant("a wait for 1 load from device memory", "0.35", "µs", "latency: device memory"),
     Constant("… for 4 independent loads", "0.40", "µs", "at once: 4 cold loads"),
+    Constant("… for 8 independent loads", "0.45", "µs", "at once: 8 cold loads"),
     Constant("… for 16 independent loads", "0.51", "µs", "at once: 16 cold loads"),
     Constant("a wait for a load from L2", "0.14", "µs", "latency: L2"),
     Constant("… from L1", "0.02", "µs", "latency: L1"),
