@@ -303,8 +303,9 @@ def test_chapter_zero_s_sentences_say_what_its_table_of_constants_says():
     notes = (ROOT / "chapters/copy00_machine/notes.md").read_text(encoding="utf-8")
     taken = {one.figure: one.taken for one in machine_tables.CONSTANTS}
     for sentence in (
-            "waits {latency: device memory} µs for one load, {at once: 4 cold loads} for four independent loads together, and "
-            "{at once: 16 cold loads} for sixteen", "lines occupies it for {L1: a request to 32 lines} cycles",
+            "waits {latency: device memory} µs for one load, {at once: 4 cold loads} for four independent loads together, "
+            "{at once: 8 cold loads} for eight, and {at once: 16 cold loads} for sixteen",
+            "lines occupies it for {L1: a request to 32 lines} cycles",
             "A kernel that does nothing takes {events around a launch} µs",
             "second, small kernel in the same measurement adds about {a second kernel, empty, behind the first} µs",
             "Device memory delivers {bandwidth: copy of 1024 MiB} TB/s, and a byte takes {latency: device memory} µs",

@@ -17,6 +17,15 @@ def program():
     return whole
 
 
+def promised_output():
+    (said,) = re.findall(r"The program prints\s+`(.*?)`", LESSON.read_text(encoding="utf-8"))
+    return said
+
+
+def test_the_lesson_says_what_the_program_prints():
+    assert promised_output().startswith("no error: y[999] is ")
+
+
 def test_the_first_program_compiles_and_copies(tmp_path):
     nvcc = subprocess.run(["bash", "-c", FIND_NVCC], capture_output=True, text=True).stdout.strip()
     if not nvcc:
@@ -32,5 +41,4 @@ def test_the_first_program_compiles_and_copies(tmp_path):
     if not gpu:
         pytest.skip("it compiles; without a GPU it is not run")
     ran = subprocess.run([tmp_path / "copy"], capture_output=True, text=True)
-    said = re.search(r"It prints\s+`(.*?)`", LESSON.read_text(encoding="utf-8"))[1]
-    assert ran.stdout.strip() == said
+    assert ran.stdout.strip() == promised_output()
