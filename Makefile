@@ -72,7 +72,8 @@ wheel:
 
 peers: JSON = notebooks/data/local_peers.jsonl
 peers:
-	@$(PYTHON) -m common.bench.compare_peers --ready $(ARGS) && $(setup)/setup.sh cuda && $(setup)/build.sh cuda lnc && \
+	@$(PYTHON) -m common.bench.compare_peers --ready $(ARGS) && $(setup)/setup.sh cuda && \
+	$(setup)/build.sh cuda lnc && $(setup)/build.sh cuda lnc_clock && \
 	$(PYTHON) -m common.bench.compare_peers --json '$(JSON)' $(ARGS)
 
 # All quick tests; with CH=… or LIB=… those of one kernel, which need no Python. TESTS are options of ctest.

@@ -289,13 +289,12 @@ def not_measured(tasks, path, made_by, host):
 
 
 class Comparison:
-    """Measures tasks of a plan; `clock` and `roof_clock` are peer_clock.Clocks, of the device;
-    `made_by` is what each record says of the run."""
+    """Measures tasks of a plan; `clock` is a clock.Clock; `made_by` is what each record says of the run."""
 
-    def __init__(self, options, prepares, journal, made_by, clock, roof_clock, device="cuda"):
+    def __init__(self, options, prepares, journal, made_by, clock, device="cuda"):
         self.options, self.prepares, self.journal, self.device = options, prepares, journal, device
         self.made_by = made_by
-        self.clock, self.roof_clock = clock, roof_clock
+        self.clock = clock
         self.roofs, self.notes, self.unstarted = {}, {}, []
         self.problem, self.inputs, self.inputs_from_y = None, [], []
         self.host = host_of(options)
@@ -303,7 +302,6 @@ class Comparison:
     def run(self, tasks, start=None):
         """`start`: of the budget, by time.monotonic(); now if it is not given."""
         start, progress, lasted = start or time.monotonic(), Progress(len(tasks)), []
-        self.clock.warm_up()
         try:
             for problem, unit in itertools.groupby(tasks, lambda task: task[0]):
                 began = time.monotonic()
@@ -331,40 +329,40 @@ class Comparison:
     def find_device(self, problem, direction, provider, said):
         """Raises where the device is lost, so that nothing more can run here; a record of that keeps --resume from
         losing it there again."""
-        from common.bench import peer_clock
+        from common.bench import peer_checks
 
         try:
-            peer_clock.synchronize()
+            peer_checks.synchronize()
         except Exception:
             self.journal.add(peers.make_record(provider.name, direction, problem, self.made_by, eps=None, seed=None,
                                                passed=False, host=self.host, error=said))
             raise
 
     def prepare_inputs(self, problem):
-        from common.bench import peer_clock, peer_providers
+        from common.bench import peer_checks, peer_providers
 
         if self.problem != problem:
             self.problem, self.inputs, self.inputs_from_y = None, [], []
-            peer_clock.free_memory()
+            peer_checks.free_memory()
             first = peer_providers.make_inputs(problem.kind, problem, self.device)
             count = peers.copies(peers.bytes_of(first.x))
             self.inputs = [first, *(first.copy() for _ in range(count - 1))]
             self.problem = problem
 
     def measure(self, problem, direction, provider):
-        from common.bench import peer_clock
+        from common.bench import peer_checks
 
         shape = problem._replace(kind="layer"), direction  # a copy knows no kind
         if shape not in self.roofs:
-            self.roofs[shape] = peer_clock.roof(self.roof_clock, direction, self.inputs[0])
+            self.roofs[shape] = peer_checks.roof(self.clock, direction, self.inputs[0])
         inputs = self.inputs
         if provider.from_y and direction == "backward":
             self.inputs_from_y = self.inputs_from_y or [one.from_y() for one in inputs]
             inputs = self.inputs_from_y
         runs = [self.prepares[provider.name](direction, one) for one in inputs]
         outputs = runs[0]()
-        peer_clock.synchronize()
-        result = peer_clock.check(direction, inputs[0], outputs)
+        peer_checks.synchronize()
+        result = peer_checks.check(direction, inputs[0], outputs)
         operator_bytes = peers.bytes_of(*inputs[0].matrices(direction), outputs[0])
         del outputs
         turns = itertools.cycle(runs)
@@ -380,9 +378,10 @@ class Comparison:
         if result.passed:
             for each in runs[1:]:
                 each()
-            each_us = self.clock.median(run, 3)
+            with_launch = self.options.with_launch
+            each_us = self.clock.median(run, 3, with_launch)
             samples, late = self.clock.samples(
-                run, peers.affordable(SECONDS_EACH, each_us, self.options.samples))
+                run, peers.affordable(SECONDS_EACH, each_us, self.options.samples), with_launch)
         else:
             self.note(provider.name, result.why, problem, direction)
         self.journal.add(peers.make_record(
@@ -407,7 +406,7 @@ def compare(options):
     start = time.monotonic()
     import torch
 
-    from common.bench.peer_clock import Clock
+    from common.bench.clock import Clock
     from common.bench.peer_providers import PEERS, own_providers, versions
 
     problems = problems_of(options)
@@ -437,9 +436,8 @@ def compare(options):
     print(", ".join([made["device"], *(f"{name} {number}" for name, number in made["packages"].items())]))
     if options.warm_caches:
         warm_caches(options, tasks, directions)
-    roof_clock = Clock()
-    clock = Clock(with_launch=True) if options.with_launch else roof_clock
-    comparison = Comparison(options, prepares, Journal(options.json), made, clock, roof_clock)
+    clock = Clock(options.library)
+    comparison = Comparison(options, prepares, Journal(options.json), made, clock)
     interrupted = False
     try:
         comparison.run(tasks, start)

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from layernorm_chapters.library import DTYPES as CODES
 from layernorm_chapters.library import KINDS, BackwardArgs, ForwardArgs, Library, LibraryError, Problem
 
-from common.bench.peer_clock import chunks, forward_reference, statistics
+from common.bench.peer_checks import chunks, forward_reference, statistics
 from common.bench.peers import DIRECTIONS, DTYPES
 from common.python import from_tree  # noqa: F401  finds layernorm_chapters
 

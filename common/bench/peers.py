@@ -15,7 +15,6 @@ A record is that of common/results/records.py, with the provider in place of the
 """
 
 import math
-import random
 import re
 
 from common.results.chapters import load_catalogue
@@ -94,23 +93,6 @@ def quantile(samples, q):
     below = int(at)
     above = min(below + 1, len(samples) - 1)
     return samples[below] + (at - below) * (samples[above] - samples[below])
-
-
-class FlushSchedule:
-    """Draws how many writes of the flush come on top before each sample: common/harness/stopwatch.h says why,
-    and how sixteen samples come to have each place in the queue four times."""
-
-    PLACES = 4
-
-    def __init__(self):
-        self.random, self.places, self.place = random.Random(0), [], 0
-
-    def draw(self):
-        if not self.places:
-            columns = [self.random.sample(range(self.PLACES), self.PLACES) for _ in range(self.PLACES)]
-            self.places = [place for row in zip(*columns) for place in row]
-        before, self.place = self.place, self.places.pop(0)
-        return (self.place - before) % self.PLACES
 
 
 def affordable(seconds, each_us, most, least=5):

@@ -75,7 +75,7 @@ class Compile:
         self.names, self.directions, self.device = names, directions, device
 
     def __call__(self, problem):
-        from common.bench import peer_clock, peer_providers
+        from common.bench import peer_checks, peer_providers
 
         providers = [provider for provider in peer_providers.PEERS if provider.name in self.names]
         for provider in providers:
@@ -88,13 +88,13 @@ class Compile:
                 if KEPT[provider.name] and takes(provider, direction, problem):
                     self.compile(KEPT[provider.name], direction, inputs)
         del inputs
-        peer_clock.free_memory()
+        peer_checks.free_memory()
 
     def compile(self, prepare, direction, inputs):
-        from common.bench import peer_clock
+        from common.bench import peer_checks
 
         try:
             prepare(direction, inputs)()
         except Exception:  # the process that measures will say so
             pass
-        peer_clock.synchronize()  # raises where the device is lost to this process: it ends, another one goes on
+        peer_checks.synchronize()  # raises where the device is lost to this process: it ends, another one goes on

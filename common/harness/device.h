@@ -72,11 +72,20 @@ using Launch = std::function<void()>;  ///< enqueues kernels on the default stre
 /// Bytes that one flush of L2 writes, in about 0.1 ms: more than L2 holds.
 inline constexpr std::int64_t kFlushBytes = 256 << 20;
 
-/// Times one launch for each number in `flushes`: microseconds from the start of its first kernel
-/// to the end of its last. The number says how often L2 is flushed before it, in the queue.
+struct Sample {
+  double us;  ///< from the start of the launch's first kernel to the end of its last
+  bool late;  ///< the device was waiting for the host, so `us` may include the host's time
+};
+
+/// Whether the host enqueues a launch while the device is still flushing L2, or only after that, so
+/// that a sample includes the host's time.
+enum class Host { Hidden, Counted };
+
+/// Times one launch for each number in `flushes`, which says how often L2 is flushed before it, in
+/// the queue.
 /// @param turn index of the launch to use first; the launches are used in turn
-std::vector<double> time_launches(const std::vector<Launch>& launches,
-                                  const std::vector<int>& flushes, std::size_t& turn);
+std::vector<Sample> time_launches(const std::vector<Launch>& launches,
+                                  const std::vector<int>& flushes, std::size_t& turn, Host host);
 
 /// Launches a kernel of one thread that spins for `cycles`. Not available on an emulated device.
 void launch_spin(long long cycles);

@@ -59,18 +59,18 @@ void poison(const Buffer& buffer) {
 }
 void synchronize() {}  // a launch returns only after its last block has ended
 
-std::vector<double> time_launches(const std::vector<Launch>& launches,
-                                  const std::vector<int>& flushes, std::size_t& turn) {
-  std::vector<double> microseconds;
+std::vector<Sample> time_launches(const std::vector<Launch>& launches,
+                                  const std::vector<int>& flushes, std::size_t& turn, Host) {
+  std::vector<Sample> samples;
   for (std::size_t i = 0; i < flushes.size(); ++i) {
     const auto start = std::chrono::steady_clock::now();
     launches[turn]();
     const std::chrono::duration<double, std::micro> elapsed =
         std::chrono::steady_clock::now() - start;
-    microseconds.push_back(elapsed.count());
+    samples.push_back({.us = elapsed.count(), .late = false});
     turn = (turn + 1) % launches.size();
   }
-  return microseconds;
+  return samples;
 }
 
 void launch_spin(long long) { throw std::logic_error("an emulated device has no clock"); }

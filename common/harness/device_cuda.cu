@@ -50,6 +50,8 @@ class Event {
     if (event_ != nullptr) cudaEventDestroy(event_);
   }
   void record() { check_cuda(cudaEventRecord(event_), "recording an event"); }
+  /// Whether the device has reached the event.
+  bool reached() const { return cudaEventQuery(event_) == cudaSuccess; }
   friend double microseconds(const Event& from, const Event& to) {
     float milliseconds = 0.0f;
     check_cuda(cudaEventElapsedTime(&milliseconds, from.event_, to.event_), "reading events");
@@ -156,23 +158,25 @@ void synchronize() {
   check_cuda(cudaDeviceSynchronize(), "running a kernel");
 }
 
-std::vector<double> time_launches(const std::vector<Launch>& launches,
-                                  const std::vector<int>& flushes, std::size_t& turn) {
+std::vector<Sample> time_launches(const std::vector<Launch>& launches,
+                                  const std::vector<int>& flushes, std::size_t& turn, Host host) {
   warm_up();
   std::vector<Event> starts(flushes.size());
   std::vector<Event> stops(flushes.size());
+  std::vector<Sample> samples(flushes.size());
   for (std::size_t i = 0; i < flushes.size(); ++i) {
     for (int flush = 0; flush < flushes[i]; ++flush) flush_l2();
+    if (host == Host::Counted) synchronize();
     starts[i].record();
     launches[turn]();
     stops[i].record();
+    samples[i].late = host == Host::Hidden && flushes[i] > 0 && starts[i].reached();
     turn = (turn + 1) % launches.size();
   }
   synchronize();
-  std::vector<double> result;
   for (std::size_t i = 0; i < flushes.size(); ++i)
-    result.push_back(microseconds(starts[i], stops[i]));
-  return result;
+    samples[i].us = microseconds(starts[i], stops[i]);
+  return samples;
 }
 
 void launch_spin(long long cycles) { launch(spin, {1, 1}, cycles); }

@@ -11,10 +11,8 @@ namespace {
 
 /// The median of a launch's samples, for measurements of the device itself.
 double median_us(const Launch& launch, int count, bool cold) {
-  FlushSchedule schedule;
-  std::size_t turn = 0;
   launch();  // warms up
-  return median(time_launches({launch}, schedule.draw(count, cold), turn));
+  return median(Sampler({launch}, cold).take(count));
 }
 
 }  // namespace
@@ -46,6 +44,27 @@ void FlushSchedule::begin_round() {
     for (int i = 0; i < kSlots; ++i) slots_[i * kSlots + rest] = all[i];
   }
   next_ = 0;
+}
+
+std::vector<double> Sampler::take(int count) {
+  constexpr int kPatience = 4;  // samples tried for each that is asked for
+  const auto enough = static_cast<std::size_t>(count);
+  std::vector<double> taken;
+  for (int tried = 0; taken.size() < enough;) {
+    std::vector<int> flushes = schedule_.draw(count - static_cast<int>(taken.size()), cold_);
+    if (cold_)
+      for (int& flush : flushes) flush += more_flushes_;
+    bool came_late = false;
+    for (const Sample& sample : time_launches(launches_, flushes, turn_, host_)) {
+      came_late |= sample.late;
+      if (sample.late && ++tried <= (kPatience - 1) * count) continue;
+      late_ |= sample.late;
+      taken.push_back(sample.us);
+    }
+    if (came_late && more_flushes_ < kMostFlushes / 2)
+      more_flushes_ += FlushSchedule::kLeast + more_flushes_;
+  }
+  return taken;
 }
 
 bool stable(const std::vector<double>& samples) {
@@ -90,11 +109,8 @@ Timing time_launches(const std::vector<Launch>& launches, const Sampling& sampli
   constexpr int kEmulated = 5;
   Sampling enough = sampling;
   if (device().emulated) enough.samples = std::min(sampling.samples, kEmulated);
-  FlushSchedule schedule;
-  std::size_t turn = 0;
-  Timing timing = sample(
-      [&](int count) { return time_launches(launches, schedule.draw(count, sampling.cold), turn); },
-      enough);
+  Sampler sampler(launches, sampling.cold);
+  Timing timing = sample([&](int count) { return sampler.take(count); }, enough);
   if (const auto clock = measure_cycle_clock()) timing.cycles = clock->cycles(timing.median_us);
   return timing;
 }

@@ -6,7 +6,9 @@
 //   Cold lines.   One flush makes L2 cold. The launch then reads from device memory, as in a
 //                 network, where other layers run in between.
 //   A full queue. While the device writes, for 0.1 ms per flush, the host enqueues the launch and
-//                 both events. So the time does not include the host's.
+//                 both events. So the time does not include the host's. A sample for which the
+//                 host was late, because the device reached the first event before the second was
+//                 enqueued, is taken again with twice the flushes.
 //   Random slots. The slot in the queue matters: with the same number of flushes before every
 //                 sample, one kernel on the same tensors took 10.1, 10.4, 10.4 or 11.1 us on an
 //                 H100, depending on the number of commands before it modulo 4, and all samples of
@@ -24,7 +26,7 @@
 //
 // Clock 1, in older records: one flush before each sample, and the same inputs for all samples.
 //
-// `make peers` times with the same clock, in Python: common/bench/peer_clock.py.
+// `make peers` times with this clock too: common/bench/clock.cpp is its C interface.
 #pragma once
 
 #include <array>
@@ -79,6 +81,30 @@ class FlushSchedule {
   std::array<int, kRound> slots_{};
   int next_ = kRound;  ///< in slots_
   int slot_ = 0;       ///< of the last sample
+};
+
+/// Takes samples of launches, used in turn; warm them up first.
+class Sampler {
+ public:
+  /// @param cold if false, L2 is never flushed, and no sample counts as late
+  explicit Sampler(std::vector<Launch> launches, bool cold = true, Host host = Host::Hidden)
+      : launches_(std::move(launches)), cold_(cold), host_(host) {}
+
+  /// Takes `count` samples, in microseconds.
+  std::vector<double> take(int count);
+
+  /// Whether some of the samples include the host's time, however many flushes went before.
+  bool late() const { return late_; }
+
+ private:
+  static constexpr int kMostFlushes = 96;  // about 10 ms
+  std::vector<Launch> launches_;
+  bool cold_;
+  Host host_;
+  FlushSchedule schedule_;
+  std::size_t turn_ = 0;
+  int more_flushes_ = 0;  // than the schedule draws, since the host was late
+  bool late_ = false;
 };
 
 /// Takes `count` samples, in microseconds.

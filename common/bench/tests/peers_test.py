@@ -30,19 +30,6 @@ def record(name, direction, problem, *samples, made_by=MADE_BY, **more):
                              operator_bytes=400, roof_us=10.0, roof_bytes=300, **more)
 
 
-class Clock(unittest.TestCase):
-    def test_sixteen_samples_have_each_place_in_the_queue_four_times(self):
-        for commands in range(1, 10):  # of a call and its two events
-            schedule, place = peers.FlushSchedule(), 0
-            for _ in range(20):
-                places = []
-                for _ in range(16):
-                    place = (place + 3 + schedule.draw()) % 4
-                    places.append(place)
-                    place = (place + commands) % 4
-                self.assertEqual(sorted(places), sorted(4 * list(range(4))))
-
-
 class Requests(unittest.TestCase):
     def test_a_shape_has_the_type_that_it_names_or_that_is_asked_for(self):
         self.assertEqual(peers.parse_shapes("8x1024, f32:4×2048,8x1024"), [SMALL, WIDE])
@@ -231,14 +218,15 @@ class Measuring(unittest.TestCase):
 
         x, dy, dx = tensor(8, 1024, 2), tensor(8, 1024, 2), tensor(8, 1024, 4)
         inputs = SimpleNamespace(matrices=lambda direction: [dy, x], eps=1e-6, seed=7)
-        clock = SimpleNamespace(median=lambda run, count: 5.0, samples=lambda run, count: ([5.0] * count, True))
+        clock = SimpleNamespace(median=lambda run, count, with_launch: 5.0,
+                                samples=lambda run, count, with_launch: ([5.0] * count, True))
         stub = SimpleNamespace(roof=lambda *_: SimpleNamespace(us=4.0, bytes=99), synchronize=lambda: None,
                                check=lambda *_: SimpleNamespace(passed=True, rel_err=0.0, why=""))
         options = SimpleNamespace(samples=3, with_launch=True)
-        with tempfile.TemporaryDirectory() as directory, mock.patch.dict(sys.modules, {"common.bench.peer_clock": stub}):
+        with tempfile.TemporaryDirectory() as directory, mock.patch.dict(sys.modules, {"common.bench.peer_checks": stub}):
             journal = compare_peers.Journal(Path(directory) / "a")
             prepares = {"torch": lambda direction, one: lambda: (dx,)}
-            comparison = compare_peers.Comparison(options, prepares, journal, MADE_BY, clock, clock)
+            comparison = compare_peers.Comparison(options, prepares, journal, MADE_BY, clock)
             comparison.inputs = [inputs, inputs]
             comparison.measure(SMALL._replace(kind="rms"), "backward", SimpleNamespace(name="torch", from_y=False, note=""))
             found = measurements.load(journal.path).find("torch", SMALL._replace(kind="rms"), "backward", host="counted")
@@ -251,7 +239,7 @@ class Interruption(unittest.TestCase):
     def comparison(self, directory, budget=100.0):
         options = SimpleNamespace(budget=budget, with_launch=False, samples=3, json=Path(directory) / "a")
         clock = SimpleNamespace(warm_up=lambda: None)
-        return compare_peers.Comparison(options, {}, compare_peers.Journal(options.json), MADE_BY, clock, clock)
+        return compare_peers.Comparison(options, {}, compare_peers.Journal(options.json), MADE_BY, clock)
 
     def test_what_was_measured_is_kept_and_shown(self):
         with tempfile.TemporaryDirectory() as directory:
@@ -278,7 +266,7 @@ class Interruption(unittest.TestCase):
         tasks = compare_peers.plan([provider("torch"), provider("liger")], [SMALL], ["forward"])
         with tempfile.TemporaryDirectory() as directory:
             comparison = self.comparison(directory)
-            with mock.patch.dict(sys.modules, {"common.bench.peer_clock": SimpleNamespace(synchronize=lost)}), \
+            with mock.patch.dict(sys.modules, {"common.bench.peer_checks": SimpleNamespace(synchronize=lost)}), \
                     mock.patch.object(comparison, "prepare_inputs", mock.Mock(side_effect=RuntimeError("misaligned"))), \
                     contextlib.redirect_stderr(io.StringIO()), self.assertRaisesRegex(RuntimeError, "illegal memory"):
                 comparison.run(tasks)

@@ -17,7 +17,8 @@ from common.tools.pytest_fixtures import import_torch
 torch = import_torch()
 from layernorm_chapters.library import Library, LibraryError  # noqa: E402
 
-from common.bench import compare_peers, peer_clock, peer_providers, peers, warm_caches  # noqa: E402
+from common.bench import compare_peers, peer_checks, peer_providers, peers, warm_caches  # noqa: E402
+from common.bench.clock import Clock  # noqa: E402
 from common.results import device  # noqa: E402
 from common.results import records as measurements  # noqa: E402
 from common.results.problems import Problem  # noqa: E402
@@ -34,24 +35,6 @@ def of_the_build(library, torch_device):
     LIBRARY, DEVICE = library, torch_device
 
 
-class WallClock:
-    """For a device without events."""
-
-    def warm_up(self):
-        pass
-
-    def samples(self, run, count):
-        times = []
-        for _ in range(count):
-            start = time.perf_counter()
-            run()
-            times.append(1e6 * (time.perf_counter() - start))
-        return times, False
-
-    def median(self, run, count=3):
-        return peers.quantile(self.samples(run, count)[0], 0.5)
-
-
 class Reference(unittest.TestCase):
     def test_it_is_autograd_s_in_double(self):
         for kind in peers.KINDS:
@@ -60,50 +43,50 @@ class Reference(unittest.TestCase):
             y = peer_providers.torch_norm(inputs, *leaves, *([None] if kind == "rms" else []))
             dx, *sums = torch.autograd.grad(y, leaves, inputs.dy.double())
             everything = slice(0, 40)
-            torch.testing.assert_close(peer_clock.forward_reference(inputs, everything), y.detach())
-            reference = peer_clock.backward_reference(inputs, everything)
+            torch.testing.assert_close(peer_checks.forward_reference(inputs, everything), y.detach())
+            reference = peer_checks.backward_reference(inputs, everything)
             for ours, theirs in zip(reference, (dx, *sums)):
                 torch.testing.assert_close(ours, theirs)
 
     def test_from_y_it_is_that_from_x_but_for_y_s_rounding(self):
         inputs = peer_providers.make_inputs("layer", Problem("f32", 40, 96), DEVICE)
         everything = slice(0, 40)
-        from_x = peer_clock.backward_reference(inputs, everything)
-        from_y = peer_clock.backward_reference(inputs.from_y(), everything)
+        from_x = peer_checks.backward_reference(inputs, everything)
+        from_y = peer_checks.backward_reference(inputs.from_y(), everything)
         for ours, theirs in zip(from_y, from_x):
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
     def test_slices_of_rows_add_up(self):
         inputs = peer_providers.make_inputs("layer", Problem("bf16", 40, 96), DEVICE)
         y = inputs.from_y().y
-        with mock.patch.object(peer_clock, "chunks", lambda rows, cols: [slice(0, 7), slice(7, rows)]):
+        with mock.patch.object(peer_checks, "chunks", lambda rows, cols: [slice(0, 7), slice(7, rows)]):
             self.assertTrue(torch.equal(inputs.from_y().y, y))
-            self.assertTrue(peer_clock.check("forward", inputs, (y,)).passed)
-        self.assertEqual([(s.start, s.stop) for s in peer_clock.chunks(5, 10, 20)], [(0, 2), (2, 4), (4, 5)])
+            self.assertTrue(peer_checks.check("forward", inputs, (y,)).passed)
+        self.assertEqual([(s.start, s.stop) for s in peer_checks.chunks(5, 10, 20)], [(0, 2), (2, 4), (4, 5)])
 
     def test_the_roof_moves_all_but_the_last_half_word(self):
         for numbers, words in ((6, 3), (7, 3)):
-            self.assertEqual(peer_clock.in_words(torch.zeros(1, numbers, dtype=torch.bfloat16)).numel(), words)
-        self.assertEqual(peer_clock.in_words(torch.zeros(5, 1)).numel(), 5)
+            self.assertEqual(peer_checks.in_words(torch.zeros(1, numbers, dtype=torch.bfloat16)).numel(), words)
+        self.assertEqual(peer_checks.in_words(torch.zeros(5, 1)).numel(), 5)
 
     def test_what_is_wrong_is_found(self):
         inputs = peer_providers.make_inputs("layer", Problem("bf16", 4000, 64), DEVICE)
         outputs = peer_providers.own_call(Library(LIBRARY), None, "backward", inputs)()
-        self.assertTrue(peer_clock.check("backward", inputs, outputs).passed)
+        self.assertTrue(peer_checks.check("backward", inputs, outputs).passed)
         for at, name, value in ((0, "dx", 0.0), (0, "dx", float("nan")), (1, "dweight", 0.0), (2, "dbias", 1e3)):
             with self.subTest(name, value=value):
                 wrong = [output.clone() for output in outputs]
                 wrong[at][3] = value  # a row of 4000, an element of 64
-                result = peer_clock.check("backward", inputs, wrong)
+                result = peer_checks.check("backward", inputs, wrong)
                 self.assertFalse(result.passed)
                 self.assertRegex(result.why, f"^{name} is wrong")
 
     def test_one_wrong_row_of_many_is_found(self):
         inputs = peer_providers.make_inputs("layer", Problem("bf16", 80000, 16), DEVICE)
         y = inputs.from_y().y
-        self.assertTrue(peer_clock.check("forward", inputs, (y,)).passed)
+        self.assertTrue(peer_checks.check("forward", inputs, (y,)).passed)
         y[3] = 0  # too little for the error of the whole
-        self.assertRegex(peer_clock.check("forward", inputs, (y,)).why, "^y is wrong in a row: relative error 1.0e")
+        self.assertRegex(peer_checks.check("forward", inputs, (y,)).why, "^y is wrong in a row: relative error 1.0e")
 
 
 class TheLibrary(unittest.TestCase):
@@ -123,7 +106,7 @@ class TheLibrary(unittest.TestCase):
                             except LibraryError as error:
                                 self.assertRegex(str(error), f"^{provider.name} (takes layer norm only|needs)")
                                 continue
-                            result = peer_clock.check(direction, given, run())
+                            result = peer_checks.check(direction, given, run())
                             self.assertTrue(result.passed, result.why)
                             self.assertIn(run.chapter.removeprefix("lib_")[:3], ("fwd", "bwd"))
 
@@ -133,7 +116,7 @@ class TheLibrary(unittest.TestCase):
             inputs = peer_providers.make_inputs(kind, PROBLEMS[0], DEVICE)
             for provider, given in ((dispatch, inputs), (from_y, inputs.from_y())):
                 for direction in provider.directions:
-                    result = peer_clock.check(direction, given, provider.load()(direction, given)())
+                    result = peer_checks.check(direction, given, provider.load()(direction, given)())
                     self.assertTrue(result.passed, result.why)
 
     def test_another_backend_is_refused(self):
@@ -152,12 +135,11 @@ def failing(direction, inputs):
 @contextlib.contextmanager
 def comparison(prepares, samples=3):
     with tempfile.TemporaryDirectory() as directory, contextlib.redirect_stderr(io.StringIO()), \
-            mock.patch.object(peer_clock, "triton", peer_clock.triton if DEVICE == "cuda" else None):
+            mock.patch.object(peer_checks, "triton", peer_checks.triton if DEVICE == "cuda" else None):
         options = SimpleNamespace(budget=600, with_launch=False, samples=samples)
         journal = compare_peers.Journal(Path(directory) / "peers.jsonl")
         made_by = {"device": "a device", "run": "now"}
-        clock = peer_clock.Clock() if DEVICE == "cuda" else WallClock()
-        yield compare_peers.Comparison(options, prepares, journal, made_by, clock, clock, DEVICE)
+        yield compare_peers.Comparison(options, prepares, journal, made_by, Clock(LIBRARY), DEVICE)
 
 
 class Run(unittest.TestCase):
@@ -295,14 +277,14 @@ class Stubs(unittest.TestCase):
             for problem in [Problem(dtype, 33, 264) for dtype in peers.DTYPES] + [Problem("f32", 7, 5)]:
                 inputs = peer_providers.make_inputs(kind, problem, "cpu")
                 inputs.eps = 0.5  # not what a package takes unless told
-                inputs.rstd[:] = peer_clock.statistics(inputs, slice(None))[1][:, 0]
+                inputs.rstd[:] = peer_checks.statistics(inputs, slice(None))[1][:, 0]
                 for direction in provider.directions:
                     with self.subTest(kind=kind, direction=direction, problem=str(problem)):
                         run = prepare(direction, inputs)
                         for outputs in (run(), run()):
                             self.assertEqual(len(outputs), 1 if direction == "forward" else 3)
                             self.assertEqual(outputs[0].dtype, inputs.x.dtype)
-                            result = peer_clock.check(direction, inputs, outputs)
+                            result = peer_checks.check(direction, inputs, outputs)
                             self.assertTrue(result.passed, result.why)
                         if direction == "backward":
                             self.assertEqual(outputs[2] is None, kind == "rms")
@@ -437,25 +419,23 @@ class Caches(unittest.TestCase):
                     self.assertEqual(value, other, name)
 
 
-class Queue(unittest.TestCase):
-    def test_samples_have_every_place_in_the_queue(self):
-        """As many writes before one as before another would give all of them the same place."""
-        writes, counts = mock.Mock(), []
+class Clocks(unittest.TestCase):
+    def test_a_call_s_own_exception_ends_the_sampling(self):
+        calls = []
 
         def run():
-            counts.append(writes.zero_.call_count)
-            writes.zero_.reset_mock()
+            calls.append(1)
+            if len(calls) == 5:
+                raise KeyboardInterrupt
 
-        event = mock.Mock(**{"query.return_value": False, "elapsed_time.return_value": 0.001})
-        with mock.patch.object(peer_clock.torch, "empty", return_value=writes), \
-                mock.patch.object(peer_clock.torch.cuda, "Event", return_value=event), \
-                mock.patch.object(peer_clock.torch.cuda, "synchronize"):
-            clock = peer_clock.Clock()
-            self.assertEqual(len(clock.samples(run, 40)[0]), 40)
-        self.assertEqual(set(counts), {3, 4, 5, 6})
+        with self.assertRaises(KeyboardInterrupt):
+            Clock(LIBRARY).samples(run, 20)
+        self.assertEqual(len(calls), 5)
 
+    def test_without_a_library_it_says_how_to_make_one(self):
+        with self.assertRaisesRegex(OSError, "make peers"):
+            Clock(Path("none/liblnc.so"))
 
-class Events(unittest.TestCase):
     def test_the_host_s_time_counts_only_where_it_should(self):
         """A call that keeps the host busy for 300 µs and the device for none."""
         if DEVICE != "cuda":
@@ -468,7 +448,7 @@ class Events(unittest.TestCase):
                 pass
             x.zero_()
 
-        without, late = peer_clock.Clock().samples(run, 15)
+        without, late = Clock(LIBRARY).samples(run, 15)
         self.assertFalse(late)
         self.assertLess(peers.quantile(without, 0.5), 30)
-        self.assertGreater(peers.quantile(peer_clock.Clock(with_launch=True).samples(run, 15)[0], 0.5), 300)
+        self.assertGreater(peers.quantile(Clock(LIBRARY).samples(run, 15, with_launch=True)[0], 0.5), 300)

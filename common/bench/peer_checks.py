@@ -1,8 +1,4 @@
-"""Times of a GPU's work with a cold L2, and results held against double precision. Needs PyTorch.
-
-The clock is that of the chapters' programs (clock 2 of a record): 256 MB written a number of times
-that is drawn by lot, then one launch between two events; and the inputs take turns.
-"""
+"""The roof of a problem, and results checked against double precision, on a GPU. Needs PyTorch."""
 
 import gc
 import math
@@ -10,16 +6,13 @@ from typing import NamedTuple
 
 import torch
 
-from common.bench.peers import FLUSH_BYTES, LIMITS, FlushSchedule, bytes_of, quantile
+from common.bench.peers import LIMITS, bytes_of
 
 try:
     import triton
     import triton.language as tl
 except ImportError:
     triton = None
-
-FEWEST_WRITES, MOST_WRITES = 3, 96  # of the flush, about 0.1 ms each
-
 
 def synchronize():
     if torch.cuda.is_available():
@@ -30,68 +23,6 @@ def free_memory():
     gc.collect()  # a package's own cycles may hold tensors
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-
-
-class Clock:
-    """Samples of one call each, in microseconds.
-
-    Before each sample 256 MB are written, three times or more: once makes L2 cold, and while the
-    device writes, the host puts the call and both events into its queue. Where the device got to
-    the first event before the host had put in the second, the sample is thrown away, and the next
-    ones get twice the writes. `with_launch`: the host waits for the writes first, so that a sample
-    has all that the host does from the first event to the second.
-
-    How many writes is drawn by lot (peers.FlushSchedule), up to three more, since a sample's place in the
-    queue counts. This is the chapters' clock: common/harness/stopwatch.h has its reasons.
-    """
-
-    def __init__(self, device="cuda", with_launch=False):
-        self.buffer = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=device)
-        self.with_launch = with_launch
-        self.writes, self.schedule = FEWEST_WRITES, FlushSchedule()
-
-    def warm_up(self):
-        """An idle GPU runs at a fraction of its clock; keep it busy until that has risen."""
-        for _ in range(3000):
-            self.buffer.zero_()
-        torch.cuda.synchronize()
-
-    def put(self, run):
-        """Puts one sample into the queue: the events, and whether the host came late."""
-        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        for _ in range(self.writes + self.schedule.draw()):
-            self.buffer.zero_()
-        if self.with_launch:
-            torch.cuda.synchronize()
-        start.record()
-        run()
-        stop.record()
-        return start, stop, start.query() and not self.with_launch
-
-    def samples(self, run, count):
-        """(count samples, whether they are late in spite of all)"""
-        self.writes, kept, late = FEWEST_WRITES, [], []
-        collecting = gc.isenabled()
-        gc.disable()
-        try:
-            torch.cuda.synchronize()
-            for attempt in range(4 * count):
-                start, stop, came_late = self.put(run)
-                (late if came_late else kept).append((start, stop))
-                if len(kept) == count:
-                    break
-                if came_late and self.writes < MOST_WRITES:
-                    self.writes *= 2
-                    torch.cuda.synchronize()
-            torch.cuda.synchronize()
-        finally:
-            if collecting:
-                gc.enable()
-        chosen = kept if len(kept) >= min(5, count) else late
-        return [1e3 * start.elapsed_time(stop) for start, stop in chosen], chosen is late
-
-    def median(self, run, count=80):
-        return quantile(self.samples(run, count)[0], 0.5)
 
 
 # --- The roof ---
