@@ -211,24 +211,10 @@ namespace {
 template <typename T, typename W>
 Arguments<T, W> arguments(const Tensors& tensors, void* workspace, int copy) {
   const Problem& problem = tensors.problem();
-  Arguments<T, W> args;
+  Arguments<T, W> args{
+      {}, arguments_of<ForwardArgs<T, W>>(problem), arguments_of<BackwardArgs<T, W>>(problem)};
   args.copy.count = problem.rows * problem.cols;
-  const auto of_a_norm = [&](auto& norm) {
-    norm.rows = problem.rows;
-    norm.cols = problem.cols;
-    norm.eps = problem.eps;
-    norm.group = problem.group;
-    norm.kind = problem.kind;
-    norm.workspace = workspace;
-    norm.fused.dropout = problem.fusion.dropout;
-    norm.fused.residual_is_float = problem.residual_dtype() == DType::F32;
-  };
-  of_a_norm(args.forward);
-  of_a_norm(args.backward);
-  args.forward.x_rows = problem.row_strides();
-  args.forward.batch_invariant = problem.batch_invariant;
-  args.backward.x_rows = problem.row_strides();
-  args.backward.dy_rows = problem.row_strides();
+  args.forward.workspace = args.backward.workspace = workspace;
   for (const auto& tensor : describe_tensors<T, W>(problem, tensors.from_y(), args))
     if (tensor.in(tensors.direction()))
       tensor.slot(tensors.direction()).set(tensors.data(tensor.name, copy));

@@ -213,6 +213,26 @@ struct BackwardArgs {
   RowStrides dy_rows;  ///< of dy; the same
 };
 
+/// The arguments of a launch that follow from the problem; all pointers are null.
+template <typename Args>
+Args arguments_of(const Problem& problem) {
+  Args args = {};
+  args.rows = problem.rows;
+  args.cols = problem.cols;
+  args.eps = problem.eps;
+  args.group = problem.group;
+  args.kind = problem.kind;
+  args.fused.dropout = problem.fusion.dropout;
+  args.fused.residual_is_float = problem.residual_dtype() == DType::F32;
+  args.x_rows = problem.row_strides();
+  if constexpr (requires { args.dy; }) {
+    args.dy_rows = problem.row_strides();
+  } else {
+    args.batch_invariant = problem.batch_invariant;
+  }
+  return args;
+}
+
 /// A chapter's host function for each pair of types; null for one that it does not take. In a
 /// registration: {run<float>, run<__half>, run<__nv_bfloat16>}, or every() where it takes mixed
 /// types too.

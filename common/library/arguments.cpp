@@ -268,4 +268,98 @@ Problem check(const lnc_backward_args& a) {
   return problem;
 }
 
+namespace {
+
+/// Outputs are the pointers to non-const.
+template <typename... Data>
+void visit_all(const TensorVisitor& visit, const StagedShape& shape, Data*&... data) {
+  (visit({const_cast<const void*&>(data), !std::is_const_v<Data>, shape}), ...);
+}
+
+/// Sets a typed pointer of a launch to an untyped one of a call.
+template <typename T, typename U>
+void set(T*& to, U* from) {
+  to = static_cast<T*>(from);
+}
+
+}  // namespace
+
+template <typename Call, typename Fused>
+void for_each_tensor(const Problem& p, Call& a, Fused* f, const TensorVisitor& visit) {
+  constexpr bool kForward = std::is_same_v<Call, lnc_forward_args>;
+  const StagedShape matrix{p.rows, p.cols, p.element_bytes()};
+  const StagedShape sum{p.rows, p.cols, p.residual_element_bytes()};
+  const StagedShape vector{1, p.cols, p.parameter_element_bytes()};
+  visit({a.x, false, matrix, &a.x_rows});
+  visit_all(visit, matrix, a.y);
+  visit_all(visit, vector, a.weight, a.bias);
+  if constexpr (!kForward) {
+    visit({a.dy, false, matrix, &a.dy_rows});
+    visit_all(visit, matrix, a.dx);
+  }
+  if (f == nullptr) return;
+  visit_all(visit, sum, f->sum);
+  visit_all(visit, vector, f->weight1);
+  if constexpr (kForward) {
+    visit_all(visit, matrix, f->x1, f->y1);
+    visit_all(visit, sum, f->residual);
+    visit_all(visit, vector, f->bias1);
+  } else {
+    visit_all(visit, matrix, f->dy1, f->dx1);
+    visit_all(visit, sum, f->dsum, f->dresidual);
+  }
+}
+template void for_each_tensor(const Problem&, lnc_forward_args&, lnc_fused_forward*,
+                              const TensorVisitor&);
+template void for_each_tensor(const Problem&, lnc_backward_args&, lnc_fused_backward*,
+                              const TensorVisitor&);
+
+template <typename Args, typename Call>
+Args launch_args(const Problem& problem, const Call& a) {
+  constexpr bool kForward = std::is_same_v<Call, lnc_forward_args>;
+  Args to = arguments_of<Args>(problem);
+  set(to.x, a.x);
+  set(to.y, a.y);
+  set(to.weight, a.weight);
+  set(to.bias, a.bias);
+  to.mean = problem.kind == Kind::Layer ? a.mean : nullptr;
+  to.rstd = a.rstd;
+  to.workspace = a.workspace;
+  set(to.stream, a.stream);
+  to.x_rows = strides_of(a.x_rows, problem);
+  if constexpr (!kForward) {
+    set(to.dy, a.dy);
+    set(to.dx, a.dx);
+    set(to.dweight, a.dweight);
+    set(to.dbias, a.dbias);
+    to.dy_rows = strides_of(a.dy_rows, problem);
+  }
+  if (a.fused == nullptr) return to;
+  to.fused.rowscale = a.fused->rowscale;
+  to.fused.seeds = a.fused->seeds;
+  to.fused.rowscale1 = a.fused->rowscale1;
+  to.fused.seeds1 = a.fused->seeds1;
+  to.fused.residual_out = a.fused->sum;
+  set(to.fused.weight1, a.fused->weight1);
+  if constexpr (kForward) {
+    set(to.fused.x1, a.fused->x1);
+    to.fused.residual = a.fused->residual;
+    set(to.fused.bias1, a.fused->bias1);
+    set(to.fused.y1, a.fused->y1);
+  } else {
+    set(to.fused.dy1, a.fused->dy1);
+    to.fused.dresidual_out = a.fused->dsum;
+    set(to.fused.dx1, a.fused->dx1);
+    to.fused.dresidual = a.fused->dresidual;
+    set(to.fused.dweight1, a.fused->dweight1);
+    set(to.fused.dbias1, a.fused->dbias1);
+  }
+  return to;
+}
+#define LNC_INSTANTIATE(name, T, W)                                                \
+  template ForwardArgs<T, W> launch_args(const Problem&, const lnc_forward_args&); \
+  template BackwardArgs<T, W> launch_args(const Problem&, const lnc_backward_args&);
+LNC_TYPE_PAIRS(LNC_INSTANTIATE)
+#undef LNC_INSTANTIATE
+
 }  // namespace lnc

@@ -1,14 +1,16 @@
-// Checks the arguments of a call of lnc.h: returns the problem that they describe, or throws a
-// sentence that names the wrong one.
+// The arguments of a call of lnc.h: checks them, and returns the problem that they describe or
+// throws a sentence that names the wrong one; lists their tensors; makes a launch's of them.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
 
 #include "common/kernel/contract.h"
 #include "common/library/lnc.h"
+#include "common/library/staging.h"
 
 namespace lnc {
 
@@ -42,5 +44,22 @@ bool is_in_place(const lnc_forward_args& a);
 
 /// Where rows start; dense if `given` is null or describes contiguous rows.
 RowStrides strides_of(const lnc_rows* given, const Problem& problem);
+
+/// A tensor among a call's arguments that may start anywhere.
+struct CallTensor {
+  const void*& data;  ///< the argument itself
+  bool output;
+  StagedShape shape;
+  const lnc_rows** rows = nullptr;  ///< the argument that says where its rows start, if one does
+};
+using TensorVisitor = std::function<void(const CallTensor&)>;
+
+/// Calls `visit` for each such tensor of a call. @param f *a.fused, or null
+template <typename Call, typename Fused>
+void for_each_tensor(const Problem& p, Call& a, Fused* f, const TensorVisitor& visit);
+
+/// The arguments of a launch on a call's tensors.
+template <typename Args, typename Call>
+Args launch_args(const Problem& problem, const Call& a);
 
 }  // namespace lnc

@@ -38,88 +38,6 @@ lnc_status guarded(const Body& body) noexcept {
   }
 }
 
-template <typename T, typename W>
-FusedForward<T, W> fused_of(const lnc_fused_forward* f) {
-  if (f == nullptr) return {};
-  return {.rowscale = f->rowscale,
-          .seeds = f->seeds,
-          .x1 = static_cast<const T*>(f->x1),
-          .rowscale1 = f->rowscale1,
-          .seeds1 = f->seeds1,
-          .residual = f->residual,
-          .residual_out = f->sum,
-          .weight1 = static_cast<const W*>(f->weight1),
-          .bias1 = static_cast<const W*>(f->bias1),
-          .y1 = static_cast<T*>(f->y1),
-          .mask = nullptr,
-          .mask1 = nullptr,
-          .dropout = f->dropout,
-          .residual_is_float = f->residual != nullptr && f->float_residual != 0};
-}
-
-template <typename T, typename W>
-FusedBackward<T, W> fused_of(const lnc_fused_backward* f) {
-  if (f == nullptr) return {};
-  return {.dy1 = static_cast<const T*>(f->dy1),
-          .residual_out = f->sum,
-          .dresidual_out = f->dsum,
-          .weight1 = static_cast<const W*>(f->weight1),
-          .rowscale = f->rowscale,
-          .seeds = f->seeds,
-          .rowscale1 = f->rowscale1,
-          .seeds1 = f->seeds1,
-          .dx1 = static_cast<T*>(f->dx1),
-          .dresidual = f->dresidual,
-          .dweight1 = static_cast<W*>(f->dweight1),
-          .dbias1 = static_cast<W*>(f->dbias1),
-          .dropout = f->dropout,
-          .residual_is_float = f->has_residual != 0 && f->float_residual != 0};
-}
-
-/// Calls `visit(tensor, shape)` for each tensor of a pass that may start anywhere. Outputs are the
-/// pointers to non-const. `visit` sets `rows` to null when it puts a dense copy in place of strided
-/// rows.
-template <typename Visit>
-void for_each_tensor(const Problem& p, lnc_forward_args& a, lnc_fused_forward* f,
-                     const Visit& visit) {
-  const StagedShape matrix{p.rows, p.cols, p.element_bytes()};
-  const StagedShape sum{p.rows, p.cols, p.residual_element_bytes()};
-  const StagedShape vector{1, p.cols, p.parameter_element_bytes()};
-  visit(a.x, matrix, &a.x_rows);
-  visit(a.weight, vector);
-  visit(a.bias, vector);
-  if (f != nullptr) {
-    visit(f->x1, matrix);
-    visit(f->residual, sum);
-    visit(f->weight1, vector);
-    visit(f->bias1, vector);
-    visit(f->sum, sum);
-    visit(f->y1, matrix);
-  }
-  visit(a.y, matrix);
-}
-template <typename Visit>
-void for_each_tensor(const Problem& p, lnc_backward_args& a, lnc_fused_backward* f,
-                     const Visit& visit) {
-  const StagedShape matrix{p.rows, p.cols, p.element_bytes()};
-  const StagedShape sum{p.rows, p.cols, p.residual_element_bytes()};
-  const StagedShape vector{1, p.cols, p.parameter_element_bytes()};
-  visit(a.dy, matrix, &a.dy_rows);
-  visit(a.x, matrix, &a.x_rows);
-  visit(a.y, matrix);
-  visit(a.weight, vector);
-  visit(a.bias, vector);
-  if (f != nullptr) {
-    visit(f->sum, sum);
-    visit(f->dsum, sum);
-    visit(f->dy1, matrix);
-    visit(f->weight1, vector);
-    visit(f->dx1, matrix);
-    visit(f->dresidual, sum);
-  }
-  visit(a.dx, matrix);
-}
-
 template <typename Args>
 using FusedOf = std::conditional_t<std::is_same_v<Args, lnc_forward_args>, lnc_fused_forward,
                                    lnc_fused_backward>;
@@ -131,19 +49,19 @@ template <typename Args>
 void stage(const Plan& plan, Args& a, FusedOf<Args>* fused, Staging& staging) {
   const Problem& p = plan.problem;
   const bool vectors = p.has_whole_vectors();
-  for_each_tensor(
-      p, a, fused, [&]<typename U>(U*& tensor, StagedShape shape, const lnc_rows** rows = nullptr) {
-        if (tensor == nullptr) return;
-        if (rows != nullptr) shape.strides = strides_of(*rows, p);
-        const bool apart = shape.strides.apart && !p.strided();  // the plan has them staged
-        if (!apart && (!vectors || at_boundary(tensor))) return;
-        if constexpr (std::is_const_v<U>) {
-          tensor = staging.in(tensor, shape);
-          if (rows != nullptr) *rows = nullptr;
-        } else {
-          tensor = staging.out(tensor, shape);
-        }
-      });
+  for_each_tensor(p, a, fused, [&](const CallTensor& tensor) {
+    if (tensor.data == nullptr) return;
+    StagedShape shape = tensor.shape;
+    if (tensor.rows != nullptr) shape.strides = strides_of(*tensor.rows, p);
+    const bool apart = shape.strides.apart && !p.strided();  // the plan has them staged
+    if (!apart && (!vectors || at_boundary(tensor.data))) return;
+    if (tensor.output) {
+      tensor.data = staging.out(const_cast<void*>(tensor.data), shape);
+    } else {
+      tensor.data = staging.in(tensor.data, shape);
+      if (tensor.rows != nullptr) *tensor.rows = nullptr;
+    }
+  });
 }
 
 /// Where the workspace's parts start: the chapter's own, then gradients that the caller did not
@@ -228,62 +146,24 @@ lnc_status lnc_backward_plan(const lnc_backward_args* args, lnc_plan* plan) {
 
 namespace {
 
-/// Launches a forward pass.
 void run(const Plan& plan, const lnc_forward_args& a, const Layout&) {
   with_types(plan.problem, [&]<typename T, typename W>() {
     std::get<ForwardLaunchers>(plan.chapter->run)
-        .get<T, W>()({.x = static_cast<const T*>(a.x),
-                      .weight = static_cast<const W*>(a.weight),
-                      .bias = static_cast<const W*>(a.bias),
-                      .y = static_cast<T*>(a.y),
-                      .mean = plan.problem.kind == Kind::Layer ? a.mean : nullptr,
-                      .rstd = a.rstd,
-                      .rows = plan.problem.rows,
-                      .cols = plan.problem.cols,
-                      .eps = plan.problem.eps,
-                      .group = 0,
-                      .kind = plan.problem.kind,
-                      .workspace = a.workspace,
-                      .stream = static_cast<cudaStream_t>(a.stream),
-                      .fused = fused_of<T, W>(a.fused),
-                      .x_rows = strides_of(a.x_rows, plan.problem),
-                      .batch_invariant = plan.problem.batch_invariant});
+        .get<T, W>()(launch_args<ForwardArgs<T, W>>(plan.problem, a));
   });
 }
 
-/// Launches a backward pass.
-void run(const Plan& plan, const lnc_backward_args& a, const Layout& layout) {
-  const bool layer = plan.problem.kind == Kind::Layer;
+void run(const Plan& plan, lnc_backward_args a, const Layout& layout) {
   auto* const scratch = static_cast<std::byte*>(a.workspace);
-  const auto gradient = [&](void* wanted, std::int64_t place) -> void* {
-    if (wanted != nullptr || plan.problem.frozen) return wanted;
-    return scratch + place;
-  };
-  void* const dweight = gradient(a.dweight, layout.dweight);
-  void* const dbias = layer ? gradient(a.dbias, layout.dbias) : nullptr;
+  if (!plan.problem.frozen) {
+    if (a.dweight == nullptr) a.dweight = scratch + layout.dweight;
+    if (a.dbias == nullptr) a.dbias = scratch + layout.dbias;
+  }
+  if (plan.problem.kind == Kind::Rms) a.dbias = nullptr;
+  if (plan.chapter->from_y) a.mean = nullptr;
   with_types(plan.problem, [&]<typename T, typename W>() {
     std::get<BackwardLaunchers>(plan.chapter->run)
-        .get<T, W>()({.dy = static_cast<const T*>(a.dy),
-                      .x = static_cast<const T*>(a.x),
-                      .y = static_cast<const T*>(a.y),
-                      .weight = static_cast<const W*>(a.weight),
-                      .mean = layer && !plan.chapter->from_y ? a.mean : nullptr,
-                      .rstd = a.rstd,
-                      .bias = static_cast<const W*>(a.bias),
-                      .dx = static_cast<T*>(a.dx),
-                      .dweight = static_cast<W*>(dweight),
-                      .dbias = static_cast<W*>(dbias),
-                      .y_again = nullptr,
-                      .rows = plan.problem.rows,
-                      .cols = plan.problem.cols,
-                      .eps = plan.problem.eps,
-                      .group = 0,
-                      .kind = plan.problem.kind,
-                      .workspace = a.workspace,
-                      .stream = static_cast<cudaStream_t>(a.stream),
-                      .fused = fused_of<T, W>(a.fused),
-                      .x_rows = strides_of(a.x_rows, plan.problem),
-                      .dy_rows = strides_of(a.dy_rows, plan.problem)});
+        .get<T, W>()(launch_args<BackwardArgs<T, W>>(plan.problem, a));
   });
 }
 
