@@ -10,8 +10,8 @@ namespace lnc {
 const char* backend_name();
 
 /// The facts about the calling thread's current GPU; each thread caches them. The CPU backend acts
-/// as an H100, or as an H200 or B200 if LNC_GPU is h200 or b200. Starts no other program.
-/// @throws std::invalid_argument for another LNC_GPU
+/// as an H100, or as the GPU that LNC_GPU names, of those in gpu_cpu.cpp. Starts no other program.
+/// @throws std::invalid_argument for an LNC_GPU that it does not know
 Gpu current_gpu();
 
 }  // namespace lnc

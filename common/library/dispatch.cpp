@@ -14,34 +14,37 @@ namespace {
 // models have and some that none has, for both kinds, bfloat16 and float, in tensors of 128 MiB,
 // and eight of them in 64 and 8 MiB (peers_h100.csv); for an H200, peers_h200.csv and the sets
 // progression and sweep of h200.csv. Mixed types and null parameters are not measured and get the
-// same kernels. Other GPUs get only the rules For::Any. Each kernel chooses its own launch shape;
-// those that need Hopper refuse older GPUs, and the next rule is tried.
+// same kernels. Other GPUs get only the rules without a GPU. Each kernel chooses its own launch
+// shape; those that need Hopper refuse older GPUs, and the next rule is tried.
 constexpr Choice kChoices[] = {
 #include "dispatch_table.inc"
 };
+static_assert(std::ranges::all_of(kChoices,
+                                  [](const Choice& choice) {
+                                    return choice.gpus.empty() || choice.measured_on() != nullptr;
+                                  }),
+              "dispatch.json has a rule for a GPU that is not measured");
 
 }  // namespace
 
 std::span<const Choice> choices() { return kChoices; }
 
-MeasuredGpu measured_gpu(const Gpu& gpu) {
-  const auto is = [&](const Gpu& known) {
+const MeasuredGpu* measured_gpu(const Gpu& gpu) {
+  for (const MeasuredGpu& measured : kMeasuredGpus) {
+    const Gpu& known = measured.gpu;
     const int difference = std::abs(gpu.memory_gb_s - known.memory_gb_s);
-    return gpu.architecture == known.architecture && gpu.multiprocessors == known.multiprocessors &&
-           difference <= known.memory_gb_s / 20;
-  };
-  if (is(kH100)) return MeasuredGpu::H100;
-  if (is(kH200)) return MeasuredGpu::H200;
-  return MeasuredGpu::None;
+    if (gpu.architecture == known.architecture && gpu.multiprocessors == known.multiprocessors &&
+        difference <= known.memory_gb_s / 20)
+      return &measured;
+  }
+  return nullptr;
 }
 
 namespace {
 
 bool is_for(const Choice& choice, const Gpu& gpu) {
-  const MeasuredGpu measured = measured_gpu(gpu);
-  if (choice.gpus == For::H100) return measured == MeasuredGpu::H100;
-  if (choice.gpus == For::H200) return measured == MeasuredGpu::H200;
-  return choice.gpus == For::Any || measured != MeasuredGpu::None;
+  const MeasuredGpu* const measured = measured_gpu(gpu);
+  return choice.gpus.empty() || (measured != nullptr && choice.is_for(*measured));
 }
 
 /// A batch-invariant request as the table sees it, whatever the number and addresses of its rows.

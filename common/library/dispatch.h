@@ -11,18 +11,18 @@
 
 namespace lnc {
 
-/// The GPUs that the table was measured on, both SXM. An H100 or H200 with fewer multiprocessors or
-/// other memory, such as an H100 PCIe, counts as another GPU.
-enum class MeasuredGpu { H100, H200, None };
-MeasuredGpu measured_gpu(const Gpu& gpu);
-
-/// Which GPUs a rule of the table is for.
-enum class For {
-  Any,       ///< a default; most follow from what fits. Other GPUs get only these
-  Measured,  ///< tuned on an H100, and checked against an H200's measurements
-  H100,      ///< tuned on an H100, and not measured on an H200
-  H200,      ///< tuned on an H200
+/// A GPU that the table was measured on.
+struct MeasuredGpu {
+  std::string_view name;  ///< in the rules; no part of another's
+  const char* cuda_name;
+  Gpu gpu;
 };
+/// Both SXM. An H100 or H200 with fewer multiprocessors or other memory, such as an H100 PCIe,
+/// counts as another GPU.
+inline constexpr MeasuredGpu kMeasuredGpus[] = {{"H100", "NVIDIA H100 80GB HBM3", kH100},
+                                                {"H200", "NVIDIA H200", kH200}};
+/// The measured GPU that `gpu` is; null if it is none.
+const MeasuredGpu* measured_gpu(const Gpu& gpu);
 
 /// What the choice depends on.
 struct Request {
@@ -45,7 +45,8 @@ struct Request {
 ///   cols_from, cols_to, row_bytes_to, rows_from, mib_to
 ///                       columns, bytes a row, rows, MiB of x
 ///   gpu                 "H100, H200": tuned on an H100, checked against an H200's measurements;
-///                       "H100", "H200": tuned on that one alone; else a default for every GPU
+///                       "H100", "H200": tuned on that one alone; else a default for every GPU.
+///                       Most defaults follow from what fits. Other GPUs get only these
 ///   architecture_from, architecture_to
 ///                       of such a default
 ///   batch_invariant     false: not for a batch-invariant pass. All other rules take such a pass,
@@ -68,12 +69,15 @@ struct Choice {
   std::int64_t max_row_bytes = std::numeric_limits<std::int64_t>::max();
   std::int64_t min_rows = 0;
   std::int64_t max_tensor_bytes = std::numeric_limits<std::int64_t>::max();  ///< of x
-  For gpus = For::Any;
-  int min_architecture = 0, max_architecture = std::numeric_limits<int>::max();  ///< of For::Any
+  std::string_view gpus = {};  ///< the names of those that it is for; empty: all
+  int min_architecture = 0, max_architecture = std::numeric_limits<int>::max();  ///< of a default
 
-  /// The GPU that the rule was tuned on, as CUDA names it.
-  const char* measured_on() const {
-    return gpus == For::H200 ? "NVIDIA H200" : "NVIDIA H100 80GB HBM3";
+  constexpr bool is_for(const MeasuredGpu& gpu) const { return gpus.find(gpu.name) != gpus.npos; }
+  /// The GPU that the rule was tuned on, as CUDA names it: the first that it is for.
+  constexpr const char* measured_on() const {
+    for (const MeasuredGpu& gpu : kMeasuredGpus)
+      if (gpus.empty() || is_for(gpu)) return gpu.cuda_name;
+    return nullptr;
   }
 };
 

@@ -130,7 +130,7 @@ lnc_status write_plan(const Args* args, lnc_plan* to) {
            .workspace_bytes = static_cast<size_t>(Layout(plan, *args).end),
            .because = asked ? "" : plan.line->because.data(),
            .measured_on = asked ? "" : plan.line->measured_on(),
-           .measured_here = measured_gpu(current_gpu()) != MeasuredGpu::None};
+           .measured_here = measured_gpu(current_gpu()) != nullptr};
   });
 }
 

@@ -75,10 +75,7 @@ Json of(const Choice& choice) {
   add("max_tensor_bytes", choice.max_tensor_bytes, kMost);
   add("min_architecture", choice.min_architecture, 0);
   add("max_architecture", choice.max_architecture, std::numeric_limits<int>::max());
-  if (choice.gpus != For::Any)
-    line["gpus"] = choice.gpus == For::H100   ? "h100"
-                   : choice.gpus == For::H200 ? "h200"
-                                              : "measured";
+  add("gpus", choice.gpus, std::string_view());
   return line;
 }
 
@@ -108,7 +105,7 @@ void print_choices(const Problem& problem) {
     return;
   }
   const char* const about =
-      measured_gpu(gpu) != MeasuredGpu::None
+      measured_gpu(gpu) != nullptr
           ? "tuned on such a GPU"
           : "not tuned on such a GPU: its defaults, with times of the GPU that each line names";
   std::printf("\nThe dispatch chooses, for %s (%s):\n", describe(problem).c_str(), about);
