@@ -3,14 +3,13 @@
 
     python3 -m common.bench.agreement                                   the cells that differ, and a sum
     python3 -m common.bench.agreement build/cpu-watch/bin/chapters build/cpu-watch/bin/library_kernels
-                                                                        count anew, into counts.jsonl
+                                                                        count anew, into counts.csv
 
-notebooks/data/counts.jsonl has what `make count` says of three problems, counts_h100.jsonl what Nsight Compute
+notebooks/data/counts.csv has what `make count` says of three problems, counts_h100.csv what Nsight Compute
 counted of the same (common/bench/profile_chapter.py --counts). `make tables` writes both into
 common/watch/agreement.md, and what a chapter's kernels ask for into its laboratory.
 """
 
-import json
 import re
 import subprocess
 import sys
@@ -19,10 +18,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from common.results import records as measurements
+from common.results import store
 
 ROOT = Path(__file__).resolve().parents[2]
-COUNTED = Path("notebooks/data/counts.jsonl")
-MEASURED = Path("notebooks/data/counts_h100.jsonl")
+COUNTED = Path("notebooks/data/counts.csv")
+MEASURED = Path("notebooks/data/counts_h100.csv")
 PROBLEMS = ("--rows 1024 --cols 2048", "--dtype bf16 --rows 512 --cols 2560", "--rows 777 --cols 1001")
 NEAR = 0.05  # two figures agree that differ by less, of the larger
 GLOBAL = "l1tex__t_{}_pipe_lsu_mem_global_op_{}.sum"
@@ -120,8 +120,7 @@ def words(problem):
 
 def read(path):
     """The records of a file, but for those of kernels that are gone."""
-    lines = Path(path).read_text(encoding="utf-8").splitlines()
-    records = [measurements.with_current_ids(json.loads(line)) for line in lines]
+    records = [measurements.with_current_ids(record) for _, record in measurements.read_objects(Path(path))]
     return [record for record in records if not record["chapter"].startswith("former ")]
 
 
@@ -141,7 +140,7 @@ def cells(root=ROOT):
 
 
 def count(program):
-    """Counts the three problems and returns the records that counts.jsonl holds."""
+    """Counts the three problems and returns the records that counts.csv holds."""
     records = []
     for problem in PROBLEMS:
         with tempfile.TemporaryDirectory() as directory:
@@ -227,9 +226,7 @@ def written_once(chapter, root=ROOT):
 
 def main(arguments):
     if arguments:
-        records = [record for program in arguments for record in count(program)]
-        lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
-        (ROOT / COUNTED).write_text("".join(lines), encoding="utf-8")
+        store.write(ROOT / COUNTED, [record for program in arguments for record in count(program)])
     found = cells()
     for cell in found:
         if not cell.agrees:

@@ -2,7 +2,7 @@
 """What the hardware counted while a chapter ran, read by Nsight Compute.
 
     python3 -m common.bench.profile_chapter build/cuda/bin/bwd02
-    python3 -m common.bench.profile_chapter build/cuda/bin/chapters --json notebooks/data/h100_profile.jsonl
+    python3 -m common.bench.profile_chapter build/cuda/bin/chapters --json mine.jsonl
     python3 -m common.bench.profile_chapter build/cuda/bin/fwd06 -- --dtype f16 --rows 4096 --cols 8192
     python3 -m common.bench.profile_chapter --csv FILE        # what `ncu --csv --page raw` printed before
 

@@ -6,7 +6,7 @@
 
 x is float, random, of deviation 1 about each of the means; layer norm, forward. A record has the error
 of y in norm against double precision from the same x. `two-sums` is E[x²] - E[x]² in PyTorch's float.
-Nothing is timed. Notebook 4 draws what is in notebooks/data/digits_h100.jsonl, or in local_digits.jsonl.
+Nothing is timed. Notebook 4 draws what is in notebooks/data/digits_h100.csv, or in local_digits.jsonl.
 """
 
 import argparse

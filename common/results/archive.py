@@ -16,8 +16,9 @@ from common.results.records import DataError, identity, parse, read_objects
 
 
 def key_of(record):
-    """What a newer record must share with this one to replace it; unique where it is none of this schema."""
-    flat = parse(record) if "schema" in record else None
+    """What a newer record must share with this one to replace it; unique where it is none of this schema, and of a
+    profile, which has a record for each launch."""
+    flat = parse(record) if "schema" in record and "metrics" not in record else None
     return identity(flat) if flat else object()
 
 
@@ -51,8 +52,8 @@ def main(argv):
     adds.add_argument("files", type=Path, nargs="+", metavar="FILE.jsonl")
     actions.add_parser("show", help="a table as JSON lines").add_argument("table", type=Path, metavar="NAME.csv")
     options = parser.parse_args(argv)
-    if options.table.suffix != ".csv" or options.table.name == store.RUNS:
-        parser.error(f"{options.table}: a table's name ends in .csv, and is not {store.RUNS}")
+    if options.table.suffix != ".csv" or options.table.name in store.NAMES:
+        parser.error(f"{options.table}: a table's name ends in .csv, and is not {' or '.join(store.NAMES)}")
     try:
         if options.action == "add":
             add(options.table, options.files)

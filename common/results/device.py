@@ -380,7 +380,7 @@ def open_results(root=ROOT):
 
 
 def make_results(root, measured, local=True):
-    """The results of one file's measurements and of what lies beside it: NAME_profile.jsonl, the peers' (`local`: the
+    """The results of one file's measurements and of what lies beside it: NAME_profile, the peers' (`local`: the
     reader's own among them). Only of a cold L2, without the host's time: no other time is comparable."""
     everything, measured = measured, measured.only()
     devices = sorted({record.get("device", "an unknown device") for record in measured.records})
@@ -391,7 +391,7 @@ def make_results(root, measured, local=True):
                             len(everything.records) - len(measured.records))
     if results.emulated:
         return results
-    profile = measured.path.with_name(f"{measured.path.stem}_profile.jsonl")
+    profile = measured.path.with_stem(f"{measured.path.stem}_profile")
     results.profiles = {key: launches for key, launches in (load_profiles(profile) if profile.exists() else {}).items()
                         if launches[0].get("device") in (results.device, None) or not measured.records}
     results.source = load(root / SOURCE) if (root / SOURCE).exists() else results.source

@@ -38,7 +38,7 @@ def training(results):
 def host_records(results, what):
     """The calls, or the blocks, of the file that has the most contenders; of equals the first, by name: the H100's."""
     runs = [[one for one in read_lines_with(path, "host", "contender", schema=2) if one["host"] == what]
-            for path in sorted((results.root / "notebooks/data").glob("host_*.jsonl"))]
+            for path in sorted((results.root / "notebooks/data").glob("host_*.csv"))]
     return max(runs, key=lambda records: len({record["contender"] for record in records}), default=[])
 
 

@@ -9,8 +9,8 @@ A table stands between two markers, each alone on its line; only what is between
     <!-- end table -->
 
 --help lists the tables. Their numbers are those of notebooks/data/: h100.csv (`make bench`, archive.py),
-h100_profile.jsonl (`make profile`), peers_h100.csv (`make peers`, archive.py), training_h100.jsonl (gpt_training.py),
-host_*.jsonl (host_time.py), source_a100.jsonl. The widths are the H100's where its peers' file has them, else those of
+h100_profile.csv (`make profile`), peers_h100.csv (`make peers`, archive.py), training_h100.jsonl (gpt_training.py),
+host_*.csv (host_time.py), source_a100.jsonl. The widths are the H100's where its peers' file has them, else those of
 the first other peers_*.csv that has. What is not measured yet is shown as '–', or names the command that measures it.
 Exit status 2, with a sentence: an unknown table, a marker that is not closed, data that cannot be used.
 """

@@ -32,6 +32,10 @@ import numpy as np
 from . import variance
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))  # a notebook runs in its own directory
+
+from common.results.records import read_objects  # noqa: E402
+
 BUILD = ROOT / "build" / "cpu"
 WATCHING = ROOT / "build" / "cpu-watch"  # a build whose machine sees each load and store
 KERNELS = ROOT / "build" / "notebooks"  # those of the reader's own
@@ -98,10 +102,10 @@ def follow(*words):
 
 def digits_data():
     """The records of common/campaign/digits.py: the reader's own, or else the committed ones, if there are any."""
-    for name in ("local_digits.jsonl", "digits_h100.jsonl"):
+    for name in ("local_digits.jsonl", "digits_h100.csv"):
         file = ROOT / "notebooks/data" / name
         if file.exists():
-            return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+            return [record for _, record in read_objects(file) if record]
     return []
 
 

@@ -10,17 +10,13 @@ The reader's own are notebooks/data/local.jsonl where that holds a GPU's times, 
 one sentence says so and names the command that measures it.
 """
 
-import sys
-from pathlib import Path
+from common.bench.peers import RequestError, is_of_widths, parse_shapes
+from common.results import device, figures
+from common.results.chapters import DIRECTIONS, KINDS
+from common.results.problems import LARGE, SETS, SWEEP, DataError, problem_of
+from common.results.records import load
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))  # a notebook runs in its own directory
-
-from common.bench.peers import RequestError, is_of_widths, parse_shapes  # noqa: E402
-from common.results import device, figures  # noqa: E402
-from common.results.chapters import DIRECTIONS, KINDS  # noqa: E402
-from common.results.problems import LARGE, SETS, SWEEP, DataError, problem_of  # noqa: E402
-from common.results.records import load  # noqa: E402
+from . import ROOT
 
 __all__ = ["LARGE", "SWEEP", "Data", "figures", "open_data", "problem"]
 

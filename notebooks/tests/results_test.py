@@ -43,7 +43,7 @@ def repository(tmp_path, monkeypatch):
         write(CATALOGUE, catalogue(ROADS, **{name: (f"{name}_idea", "An idea with a fairly long title", "rows a block")
                                              for name in CHAPTERS}))
         write(DATA, jsonl(*(committed or measured())))
-        write("notebooks/data/h100_profile.jsonl", jsonl(*map(profile, CHAPTERS)))
+        write("notebooks/data/h100_profile.csv", jsonl(*map(profile, CHAPTERS)))
         peers = [peer(name, direction, 10.0 + i, **({} if i else {"chosen": f"{direction[0]}wd01"}))
                  for direction in ("forward", "backward")
                  for i, name in enumerate(("dispatch", "torch", f"{direction[0]}wd02"))]

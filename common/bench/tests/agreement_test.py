@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from common.bench import agreement
+from common.results import store
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "common/watch/agreement.md"
@@ -35,7 +36,7 @@ def test_every_reason_is_told_on_the_page():
 
 
 def test_all_chapters_that_are_profiled_are_compared_on_three_problems(cells):
-    chapters = {record["chapter"] for record in agreement.read(ROOT / "notebooks/data/h100_profile.jsonl")}
+    chapters = {record["chapter"] for record in agreement.read(ROOT / "notebooks/data/h100_profile.csv")}
     catalogue = json.loads((ROOT / "notebooks/data/chapters.json").read_text(encoding="utf-8"))
     aligned_only = {kernel["id"] for kernel in catalogue["chapters"] + catalogue["library"] if kernel["needs_aligned"]}
     problems = {cell.problem for cell in cells}
@@ -48,11 +49,10 @@ def test_all_chapters_that_are_profiled_are_compared_on_three_problems(cells):
 def test_a_wrong_count_is_a_cell_that_differs(tmp_path):
     data = tmp_path / "notebooks/data"
     data.mkdir(parents=True)
-    measured = (ROOT / agreement.MEASURED).read_text(encoding="utf-8").splitlines()[0]
-    (tmp_path / agreement.MEASURED).write_text(measured + "\n", encoding="utf-8")
-    counted = json.loads((ROOT / agreement.COUNTED).read_text(encoding="utf-8").splitlines()[0])
+    measured, counted = (store.read(ROOT / path)[0] for path in (agreement.MEASURED, agreement.COUNTED))
     counted["totals"]["load requests"] *= 1.06
-    (tmp_path / agreement.COUNTED).write_text(json.dumps(counted) + "\n", encoding="utf-8")
+    store.write(tmp_path / agreement.MEASURED, [measured])
+    store.write(tmp_path / agreement.COUNTED, [counted])
     wrong = [cell for cell in agreement.cells(tmp_path) if not cell.agrees]
     assert [cell.quantity for cell in wrong] == ["load requests", "sectors a load request"]
     assert wrong[0].reason is None

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from common.bench.tests.made_up import jsonl, record
+from common.bench.tests.made_up import jsonl, profile, record
 from common.results import archive, store
 from common.results.records import DataError, load
 
@@ -24,8 +24,9 @@ def test_a_table_gives_back_every_field(add, tmp_path, capsys):
     odd = {"schema": 2, "chapter": "1e5", "problem": {"kind": "rms", "rows": 3, "options": {"dropout": 0.1}},
            "note": 'a "word", and\na line', "none": None, "flag": False, "list": [1, {"a": "b"}], "tiny": 1e-05, "empty": ""}
     whole = record("fwd01", 12.5)
-    add(whole, odd, {"trial": "no schema", "device": "A GPU"})
-    assert store.read(tmp_path / "gpu.csv") == [whole, odd, {"trial": "no schema", "device": "A GPU"}]
+    launch = profile("fwd01")
+    add(whole, odd, {"trial": "no schema", "device": "A GPU"}, launch, launch)
+    assert store.read(tmp_path / "gpu.csv") == [whole, odd, {"trial": "no schema", "device": "A GPU"}, launch, launch]
     archive.main(["show", str(tmp_path / "gpu.csv")])
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()][:2] == [whole, odd]
 
@@ -42,7 +43,7 @@ def test_a_newer_record_takes_the_place_of_the_older(add, tmp_path):
 def test_runs_are_shared_by_the_tables_of_a_directory(add, tmp_path):
     add(record("fwd01", 9.0))
     store.write(tmp_path / "other.csv", [record("fwd02", 1.0)])
-    assert len(store.read_table(tmp_path / "runs.csv")) == 1
+    assert [len(store.read_table(tmp_path / name)) for name in store.NAMES] == [1, 1]
     assert store.read(tmp_path / "gpu.csv") == [record("fwd01", 9.0)]
 
 
@@ -52,9 +53,9 @@ def test_what_cannot_be_read_is_named(add, tmp_path, capsys):
     assert said.out.endswith("1 records added, 0 replaced, 1 skipped\n")
     table = tmp_path / "gpu.csv"
     table.write_text(table.read_text().replace("\n0,", "\n7,"), encoding="utf-8")
-    with pytest.raises(DataError, match=r"gpu.csv, row 2: no run 7 in runs.csv"):
+    with pytest.raises(DataError, match=r"gpu.csv, row 2: no row 7 in runs.csv"):
         load(table)
-    with pytest.raises(SystemExit, match="no such run|no run 7"):
+    with pytest.raises(SystemExit, match="no row 7"):
         archive.main(["show", str(table)])
     for words in (["add", str(tmp_path / "x.jsonl"), "y"], ["show", str(tmp_path / "runs.csv")]):
         with pytest.raises(SystemExit):

@@ -115,7 +115,7 @@ def test_no_data_and_two_devices(repo):
 
 
 def test_profiles_and_peers_are_of_the_same_device(repo):
-    repo.write("notebooks/data/h100_profile.jsonl", profile("fwd01"), profile("fwd01"))
+    repo.write("notebooks/data/h100_profile.csv", profile("fwd01"), profile("fwd01"))
     repo.write(PEERS, *OWN, TORCH)
     row, = repo.choose().profile_rows("fwd")
     assert (row["read_bytes"], row["l2_bytes"]) == (2 * 9 * 10**6, 2 * 32 * 1100000)

@@ -196,7 +196,7 @@ def test_a_variant_without_its_parts_and_a_profile_that_lacks_the_prediction(rep
     text = repo.make("variants bwd02")
     assert "| dropout 0.1, residual | 20.00 | 19.40–20.80 | 1 258 | 62.9 | 25.18 | 35.00 | × 1.75 | × 2.00 |\n" in text
     assert "| prenorm | 10.00 | 9.700–10.40 | 2 517 | 125.8 | 25.18 | – | – | – |\n" in text
-    profile_chapter.main(["--csv", str(TESTS / "ncu.csv"), "--json", str(repo.root / "notebooks/data/h100_profile.jsonl")])
+    profile_chapter.main(["--csv", str(TESTS / "ncu.csv"), "--json", str(repo.root / "notebooks/data/h100_profile.csv")])
     text = repo.make("profile bwd02")
     for row in ("device memory read | 16.82 MB", "device memory, predicted | 25.18 MB", "L2 sectors reduced | 786 432"):
         assert f"\n| {row} |" in text

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from common.results import store
 from common.watch import plant
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -122,7 +123,7 @@ def test_bulk_copies_are_counted_in_bytes(count):
 
 
 def test_the_committed_counts_are_those_of_this_code(count):
-    committed = [json.loads(line) for line in (ROOT / "notebooks/data/counts.jsonl").read_text("utf-8").splitlines()]
+    committed = store.read(ROOT / "notebooks/data/counts.csv")
     for chapter in ("fwd03", "bwd05"):
         records = [record for record in committed if record["chapter"] == chapter and record["problem"]["dtype"] == "f32"
                    and record["problem"]["cols"] == 2048]
