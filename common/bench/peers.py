@@ -237,6 +237,33 @@ def nearest(found):
     return max(found, key=lambda pair: pair[0]["median_us"] / pair[1]["median_us"])
 
 
+def newest_run(records):
+    last = max((record.get("run", "") for record in records), default="")
+    return [record for record in records if record.get("run", "") == last]
+
+
+def newest_with_chapters(records):
+    """Of our records those of the newest run in which a chapter or kernel was asked for by its name."""
+    runs = {record["run"] for record in records if CHAPTER.fullmatch(record["provider"])}
+    return [record for record in records if record["run"] == max(runs, default=None)]
+
+
+def in_use(records, from_y):
+    """Of the right records of one problem and direction on one device those that anything shows: what is compared with
+    peers, with every dispatch and with the plain one alone (targets.py), our newest run, and the kernels that the test
+    of the dispatch holds its choice against. from_y: the ids of the kernels that start from y."""
+    plain = [record for record in records if record["provider"] not in DISPATCH[1:]]
+    ours = [record for record in plain if is_ours(record["provider"])]
+    found = newest_run(ours)
+    for own in (records, plain):
+        if together := side_by_side(own):
+            found += together + [beside for beside, _ in pairs(together, own)]
+    for starts_from_y in (False, True):
+        found += newest_with_chapters([record for record in records if is_ours(record["provider"])
+                                       and (record.get("chosen", record["provider"]) in from_y) == starts_from_y])
+    return found
+
+
 def kinds_of(records):
     """2 where there are ours and a peer's."""
     return len({is_ours(record["provider"]) for record in records})

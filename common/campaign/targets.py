@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from common.bench.peers import DISPATCH, is_ours, nearest, own_choice, pairs, side_by_side
+from common.bench.peers import DISPATCH, is_ours, nearest, newest_run, own_choice, pairs, side_by_side
 from common.results import records as measurements
 from common.results.chapters import KINDS
 from common.results.device import PEERS
@@ -77,11 +77,6 @@ def standing(direction, problem, records):
 def roof_of(record):
     """The roof's time for the bytes that the operator must move, in microseconds."""
     return record["roof_us"] * record["operator_bytes"] / record["roof_bytes"] if record.get("roof_us") else None
-
-
-def newest_run(records):
-    last = max((record.get("run", "") for record in records), default="")
-    return [record for record in records if record.get("run", "") == last]
 
 
 # --- The targets ---

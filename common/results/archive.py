@@ -2,8 +2,10 @@
 
     python3 -m common.results.archive add notebooks/data/h100.csv local.jsonl   # the newer records win
     python3 -m common.results.archive show notebooks/data/h100.csv              # as JSON lines again
+    python3 -m common.results.archive prune notebooks/data/peers_h100.csv       # drops what nothing reads any more
 
-`show` gives back what `add` was given.
+`show` gives back what `add` was given. `prune` drops times beside peers that a newer run has replaced in every table,
+figure and test (peers.in_use).
 """
 
 import argparse
@@ -11,8 +13,11 @@ import json
 import sys
 from pathlib import Path
 
+from common.bench import peers
 from common.results import store
-from common.results.records import DataError, identity, parse, read_objects
+from common.results.chapters import load_catalogue
+from common.results.problems import problem_of
+from common.results.records import DataError, condition, identity, is_right, parse, read_objects
 
 
 def key_of(record):
@@ -44,6 +49,24 @@ def add(path, files):
     print(f"{path}: {added} records added, {read - added} replaced" + (f", {skipped} skipped" if skipped else ""))
 
 
+def prune(path):
+    """Drops the records of a table that nothing reads. Says how many."""
+    records, catalogue = store.read(path), load_catalogue()
+    from_y = {kernel["id"] for kernel in catalogue["chapters"] + catalogue["library"] if kernel["from_y"]}
+    kept, passes = {}, {}  # {a record's place: that of the first of its pass}, so that problems keep their order
+    for place, record in enumerate(records):
+        flat = parse(record) if "provider" in record else None
+        if flat and is_right(flat):
+            key = (flat.get("device"), flat["direction"], problem_of(flat), condition(flat))
+            passes.setdefault(key, []).append({**flat, "place": place})
+        else:
+            kept[place] = place
+    for own in passes.values():
+        kept |= {record["place"]: own[0]["place"] for record in peers.in_use(own, from_y)}
+    store.write(path, [records[place] for place in sorted(kept, key=lambda place: (kept[place], place))])
+    print(f"{path}: {len(records) - len(kept)} records dropped, {len(kept)} kept")
+
+
 def main(argv):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     actions = parser.add_subparsers(dest="action", required=True)
@@ -51,12 +74,16 @@ def main(argv):
     adds.add_argument("table", type=Path, metavar="NAME.csv")
     adds.add_argument("files", type=Path, nargs="+", metavar="FILE.jsonl")
     actions.add_parser("show", help="a table as JSON lines").add_argument("table", type=Path, metavar="NAME.csv")
+    prunes = actions.add_parser("prune", help="drops what nothing reads any more from a table")
+    prunes.add_argument("table", type=Path, metavar="NAME.csv")
     options = parser.parse_args(argv)
     if options.table.suffix != ".csv" or options.table.name in store.NAMES:
         parser.error(f"{options.table}: a table's name ends in .csv, and is not {' or '.join(store.NAMES)}")
     try:
         if options.action == "add":
             add(options.table, options.files)
+        elif options.action == "prune":
+            prune(options.table)
         else:
             print("\n".join(json.dumps(record, ensure_ascii=False) for record in store.read(options.table)))
     except (OSError, ValueError) as error:

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import pytest
 from layernorm_chapters.library import DTYPES, KINDS, BackwardArgs, ForwardArgs, Library, Problem
 
-from common.bench.peers import CHAPTER, is_ours
 from common.bench.peers import DTYPES as DTYPE_NAMES
+from common.bench.peers import is_ours, newest_with_chapters
 from common.results.chapters import REMEDY, dispatched, load_catalogue
 from common.results.device import PEERS
 from common.results.problems import SETS, problem_of
@@ -54,20 +54,18 @@ def passes(records, from_y):
 def passes_of_widths(records, from_y):
     """The same of records of compare_peers.py, whose providers are chapters, on the sets of widths: those of the
     newest run that has chapters there. What the dispatch needed counts for the chapter that it chose."""
-    widths, runs = {*SETS["widths"], *SETS["smaller"]}, {}
+    widths, passes = {*SETS["widths"], *SETS["smaller"]}, {}
     for record in records:
         if (record.get("backend") == "cuda" and is_ours(record.get("provider", "")) and is_right(record)
                 and problem_of(record) in widths):
             chapter = record.get("chosen") or record["provider"]
             one = Pass(record["direction"], chapter in from_y, problem_of(record))
-            runs.setdefault(one, {}).setdefault(record["run"], []).append((chapter, record))
+            passes.setdefault(one, []).append(record)
     found = {}
-    for one, of_pass in runs.items():
-        with_chapters = [run for run, own in of_pass.items()
-                         if any(CHAPTER.fullmatch(record["provider"]) for _, record in own)]
-        if with_chapters:
-            newest = sorted(of_pass[max(with_chapters)], key=lambda pair: pair[1]["provider"] == pair[0])
-            found[one] = {chapter: record["median_us"] for chapter, record in newest}  # a chapter's own time last
+    for one, own in passes.items():
+        newest = sorted(newest_with_chapters(own), key=lambda record: "chosen" not in record)  # a chapter's own time last
+        if newest:
+            found[one] = {record.get("chosen") or record["provider"]: record["median_us"] for record in newest}
     return found
 
 

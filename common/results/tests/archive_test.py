@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from common.bench.tests.made_up import jsonl, profile, record
+from common.bench.tests.made_up import jsonl, peer, profile, record
 from common.results import archive, store
 from common.results.records import DataError, load
 
@@ -45,6 +45,17 @@ def test_runs_are_shared_by_the_tables_of_a_directory(add, tmp_path):
     store.write(tmp_path / "other.csv", [record("fwd02", 1.0)])
     assert [len(store.read_table(tmp_path / name)) for name in store.NAMES] == [1, 1]
     assert store.read(tmp_path / "gpu.csv") == [record("fwd01", 9.0)]
+
+
+def test_what_a_newer_run_replaces_everywhere_is_dropped(add, tmp_path):
+    old, new = ([peer(name, "forward", us, run=run, **more) for name, more in
+                 (("dispatch", {"chosen": "fwd06"}), ("torch", {}), ("fwd06", {}))] for run, us in (("1", 9.0), ("2", 8.0)))
+    add(record("fwd01", 9.0), *old, *new[:2])
+    archive.main(["prune", str(tmp_path / "gpu.csv")])
+    assert store.read(tmp_path / "gpu.csv") == [record("fwd01", 9.0), old[0], old[2], *new[:2]]  # a chapter's newest run
+    add(new[2])
+    archive.main(["prune", str(tmp_path / "gpu.csv")])
+    assert store.read(tmp_path / "gpu.csv") == [record("fwd01", 9.0), *new]
 
 
 def test_what_cannot_be_read_is_named(add, tmp_path, capsys):
