@@ -4,7 +4,7 @@ import ctypes
 import gc
 from pathlib import Path
 
-from common.bench.peers import quantile
+from common.results.peers import quantile
 
 LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int)
 

@@ -55,9 +55,9 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
-from common.bench import peers
+from common.results import peers
 from common.bench import warm_caches as warming
-from common.bench.peers import DTYPES, KINDS, RequestError
+from common.results.peers import DTYPES, KINDS, RequestError
 from common.results import records as measurements
 from common.results.problems import problem_of, size_of
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from common.bench.peers import LIMITS, bytes_of
+from common.results.peers import LIMITS, bytes_of
 
 try:
     import triton

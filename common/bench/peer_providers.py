@@ -23,7 +23,7 @@ from layernorm_chapters.library import DTYPES as CODES
 from layernorm_chapters.library import KINDS, BackwardArgs, ForwardArgs, Library, LibraryError, Problem
 
 from common.bench.peer_checks import chunks, forward_reference, statistics
-from common.bench.peers import DIRECTIONS, DTYPES
+from common.results.peers import DIRECTIONS, DTYPES
 from common.python import from_tree  # noqa: F401  finds layernorm_chapters
 
 EPS = 1e-5

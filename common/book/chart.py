@@ -30,7 +30,7 @@ from pathlib import Path
 import pandas
 import vl_convert
 
-from common.bench.peers import CHAPTER, set_of
+from common.results.peers import CHAPTER, set_of
 from common.book import chart_spec
 from common.results.chapters import DIRECTIONS, KINDS, load_catalogue
 from common.results.device import make_results, tools_of

@@ -18,7 +18,7 @@ import torch
 from common.bench.compare_peers import LIBRARY, Journal, load_all, made_by, one_line
 from common.bench.peer_checks import chunks, forward_reference
 from common.bench.peer_providers import EPS, PEERS, Provider, make_inputs, own_providers, versions
-from common.bench.peers import DISPATCH, missing_lines, parse_names, parse_shapes, rounded
+from common.results.peers import DISPATCH, missing_lines, parse_names, parse_shapes, rounded
 from common.results.problems import ROOT
 from common.results.records import SCHEMA
 

@@ -42,7 +42,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from common.bench.compare_peers import Journal, Progress, made_by, positive
-from common.bench.peers import DTYPES, KINDS, quantile, rounded
+from common.results.peers import DTYPES, KINDS, quantile, rounded
 from common.results import seeds
 from common.results.problems import ROOT
 from common.results.records import MISSING, SCHEMA

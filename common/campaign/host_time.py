@@ -37,7 +37,7 @@ from torch import nn
 
 from common.bench.compare_peers import Journal, made_by, positive
 from common.bench.peer_providers import PEERS, Unavailable, version
-from common.bench.peers import bytes_of, rounded
+from common.results.peers import bytes_of, rounded
 from common.python import from_tree  # noqa: F401  finds layernorm_chapters
 from common.results.problems import ROOT
 from common.results.records import SCHEMA

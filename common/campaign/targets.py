@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from common.bench.peers import DISPATCH, is_ours, nearest, newest_run, own_choice, pairs, side_by_side
+from common.results.peers import DISPATCH, is_ours, nearest, newest_run, own_choice, pairs, side_by_side
 from common.results import records as measurements
 from common.results.chapters import KINDS
 from common.results.device import PEERS

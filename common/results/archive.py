@@ -13,7 +13,7 @@ import json
 import sys
 from pathlib import Path
 
-from common.bench import peers
+from common.results import peers
 from common.results import store
 from common.results.chapters import load_catalogue
 from common.results.problems import problem_of

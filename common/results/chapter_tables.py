@@ -1,7 +1,7 @@
 """The tables of a chapter, and of all of them: what each shows. How it is written is in templates/."""
 
-from common.bench import agreement
-from common.bench.profile_chapter import profile_rows
+from common.results import agreement
+from common.results.profiles import profile_rows
 from common.results.chapters import DIRECTIONS
 from common.results.problems import GROUPS, LARGE, NARROW, ODD, PROGRESSION, SMALL, SWEEP, WIDE, Problem, problem_of
 from common.results.records import MISSING

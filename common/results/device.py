@@ -31,8 +31,8 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from common.bench.peers import is_ours, nearest, pairs, side_by_side
-from common.bench.profile_chapter import STALL, STALLS, load_profiles
+from common.results.peers import is_ours, nearest, pairs, side_by_side
+from common.results.profiles import STALL, STALLS, load_profiles
 from common.results import seeds
 from common.results.chapters import DIRECTIONS, KINDS, SHORT, ChapterMap, find_chapters, find_library
 from common.results.problems import PROGRESSION, ROOT, WIDTHS, problem_of

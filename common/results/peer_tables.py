@@ -4,7 +4,7 @@ from collections import Counter
 
 import pandas
 
-from common.bench import peers
+from common.results import peers
 from common.results.chapters import DIRECTIONS
 from common.results.problems import PROGRESSION, SETS, WIDTHS, Problem, mib, problem_of
 from common.results.records import geometric_mean

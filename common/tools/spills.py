@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from common.bench.kernel_names import demangle, without_parameters
+from common.tools.kernel_names import demangle, without_parameters
 from common.results.chapters import dispatched, load_catalogue
 from common.results.problems import DataError
 

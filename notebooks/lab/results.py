@@ -10,7 +10,7 @@ The reader's own are notebooks/data/local.jsonl where that holds a GPU's times, 
 one sentence says so and names the command that measures it.
 """
 
-from common.bench.peers import RequestError, is_of_widths, parse_shapes
+from common.results.peers import RequestError, is_of_widths, parse_shapes
 from common.results import device, figures
 from common.results.chapters import DIRECTIONS, KINDS
 from common.results.problems import LARGE, SETS, SWEEP, DataError, problem_of

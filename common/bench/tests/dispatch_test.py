@@ -13,8 +13,8 @@ from typing import NamedTuple
 import pytest
 from layernorm_chapters.library import DTYPES, KINDS, BackwardArgs, ForwardArgs, Library, Problem
 
-from common.bench.peers import DTYPES as DTYPE_NAMES
-from common.bench.peers import is_ours, newest_with_chapters
+from common.results.peers import DTYPES as DTYPE_NAMES
+from common.results.peers import is_ours, newest_with_chapters
 from common.results.chapters import REMEDY, dispatched, load_catalogue
 from common.results.device import PEERS
 from common.results.problems import SETS, problem_of

@@ -13,7 +13,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
-from common.bench import compare_peers, peers, warm_caches
+from common.bench import compare_peers, warm_caches
+from common.results import peers
 from common.bench.tests.made_up import MADE_BY
 from common.results import records as measurements
 from common.results.problems import ROOT, SETS, Problem

@@ -17,9 +17,9 @@ from common.tools.pytest_fixtures import import_torch
 torch = import_torch()
 from layernorm_chapters.library import Library, LibraryError  # noqa: E402
 
-from common.bench import compare_peers, peer_checks, peer_providers, peers, warm_caches  # noqa: E402
+from common.bench import compare_peers, peer_checks, peer_providers, warm_caches  # noqa: E402
 from common.bench.clock import Clock  # noqa: E402
-from common.results import device  # noqa: E402
+from common.results import device, peers  # noqa: E402
 from common.results import records as measurements  # noqa: E402
 from common.results.problems import Problem  # noqa: E402
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from unittest import mock
 
 from common.bench import profile_chapter
+from common.results import profiles
 from common.bench.tests.made_up import jsonl, record
 
 NCU = Path(__file__).with_name("ncu.csv")  # fwd01 and bwd02, cut to the columns that are read
@@ -87,8 +88,8 @@ class Profile(unittest.TestCase):
             self.assertIn("· rms f16, 8 × 16", out)
         with path.open("a", encoding="utf-8") as file:
             file.write('{"schema":1,"chapter":"bwd01"}\n{"chapter":"bwd01","ker')
-        profiles, _, err = silently(profile_chapter.load_profiles, path)
-        self.assertEqual({key[0]: [r["kernel"] for r in launches] for key, launches in profiles.items()},
+        found, _, err = silently(profiles.load_profiles, path)
+        self.assertEqual({key[0]: [r["kernel"] for r in launches] for key, launches in found.items()},
                          {"bwd01": ["d<int>"], "fwd01": ["c<int>"]})
         self.assertIn("skipped 1 line", err)
         self.assertRegex(err, r"skipped 1 line of schema 1; this reads schema 2: line \d")
@@ -137,7 +138,7 @@ class Profile(unittest.TestCase):
         self.assertEqual((line["schema"], line["commit"], line["direction"], line["l2"], line["predicted_bytes"]),
                          (2, "c", "backward", "cold", 200))
         self.assertEqual(line["problem"], {"kind": "layer", **problem, "eps": 1e-5, "seed": 1, "options": {}})
-        self.assertEqual(silently(profile_chapter.load_profiles, path)[2], "")
+        self.assertEqual(silently(profiles.load_profiles, path)[2], "")
 
         self.program("bwd02", "echo bwd02 takes no f16 >&2; exit 2\n")
         self.assertIn("bwd02 takes no f16", self.sentence(program))

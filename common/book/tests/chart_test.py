@@ -9,7 +9,7 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
-from common.bench.peers import SHAPES
+from common.results.peers import SHAPES
 from common.book import chart, pages
 from common.results import store
 from common.results.records import with_current_ids

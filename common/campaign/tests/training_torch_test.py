@@ -16,7 +16,7 @@ import pytest
 from common.tools.pytest_fixtures import import_torch
 
 torch = import_torch()
-from common.bench import peers  # noqa: E402
+from common.results import peers  # noqa: E402
 from common.campaign import gpt_training  # noqa: E402
 from common.results import records as measurements  # noqa: E402
 from common.results import seeds  # noqa: E402

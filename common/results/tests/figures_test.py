@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 from matplotlib.text import Text
 
-from common.bench.profile_chapter import load_profiles
+from common.results.profiles import load_profiles
 from common.bench.tests.made_up import DEVICE, EMULATED, jsonl, peer, profile, record, records, training
 from common.results import figures
 from common.results.chapters import KINDS, Chapter

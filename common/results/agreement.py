@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Do the SIMT machine's counts agree with the hardware's? Both, kernel by kernel.
 
-    python3 -m common.bench.agreement                                   the cells that differ, and a sum
-    python3 -m common.bench.agreement build/cpu-watch/bin/chapters build/cpu-watch/bin/library_kernels
+    python3 -m common.results.agreement                                   the cells that differ, and a sum
+    python3 -m common.results.agreement build/cpu-watch/bin/chapters build/cpu-watch/bin/library_kernels
                                                                         count anew, into counts.csv
 
 notebooks/data/counts.csv has what `make count` says of three problems, counts_h100.csv what Nsight Compute

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from common.bench import agreement
+from common.results import agreement
 from common.results import store
 
 ROOT = Path(__file__).resolve().parents[3]
