@@ -1,5 +1,6 @@
 #include "common/simt/barriers.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
@@ -37,6 +38,25 @@ bool same_line(const std::source_location& a, const std::source_location& b) {
 
 bool is_shuffle(Op op) { return op >= Op::Shuffle && op <= Op::ShuffleXor; }
 
+bool is_reduction(Op op) { return op >= Op::ReduceAdd && op <= Op::ReduceXor; }
+
+std::uint64_t reduced(Op op, std::uint64_t a, std::uint64_t b) {
+  switch (op) {
+    case Op::ReduceAdd:
+      return a + b;
+    case Op::ReduceMin:
+      return std::min(a, b);
+    case Op::ReduceMax:
+      return std::max(a, b);
+    case Op::ReduceAnd:
+      return a & b;
+    case Op::ReduceOr:
+      return a | b;
+    default:
+      return a ^ b;
+  }
+}
+
 }  // namespace
 
 Barriers::Barriers(std::vector<Thread>& threads, Scheduler& scheduler, const Faults& faults,
@@ -51,7 +71,7 @@ Barriers::Barriers(std::vector<Thread>& threads, Scheduler& scheduler, const Fau
   warps_.back().exited = ~(~0u >> (kWarpSize - lanes_of_last));  // lanes that never existed
 }
 
-inline void Barriers::wait_for_block(std::source_location where) {
+inline std::uint64_t Barriers::wait_for_block(std::source_location where, bool vote) {
   Thread& self = scheduler_.running();
   self.state = Thread::State::Waiting;
   self.op = Op::BlockBarrier;
@@ -59,15 +79,24 @@ inline void Barriers::wait_for_block(std::source_location where) {
   // Every thread counts: one that has exited or waits elsewhere keeps the others waiting.
   // Hardware does not wait for exited threads, but CUDA's rule is that all threads reach the
   // barrier or none.
+  votes_ += vote;
   ++at_barrier_;
-  if (at_barrier_ < threads_.size()) return scheduler_.suspend_waiting();
+  if (at_barrier_ < threads_.size()) {
+    scheduler_.suspend_waiting();
+    return self.result;
+  }
   for (const Thread& other : threads_) {
     if (!same_line(other.where, where))
       throw faults_.of_block("divergent barrier: the threads are at different __syncthreads()");
   }
   at_barrier_ = 0;
-  for (Thread& thread : threads_) thread.state = Thread::State::Runnable;
+  for (Thread& thread : threads_) {
+    thread.result = votes_;
+    thread.state = Thread::State::Runnable;
+  }
+  votes_ = 0;
   witness_.block_meets(self.place);
+  return self.result;
 }
 
 // Inlined into the function that kernels call, for the reason given at Scheduler::suspend.
@@ -114,15 +143,53 @@ void Barriers::complete(const Thread& last) {
     if (other.value != 0) votes |= rest & -rest;
   }
   const bool shuffle = is_shuffle(last.op);
+  std::uint64_t all = votes;
+  if (is_reduction(last.op)) {
+    all = last.value;
+    for (unsigned rest = active & ~(1u << last.lane()); rest != 0; rest &= rest - 1)
+      all = reduced(last.op, all, lanes[std::countr_zero(rest)].value);
+  }
   for (unsigned rest = active; rest != 0; rest &= rest - 1) {
     Thread& reader = lanes[std::countr_zero(rest)];
     if (shuffle && (active >> reader.source & 1) == 0) throw no_source(reader);
-    reader.result = shuffle ? lanes[reader.source].value : votes;
+    reader.result = shuffle ? lanes[reader.source].value : all;
+    if (last.op == Op::Match) reader.result = same_as(reader, lanes, active);
     reader.state = Thread::State::Runnable;
   }
   warp.waiting &= ~active;
   if (watched_ && shuffle) tell_of_shuffle(lanes, active);
   witness_.meets(last.warp(), active, last.op, last.place);
+}
+
+unsigned Barriers::active_lanes(std::source_location where) {
+  Thread& self = scheduler_.running();
+  self.op = Op::ActiveMask;
+  self.where = where;
+  self.state = Thread::State::Waiting;
+  scheduler_.suspend_waiting();
+  return static_cast<unsigned>(self.result);
+}
+
+bool Barriers::end_active_lanes() {
+  std::vector<Thread*> waiting;
+  for (Thread& thread : threads_)
+    if (thread.waits_at(Op::ActiveMask)) waiting.push_back(&thread);
+  for (Thread* one : waiting) {
+    one->result = 0;
+    for (const Thread* other : waiting)
+      if (other->warp() == one->warp() && same_line(other->where, one->where))
+        one->result |= 1u << other->lane();
+  }
+  for (Thread* one : waiting) one->state = Thread::State::Runnable;
+  return !waiting.empty();
+}
+
+// The lanes of `active` that passed the same value as `reader`.
+unsigned Barriers::same_as(const Thread& reader, const Thread* lanes, unsigned active) {
+  unsigned same = 0;
+  for (unsigned rest = active; rest != 0; rest &= rest - 1)
+    if (lanes[std::countr_zero(rest)].value == reader.value) same |= rest & -rest;
+  return same;
 }
 
 // The fault of a shuffle that reads a lane outside its mask or the block, or one that has exited.
@@ -142,7 +209,13 @@ void Barriers::tell_of_shuffle(const Thread* lanes, unsigned active) {
   witness_.shuffles(lanes->warp(), from);
 }
 
-void barrier(std::source_location where) { this_block().barriers().wait_for_block(where); }
+std::uint64_t barrier(std::source_location where, bool vote) {
+  return this_block().barriers().wait_for_block(where, vote);
+}
+
+unsigned active_lanes(std::source_location where) {
+  return this_block().barriers().active_lanes(where);
+}
 
 std::uint64_t collective(Op op, unsigned mask, std::uint64_t value, int x, int width,
                          std::source_location where) {

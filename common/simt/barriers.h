@@ -20,9 +20,13 @@ class Barriers {
            Witness& witness, bool watched);
 
   /// simt::barrier and simt::collective, for the running thread.
-  void wait_for_block(std::source_location where);
+  std::uint64_t wait_for_block(std::source_location where, bool vote);
   std::uint64_t collective(Op op, unsigned mask, std::uint64_t value, int x, int width,
                            std::source_location where);
+  /// simt::active_lanes, for the running thread, and the end of all such waits. Returns whether
+  /// there were any.
+  unsigned active_lanes(std::source_location where);
+  bool end_active_lanes();
   /// Marks a thread as exited: the lanes of its warp no longer wait for it.
   void exit(const Thread& thread);
 
@@ -34,6 +38,7 @@ class Barriers {
 
   Thread* lanes_of(const Thread& thread) { return &threads_[thread.warp() * kWarpSize]; }
   void complete(const Thread& last);
+  static unsigned same_as(const Thread& reader, const Thread* lanes, unsigned active);
   Fault no_source(const Thread& reader) const;
   void tell_of_shuffle(const Thread* lanes, unsigned active);
 
@@ -44,6 +49,7 @@ class Barriers {
   const bool watched_;
   std::vector<Warp> warps_;
   std::size_t at_barrier_ = 0;
+  std::uint64_t votes_ = 0;  // of the threads at the barrier
 };
 
 }  // namespace simt

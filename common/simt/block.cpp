@@ -56,6 +56,10 @@ void Block::run(const Schedule& schedule, const std::atomic<bool>& failed) {
       std::this_thread::yield();  // the block that the threads spin on may need this core
     if (scheduler_.error()) break;
     const bool idle = stuck || !round.progress;
+    if (idle && barriers_.end_active_lanes()) {
+      last_progress = now;
+      stuck = false;
+    }
     std::string wrong = problem(now - last_progress > schedule.patience);
     if (wrong.empty() && copies_.in_flight() > 0) {
       if (const auto arriving = turns.arrival(copies_.in_flight(), idle)) {

@@ -30,12 +30,16 @@
 #include <cuda_fp16.h>
 // clang-format on
 
+#include <assert.h>  // as nvcc does
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <concepts>
 #include <cstring>
 #include <type_traits>
+
+#include "common/simt/intrinsics.h"
 
 // A block stays on one core until it ends, so that core's thread-local storage serves as the
 // block's shared memory. Like shared memory, it starts with whatever the last block left in it.
@@ -67,10 +71,15 @@ template <typename T>
 concept Shuffled = std::is_trivially_copyable_v<T> && sizeof(T) <= sizeof(std::uint64_t);
 
 template <Shuffled T>
-T shuffle(Op op, unsigned mask, T value, int x, int width, std::source_location where) {
+std::uint64_t bits_of(T value) {
   std::uint64_t bits = 0;
   std::memcpy(&bits, &value, sizeof(T));
-  bits = collective(op, mask, bits, x, width, where);
+  return bits;
+}
+
+template <Shuffled T>
+T shuffle(Op op, unsigned mask, T value, int x, int width, std::source_location where) {
+  const std::uint64_t bits = collective(op, mask, bits_of(value), x, width, where);
   std::memcpy(static_cast<void*>(&value), &bits, sizeof(T));
   return value;
 }
@@ -125,6 +134,90 @@ inline int __any_sync(unsigned mask, int predicate,
 inline int __all_sync(unsigned mask, int predicate,
                       std::source_location where = std::source_location::current()) {
   return simt::vote(simt::Op::All, mask, predicate == 0, where) == 0;
+}
+
+/// Waits for every thread of the block. Returns for how many of them the predicate holds, or
+/// whether it holds for all or for any of them.
+inline int __syncthreads_count(int predicate,
+                               std::source_location where = std::source_location::current()) {
+  return static_cast<int>(simt::barrier(where, predicate != 0));
+}
+inline int __syncthreads_and(int predicate,
+                             std::source_location where = std::source_location::current()) {
+  return simt::barrier(where, predicate == 0) == 0;
+}
+inline int __syncthreads_or(int predicate,
+                            std::source_location where = std::source_location::current()) {
+  return simt::barrier(where, predicate != 0) != 0;
+}
+
+/// The lanes of the warp that are at this call together: all that can still come before the others
+/// go on. A GPU may find fewer, so a kernel must not rely on more.
+inline unsigned __activemask(std::source_location where = std::source_location::current()) {
+  return simt::active_lanes(where);
+}
+
+namespace simt {
+
+// The machine compares values as unsigned: a flipped sign bit makes that the order of ints.
+template <typename T>
+T reduce(Op op, unsigned mask, T value, std::source_location where) {
+  constexpr unsigned kFlip = std::is_signed_v<T> ? 1u << 31 : 0u;
+  const bool ordered = op == Op::ReduceMin || op == Op::ReduceMax;
+  const unsigned flip = ordered ? kFlip : 0u;
+  const auto bits = static_cast<unsigned>(value) ^ flip;
+  return static_cast<T>(static_cast<unsigned>(collective(op, mask, bits, 0, warpSize, where)) ^
+                        flip);
+}
+
+template <typename T>
+concept Word = std::same_as<T, int> || std::same_as<T, unsigned>;
+
+}  // namespace simt
+
+// The reduction of a 32-bit value over the lanes of `mask`. GPUs have these from sm_80 on.
+template <simt::Word T>
+T __reduce_add_sync(unsigned mask, T value,
+                    std::source_location where = std::source_location::current()) {
+  return simt::reduce(simt::Op::ReduceAdd, mask, value, where);
+}
+template <simt::Word T>
+T __reduce_min_sync(unsigned mask, T value,
+                    std::source_location where = std::source_location::current()) {
+  return simt::reduce(simt::Op::ReduceMin, mask, value, where);
+}
+template <simt::Word T>
+T __reduce_max_sync(unsigned mask, T value,
+                    std::source_location where = std::source_location::current()) {
+  return simt::reduce(simt::Op::ReduceMax, mask, value, where);
+}
+inline unsigned __reduce_and_sync(unsigned mask, unsigned value,
+                                  std::source_location where = std::source_location::current()) {
+  return simt::reduce(simt::Op::ReduceAnd, mask, value, where);
+}
+inline unsigned __reduce_or_sync(unsigned mask, unsigned value,
+                                 std::source_location where = std::source_location::current()) {
+  return simt::reduce(simt::Op::ReduceOr, mask, value, where);
+}
+inline unsigned __reduce_xor_sync(unsigned mask, unsigned value,
+                                  std::source_location where = std::source_location::current()) {
+  return simt::reduce(simt::Op::ReduceXor, mask, value, where);
+}
+
+/// The lanes of `mask` that passed the same value.
+template <simt::Shuffled T>
+unsigned __match_any_sync(unsigned mask, T value,
+                          std::source_location where = std::source_location::current()) {
+  return static_cast<unsigned>(simt::shuffle<std::uint64_t>(
+      simt::Op::Match, mask, simt::bits_of(value), 0, warpSize, where));
+}
+/// `mask` if all its lanes passed the same value, which `*all_same` says; else 0.
+template <simt::Shuffled T>
+unsigned __match_all_sync(unsigned mask, T value, int* all_same,
+                          std::source_location where = std::source_location::current()) {
+  const unsigned same = __match_any_sync(mask, value, where);
+  *all_same = __reduce_and_sync(mask, same, where) == __reduce_or_sync(mask, same, where);
+  return *all_same ? same : 0;
 }
 
 // ----------------------------------------------------------------------------- asynchronous copies
@@ -183,27 +276,47 @@ T atomic_update(T* address, Update update, [[maybe_unused]] Scope scope = Scope:
 
 }  // namespace simt
 
-template <simt::OneOf<float, double, int, unsigned, unsigned long long> T>
-T atomicAdd(T* address, std::type_identity_t<T> value) {
-  return simt::atomic_update(address, [=](T old) { return old + value; });
-}
+// An update in three scopes: of the device; among the threads of one block; of all devices, which
+// here are one.
+#define SIMT_ATOMIC(name, types, updated)                                     \
+  template <types T>                                                          \
+  T name(T* address, std::type_identity_t<T> value) {                         \
+    return simt::atomic_update(address, [=](T old) -> T { return updated; }); \
+  }                                                                           \
+  template <types T>                                                          \
+  T name##_block(T* address, std::type_identity_t<T> value) {                 \
+    const auto update = [=](T old) -> T { return updated; };                  \
+    return simt::atomic_update(address, update, simt::Scope::Block);          \
+  }                                                                           \
+  template <types T>                                                          \
+  T name##_system(T* address, std::type_identity_t<T> value) {                \
+    return name(address, value);                                              \
+  }
 
-/// Atomic only among the threads of one block.
-template <simt::OneOf<float, double, int, unsigned, unsigned long long> T>
-T atomicAdd_block(T* address, std::type_identity_t<T> value) {
-  const auto add = [=](T old) { return old + value; };
-  return simt::atomic_update(address, add, simt::Scope::Block);
-}
+namespace simt {
+template <typename T>
+concept Sum = OneOf<T, float, double, int, unsigned, unsigned long long, __half, __half2,
+                    __nv_bfloat16, __nv_bfloat162>;
+template <typename T>
+concept Whole = OneOf<T, int, unsigned, long long, unsigned long long>;
+template <typename T>
+concept Difference = OneOf<T, int, unsigned>;
+template <typename T>
+concept Bits = OneOf<T, int, unsigned, unsigned long long>;
+template <typename T>
+concept Counter = OneOf<T, unsigned>;
+}  // namespace simt
 
-template <simt::OneOf<int, unsigned> T>
-T atomicMax(T* address, std::type_identity_t<T> value) {
-  return simt::atomic_update(address, [=](T old) { return std::max(old, value); });
-}
-
-template <simt::OneOf<int, unsigned> T>
-T atomicMin(T* address, std::type_identity_t<T> value) {
-  return simt::atomic_update(address, [=](T old) { return std::min(old, value); });
-}
+SIMT_ATOMIC(atomicAdd, simt::Sum, old + value)
+SIMT_ATOMIC(atomicSub, simt::Difference, old - value)
+SIMT_ATOMIC(atomicMax, simt::Whole, std::max(old, value))
+SIMT_ATOMIC(atomicMin, simt::Whole, std::min(old, value))
+SIMT_ATOMIC(atomicAnd, simt::Bits, old& value)
+SIMT_ATOMIC(atomicOr, simt::Bits, old | value)
+SIMT_ATOMIC(atomicXor, simt::Bits, old ^ value)
+SIMT_ATOMIC(atomicInc, simt::Counter, old >= value ? 0 : old + 1)  // counts from 0 to `value`
+SIMT_ATOMIC(atomicDec, simt::Counter, old == 0 || old > value ? value : old - 1)
+#undef SIMT_ATOMIC
 
 // Kernels build locks from the next three. Each yields, so that the lock's holder can run while
 // another thread spins.
@@ -226,13 +339,12 @@ inline void __nanosleep(unsigned) { simt::yield(); }
 /// before those after it.
 inline void __threadfence() { simt::fence(simt::Scope::Device); }
 inline void __threadfence_block() { simt::fence(simt::Scope::Block); }
+inline void __threadfence_system() { simt::fence(simt::Scope::Device); }  // there is one device
 
 // ------------------------------------------------------------------------------------------- rest
 
 using std::max;
 using std::min;
-
-inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 
 /// A load through the read-only cache, which the CPU does not have.
 template <typename T>
@@ -245,6 +357,40 @@ template <typename T>
 T __ldcg(const T* address) {
   SIMT_TELL(loads_past_l1(address, sizeof(T)));
   return simt::unseen(address);
+}
+
+// The other hints say how long a line is worth keeping; they change no result.
+template <typename T>
+T __ldca(const T* address) {
+  return *address;
+}
+template <typename T>
+T __ldcs(const T* address) {
+  return *address;
+}
+template <typename T>
+T __ldlu(const T* address) {
+  return *address;
+}
+template <typename T>
+T __ldcv(const T* address) {
+  return __ldcg(address);
+}
+template <typename T>
+void __stcs(T* address, std::type_identity_t<T> value) {
+  *address = value;
+}
+template <typename T>
+void __stcg(T* address, std::type_identity_t<T> value) {
+  *address = value;
+}
+template <typename T>
+void __stwb(T* address, std::type_identity_t<T> value) {
+  *address = value;
+}
+template <typename T>
+void __stwt(T* address, std::type_identity_t<T> value) {
+  *address = value;
 }
 
 /// A clock that counts upwards; on the CPU in nanoseconds.

@@ -89,7 +89,7 @@ enum class Publishes : std::uint8_t { All, BarrierInits };
 enum class Scope : std::uint8_t { Block, Cluster, Device };
 
 /// Every operation at which a thread can wait or fault: the block's (BlockBarrier), the warp's (up
-/// to All), Hopper's (up to Remote), and those of the thread's own copies.
+/// to ActiveMask), Hopper's (up to Remote), and those of the thread's own copies.
 enum class Op {
   BlockBarrier,
   SyncWarp,
@@ -100,6 +100,14 @@ enum class Op {
   Ballot,
   Any,
   All,
+  ReduceAdd,
+  ReduceMin,
+  ReduceMax,
+  ReduceAnd,
+  ReduceOr,
+  ReduceXor,
+  Match,
+  ActiveMask,
   BarrierInit,
   BarrierArrive,
   BarrierWait,
@@ -114,13 +122,19 @@ enum class Op {
 };
 
 /// Waits until every thread of the block is at this barrier.
-void barrier(std::source_location where);
+/// @return how many of them passed `vote`
+std::uint64_t barrier(std::source_location where, bool vote = false);
 
 /// Waits until every lane in `mask` that has not exited is at `op` with the same mask. A shuffle
 /// returns the `value` of the lane that `x` and `width` select, a vote the set of lanes whose value
-/// is not 0.
+/// is not 0, a reduction that of all values, compared as unsigned, and a match the set of lanes
+/// that passed the same value.
 std::uint64_t collective(Op op, unsigned mask, std::uint64_t value, int x, int width,
                          std::source_location where);
+
+/// Waits until every thread of the block waits, spins or has exited.
+/// @return the lanes of this thread's warp that wait here
+unsigned active_lanes(std::source_location where);
 
 /// Starts a copy by this thread to shared memory, whose last `zeros` bytes are 0. It arrives only
 /// when the thread waits for its group.

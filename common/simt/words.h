@@ -59,13 +59,16 @@ inline std::string to_string(const std::source_location& where) {
 
 inline std::string to_string(Op op, unsigned mask) {
   static constexpr const char* kNames[] = {
-      "__syncthreads",   "__syncwarp",    "__shfl_sync", "__shfl_up_sync", "__shfl_down_sync",
-      "__shfl_xor_sync", "__ballot_sync", "__any_sync",  "__all_sync",     "Barrier::init",
-      "Barrier::arrive", "Barrier::wait", "bulk_load",   "bulk_store",     "wait_bulk_stores",
-      "cluster_arrive",  "cluster_wait",  "remote_...",  "memcpy_async",   "wait_prior"};
+      "__syncthreads",     "__syncwarp",        "__shfl_sync",       "__shfl_up_sync",
+      "__shfl_down_sync",  "__shfl_xor_sync",   "__ballot_sync",     "__any_sync",
+      "__all_sync",        "__reduce_add_sync", "__reduce_min_sync", "__reduce_max_sync",
+      "__reduce_and_sync", "__reduce_or_sync",  "__reduce_xor_sync", "__match_any_sync",
+      "__activemask",      "Barrier::init",     "Barrier::arrive",   "Barrier::wait",
+      "bulk_load",         "bulk_store",        "wait_bulk_stores",  "cluster_arrive",
+      "cluster_wait",      "remote_...",        "memcpy_async",      "wait_prior"};
   std::ostringstream out;
   out << kNames[static_cast<int>(op)] << '(';
-  if (op > Op::BlockBarrier && op <= Op::All) out << "mask 0x" << std::hex << mask;
+  if (op > Op::BlockBarrier && op <= Op::Match) out << "mask 0x" << std::hex << mask;
   if (op == Op::BarrierWait) out << "parity " << mask;
   out << ')';
   return out.str();

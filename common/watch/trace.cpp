@@ -68,7 +68,7 @@ const char* name(const Request& request) {
   return request.kind == simt::Kind::Store ? "store" : "atomic";
 }
 
-bool is_of_warp(Op op) { return op >= Op::SyncWarp && op <= Op::All; }
+bool is_of_warp(Op op) { return op >= Op::SyncWarp && op <= Op::Match; }
 
 /// The first fields of an event.
 Json does(const char* what) {
