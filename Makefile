@@ -4,6 +4,7 @@ BACKEND      ?= auto
 CH           ?=
 LIB          ?=
 FROM         ?=
+FILE         ?=
 ARGS         ?=
 JSON         ?= notebooks/data/local.jsonl
 PYTHON       ?= python3
@@ -25,7 +26,7 @@ program = build/$$backend/bin/$$program
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help new run count race trace test test-all library wheel bench peers profile sanitize tables notebooks notebooks-run notebooks-strip \
+.PHONY: help new check run count race trace test test-all library wheel bench peers profile sanitize tables notebooks notebooks-run notebooks-strip \
         book compile-cuda format format-check lint clean
 
 help:
@@ -50,6 +51,11 @@ count trace:
 race:
 	@program=$$($(PYTHON) -m common.tools.find_chapter '$(CH)' '$(LIB)') && \
 	$(PYTHON) -m common.watch.race $$program --backend '$(BACKEND)' $(ARGS)
+
+# A .cu file from elsewhere, with its own main; the sanitizers watch it.
+check:
+	@case '$(FILE)' in '') echo 'make check FILE=other.cu runs a .cu file with its own main' >&2; exit 2;; esac && \
+	$(setup)/setup.sh cpu && $(setup)/build.sh cpu-asan foreign && $(PYTHON) -m common.tools.check_file '$(FILE)' $(ARGS)
 
 bench:
 	@$(prepare) && $(program) --set progression,sweep,large,wide,narrow,odd,fused,residual,parts,frozen,groups --json '$(JSON)' $(ARGS)

@@ -18,7 +18,7 @@ Fault Faults::of_block(const std::string& what) const {
   std::map<std::string, std::vector<unsigned>> threads_at;
   for (const Thread& thread : threads_) threads_at[place_of(thread)].push_back(thread.number);
   const uint3 index = index_of(block_, launch_.grid);
-  std::string text = "kernel " + kernel_name(launch_.kernel) + ", block " +
+  std::string text = "kernel " + kernel_name(launch_) + ", block " +
                      to_string(dim3(index.x, index.y, index.z)) + ": " + what;
   for (const auto& [place, threads] : threads_at)
     text += "\n  " + to_string(threads) + ": " + place;

@@ -52,7 +52,7 @@ void check(const Launch& launch) {
   if (launch.cluster > 0 && grid.x % launch.cluster != 0)
     problem = "grid.x is no multiple of the blocks a cluster";
   if (problem == nullptr) return;
-  throw std::runtime_error("kernel " + kernel_name(launch.kernel) + " cannot start with grid " +
+  throw std::runtime_error("kernel " + kernel_name(launch) + " cannot start with grid " +
                            to_string(grid) + ", block " + to_string(block) + ", " +
                            std::to_string(launch.shared_bytes) +
                            " bytes of shared memory: " + problem);
@@ -113,7 +113,7 @@ void run(const Launch& launch, const std::function<void()>& thread_body) {
   static std::mutex one_grid;
   const std::lock_guard lock(one_grid);
   static Launched launched;
-  launched.add(launch.kernel);
+  if (launch.kernel != nullptr) launched.add(launch.kernel);
   Watch* const watch = active_watch;
   if (watch != nullptr) watch->begins(launch);
   static StackPool stack_pools[kMaxCores];

@@ -36,8 +36,9 @@ struct Launch {
   dim3 block;
   std::size_t shared_bytes = 0;
   const void* kernel = nullptr;
-  unsigned cluster = 0;       ///< blocks, adjacent in x; 0: a launch without clusters
-  bool starts_early = false;  ///< every thread must call grid_dependency_wait()
+  unsigned cluster = 0;        ///< blocks, adjacent in x; 0: a launch without clusters
+  bool starts_early = false;   ///< every thread must call grid_dependency_wait()
+  const char* name = nullptr;  ///< of the kernel, for messages, where there is no pointer to it
 };
 
 /// The threads of a block, or the blocks of a grid.

@@ -47,6 +47,10 @@ inline std::string kernel_name(const void* kernel) {
   return name.starts_with("void ") ? name.substr(5) : name;
 }
 
+inline std::string kernel_name(const Launch& launch) {
+  return launch.name != nullptr ? launch.name : kernel_name(launch.kernel);
+}
+
 // "common/kernel/reduce.h:7": the path relative to the repository's root, which is derived from
 // this file's own path.
 inline std::string to_string(const std::source_location& where) {

@@ -88,7 +88,7 @@ nlohmann::ordered_json Names::as_json() const {
   return all;
 }
 
-std::string kernel_name(const simt::Launch& launch) { return simt::kernel_name(launch.kernel); }
+std::string kernel_name(const simt::Launch& launch) { return simt::kernel_name(launch); }
 
 SharedMemory::SharedMemory(const simt::BlockInfo& block)
     : dynamic_(block.dynamic_shared),

@@ -1,0 +1,78 @@
+// What a .cu file from elsewhere, with its own main, needs to be a C++ program: CUDA's built-ins,
+// the runtime's functions, and its launches, which common/tools/check_file.py rewrites.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+
+#include "common/simt/launch.h"
+
+namespace simt {
+
+/// kernel<<<grid, block, shared_bytes, stream>>>(arguments…), of which the rewritten line passes
+/// the kernel as a call. Each thread gets its own copy of the arguments. A fault ends the program
+/// with its message and exit status 1, as a GPU's error would end a program that checks for it.
+template <typename Kernel>
+class ForeignLaunch {
+ public:
+  ForeignLaunch(const char* name, Kernel kernel, dim3 grid, dim3 block,
+                std::size_t shared_bytes = 0, cudaStream_t = nullptr)
+      : kernel_(kernel), launch_{grid, block, shared_bytes, nullptr, 0, false, name} {}
+
+  template <typename... Args>
+  void operator()(Args... args) const {
+    try {
+      run(launch_, [&] { kernel_(args...); });
+    } catch (const std::exception& error) {
+      std::fflush(stdout);
+      std::fprintf(stderr, "%s\n", error.what());
+      std::_Exit(1);
+    }
+  }
+
+ private:
+  Kernel kernel_;
+  Launch launch_;
+};
+
+}  // namespace simt
+
+// The runtime's templates, which its header keeps for nvcc.
+template <typename T>
+cudaError_t cudaMalloc(T** pointer, std::size_t bytes) {
+  return ::cudaMalloc(reinterpret_cast<void**>(pointer), bytes);
+}
+template <typename T>
+cudaError_t cudaMallocManaged(T** pointer, std::size_t bytes,
+                              unsigned flags = cudaMemAttachGlobal) {
+  return ::cudaMallocManaged(reinterpret_cast<void**>(pointer), bytes, flags);
+}
+template <typename T>
+cudaError_t cudaMallocHost(T** pointer, std::size_t bytes) {
+  return ::cudaMallocHost(reinterpret_cast<void**>(pointer), bytes);
+}
+template <typename T>
+cudaError_t cudaMemcpyToSymbol(T& symbol, const void* from, std::size_t bytes,
+                               std::size_t offset = 0, cudaMemcpyKind = cudaMemcpyHostToDevice) {
+  std::memcpy(reinterpret_cast<char*>(&symbol) + offset, from, bytes);
+  return cudaSuccess;
+}
+template <typename T>
+cudaError_t cudaMemcpyFromSymbol(void* to, const T& symbol, std::size_t bytes,
+                                 std::size_t offset = 0, cudaMemcpyKind = cudaMemcpyDeviceToHost) {
+  std::memcpy(to, reinterpret_cast<const char*>(&symbol) + offset, bytes);
+  return cudaSuccess;
+}
+template <typename Kernel>
+cudaError_t cudaFuncSetAttribute(Kernel*, cudaFuncAttribute, int) {
+  return cudaSuccess;  // the machine gives every block up to 227 KB
+}
+template <typename Kernel>
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, Kernel* kernel, int threads,
+                                                          std::size_t shared_bytes) {
+  *blocks = lnc::resident_blocks(kernel, threads, shared_bytes);
+  return cudaSuccess;
+}

@@ -1,0 +1,178 @@
+// The CUDA runtime's functions that a program's host code calls, on the CPU. Memory is the host's,
+// streams are in order, and a launch has ended when it returns, so nothing is left to wait for.
+#include <cuda_runtime_api.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+
+#include "common/simt/launch.h"
+#include "common/simt/watch.h"
+
+struct CUevent_st {
+  std::chrono::steady_clock::time_point at;
+};
+
+namespace {
+
+cudaError_t last_error = cudaSuccess;
+
+cudaError_t report(cudaError_t error) {
+  if (error != cudaSuccess) last_error = error;
+  return error;
+}
+
+constexpr std::size_t kAlignment = 256;  // as cudaMalloc's
+
+}  // namespace
+
+extern "C" {
+
+cudaError_t cudaMalloc(void** pointer, std::size_t bytes) {
+  *pointer = nullptr;
+  if (bytes == 0) return cudaSuccess;
+  if (posix_memalign(pointer, kAlignment, bytes) != 0) return report(cudaErrorMemoryAllocation);
+  std::memset(*pointer, 0xFF, bytes);  // NaN: what was never written shows
+  simt::add_device_buffer(*pointer, bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaFree(void* pointer) {
+  if (pointer != nullptr) simt::remove_device_buffer(pointer);
+  std::free(pointer);
+  return cudaSuccess;
+}
+cudaError_t cudaMallocManaged(void** pointer, std::size_t bytes, unsigned) {
+  return cudaMalloc(pointer, bytes);
+}
+cudaError_t cudaMallocAsync(void** pointer, std::size_t bytes, cudaStream_t) {
+  return cudaMalloc(pointer, bytes);
+}
+cudaError_t cudaFreeAsync(void* pointer, cudaStream_t) { return cudaFree(pointer); }
+cudaError_t cudaMallocHost(void** pointer, std::size_t bytes) {
+  *pointer = std::malloc(bytes);
+  return report(*pointer != nullptr || bytes == 0 ? cudaSuccess : cudaErrorMemoryAllocation);
+}
+cudaError_t cudaHostAlloc(void** pointer, std::size_t bytes, unsigned) {
+  return cudaMallocHost(pointer, bytes);
+}
+cudaError_t cudaFreeHost(void* pointer) {
+  std::free(pointer);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t) {
+  return cudaMemcpy(to, from, bytes, kind);
+}
+cudaError_t cudaMemset(void* to, int value, std::size_t bytes) {
+  if (bytes > 0) std::memset(to, value, bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t) {
+  return cudaMemset(to, value, bytes);
+}
+
+cudaError_t cudaDeviceSynchronize() { return last_error; }
+cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
+cudaError_t cudaPeekAtLastError() { return last_error; }
+const char* cudaGetErrorName(cudaError_t error) {
+  return error == cudaSuccess                 ? "cudaSuccess"
+         : error == cudaErrorMemoryAllocation ? "cudaErrorMemoryAllocation"
+                                              : "cudaErrorUnknown";
+}
+const char* cudaGetErrorString(cudaError_t error) {
+  return error == cudaSuccess                 ? "no error"
+         : error == cudaErrorMemoryAllocation ? "out of memory"
+                                              : "unknown error";
+}
+
+cudaError_t cudaStreamCreate(cudaStream_t* stream) {
+  *stream = nullptr;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  return cudaStreamCreate(stream);
+}
+cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamSynchronize(cudaStream_t) { return last_error; }
+
+cudaError_t cudaEventCreate(cudaEvent_t* event) {
+  *event = new CUevent_st{};
+  return cudaSuccess;
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  return cudaEventCreate(event);
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
+  event->at = std::chrono::steady_clock::now();
+  return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+/// Emulated: says nothing about a GPU.
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
+  *milliseconds = std::chrono::duration<float, std::milli>(to->at - from->at).count();
+  return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = 1;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceReset() { return cudaSuccess; }
+/// Those of an H100 that kernels are configured by.
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+  *properties = {};
+  std::strcpy(properties->name, "the SIMT machine, as an H100");
+  properties->major = 9;
+  properties->warpSize = 32;
+  properties->multiProcessorCount = lnc::multiprocessors();
+  properties->maxThreadsPerBlock = 1024;
+  properties->maxThreadsPerMultiProcessor = 2048;
+  properties->sharedMemPerBlock = 48 << 10;
+  properties->sharedMemPerBlockOptin = lnc::max_shared_bytes();
+  properties->sharedMemPerMultiprocessor = 228 << 10;
+  properties->regsPerBlock = 64 << 10;
+  properties->l2CacheSize = 50 << 20;
+  properties->totalGlobalMem = std::size_t{80} << 30;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  switch (attribute) {
+    case cudaDevAttrMultiProcessorCount:
+      *value = lnc::multiprocessors();
+      break;
+    case cudaDevAttrMaxThreadsPerBlock:
+      *value = 1024;
+      break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      *value = lnc::max_shared_bytes();
+      break;
+    case cudaDevAttrMaxThreadsPerMultiProcessor:
+      *value = 2048;
+      break;
+    case cudaDevAttrComputeCapabilityMajor:
+      *value = 9;
+      break;
+    case cudaDevAttrWarpSize:
+      *value = 32;
+      break;
+    default:
+      *value = 0;
+  }
+  return cudaSuccess;
+}
+
+}  // extern "C"

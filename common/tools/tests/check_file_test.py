@@ -1,0 +1,107 @@
+"""A .cu file from elsewhere runs on the SIMT machine as it is, and its mistakes are named with their lines."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from common.tools import check_file
+
+ROOT = Path(__file__).resolve().parents[3]
+FOREIGN = Path(__file__).parent / "foreign"
+
+
+@pytest.fixture(scope="module")
+def check():
+    subprocess.run(["bash", "common/setup/build.sh", "cpu-asan", "foreign"], cwd=ROOT, check=True, capture_output=True)
+    return lambda *arguments: subprocess.run([sys.executable, "-m", "common.tools.check_file", *map(str, arguments)],
+                                             cwd=ROOT, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("file", sorted(FOREIGN.glob("*.cu")), ids=lambda path: path.stem)
+def test_kernels_from_elsewhere_run_as_they_are(check, file):
+    done = check(file)
+    assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr
+
+
+def test_arguments_go_to_the_program(check):
+    assert check(FOREIGN / "transpose.cu", 33).stdout == "right\n"
+
+
+GUARD = """#include <cstdio>
+__global__ void twice(float *x, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  x[i] = 2 * x[i];
+}
+int main() {
+  float *x;
+  cudaMalloc(&x, 1000 * 4);
+  twice<<<4, 256>>>(x, 1000);
+}
+"""
+BARRIER = """extern __shared__ float s[];
+__global__ void halve(float *x) {
+  s[threadIdx.x] = x[threadIdx.x];
+  if (threadIdx.x < 16)
+    __syncthreads();
+  x[threadIdx.x] = s[31 - threadIdx.x];
+}
+int main() {
+  float *x;
+  cudaMalloc(&x, 128);
+  halve<<<1, 32, 128>>>(x);
+}
+"""
+
+
+@pytest.mark.parametrize(("source", "status", "said"), [
+    (GUARD, 1, "a.cu:4: twice reads 4 bytes, 0 bytes after a buffer of 4000 bytes"),
+    (BARRIER, 1, "threads 0-15: at __syncthreads(), "),
+    ("__global__ void k(float *x) {\n  x[0] = __frobnicate(x[1]);\n}\nint main() { k<<<1, 1>>>(nullptr); }\n", 2,
+     "a.cu:2: __frobnicate is not known here"),
+    ("__global__ void k() {}\n// texture<int>\nint main() {\n  texture<float> t;\n}\n", 2,
+     "a.cu:4: the SIMT machine has no textures; use a pointer"),
+    ("__global__ void k() { asm volatile(\"nop;\"); }\nint main() {}\n", 2, "a.cu:1: the SIMT machine has no inline PTX"),
+    ("int main() {}\n", 2, "a.cu has no kernel"),
+    ("__global__ void k() {}\n", 2, "a.cu has no main"),
+    ("__global__ void k() {}\nint main() {\n  k<<<1, 2;\n}\n", 2, "a.cu:3: this <<< has no >>>"),
+    ("#include <nowhere.h>\n__global__ void k() {}\nint main() {}\n", 2, "a.cu:1: the header nowhere.h is not here"),
+    ("__global__ void k() {}\nint main() { k<<<1, 2048>>>(); }\n", 1, "a block has at most 1024 threads"),
+])
+def test_what_is_wrong_is_said_in_a_sentence(check, tmp_path, source, status, said):
+    file = tmp_path / "a.cu"
+    file.write_text(source, encoding="utf-8")
+    done = check(file)
+    assert done.returncode == status, done.stderr
+    assert said in done.stderr
+
+
+def test_a_file_that_is_not_there(check):
+    done = check("nowhere.cu")
+    assert done.returncode == 2
+    assert done.stderr.startswith("nowhere.cu cannot be read")
+
+
+def test_rewriting_keeps_the_lines(tmp_path):
+    source = """
+
+extern __shared__ float s[];
+int main() {
+  a::b<int, 2>
+      <<<dim3(1, 2),
+         f(3 >> 1)>>>
+  (x);
+}
+"""
+    text = check_file.rewritten(tmp_path / "a.cu", "__global__ void k() {}" + source)
+    first, *rest = text.split("\n", 2)
+    assert rest[1].count("\n") == source.count("\n")
+    assert "#define s (::lnc::dynamic_shared<float>())" in text
+    assert 'Launch("a::b<int, 2>", [&](auto... simt_arguments) { a::b<int, 2>(simt_arguments...); }, dim3(1, 2),' in text
+
+
+@pytest.mark.parametrize("text", ['// k<<<1, 1>>>()', '/* extern __shared__ int s[]; */', 'const char* a = "<<<";'])
+def test_comments_and_texts_stay(tmp_path, text):
+    source = f"__global__ void k() {{}}\nint main() {{ {text}\n}}\n"
+    assert check_file.rewritten(tmp_path / "a.cu", source).endswith(source)
