@@ -45,12 +45,21 @@ watch = case '$(BACKEND)' in auto|cpu) ;; *) echo "make $@ watches the SIMT mach
         $(setup)/build.sh cpu-watch $$program && \
         $(PYTHON) -m common.watch.$@ build/cpu-watch/bin/$$program $(ARGS)
 
-count trace:
+# Of a .cu file from elsewhere, with its own main.
+watch_file = $(setup)/setup.sh cpu && $(setup)/build.sh cpu-watch foreign_watch && \
+             $(PYTHON) -m common.tools.check_file --$@ '$(FILE)' $(ARGS)
+
+trace:
 	@$(watch)
 
+count:
+	@$(if $(FILE),$(watch_file),$(watch))
+
 race:
-	@program=$$($(PYTHON) -m common.tools.find_chapter '$(CH)' '$(LIB)') && \
-	$(PYTHON) -m common.watch.race $$program --backend '$(BACKEND)' $(ARGS)
+	@$(if $(FILE),$(watch_file),$(race))
+
+race = program=$$($(PYTHON) -m common.tools.find_chapter '$(CH)' '$(LIB)') && \
+       $(PYTHON) -m common.watch.race $$program --backend '$(BACKEND)' $(ARGS)
 
 # A .cu file from elsewhere, with its own main; the sanitizers watch it.
 check:

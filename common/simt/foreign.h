@@ -10,6 +10,12 @@
 
 #include "common/simt/launch.h"
 
+#if defined(SIMT_WATCH)
+namespace lnc {
+void watch_foreign();  ///< common/watch/foreign.cpp
+}
+#endif
+
 namespace simt {
 
 /// kernel<<<grid, block, shared_bytes, stream>>>(arguments…), of which the rewritten line passes
@@ -24,12 +30,15 @@ class ForeignLaunch {
 
   template <typename... Args>
   void operator()(Args... args) const {
+#if defined(SIMT_WATCH)
+    lnc::watch_foreign();
+#endif
     try {
       run(launch_, [&] { kernel_(args...); });
     } catch (const std::exception& error) {
       std::fflush(stdout);
       std::fprintf(stderr, "%s\n", error.what());
-      std::_Exit(1);
+      std::exit(1);
     }
   }
 

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Runs a .cu file from elsewhere, with its own main, on the SIMT machine: `make check FILE=other.cu`.
 
-    python3 -m common.tools.check_file other.cu [ARGUMENT…]    the arguments go to its main
+    python3 -m common.tools.check_file other.cu [ARGUMENT…]           the arguments go to its main
+    python3 -m common.tools.check_file --count other.cu [ARGUMENT…]   its requests, line by line: `make count FILE=…`
+    python3 -m common.tools.check_file --race other.cu [ARGUMENT…]    its races: `make race FILE=…`
 
 The file is compiled as it is but for three rewritings, which keep its lines: `kernel<<<…>>>(…)`, `extern __shared__
 T name[]` and, in front of it, an include of common/simt/foreign.h. The address sanitizer watches every access to device
@@ -9,17 +11,24 @@ memory. Exit status: that of the program; 1 where the machine or the sanitizer f
 run here, with one sentence that names the line.
 """
 
+import json
 import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import NamedTuple
 
+from common.watch import count, race
+from common.watch.front import places_in
+from common.watch.lines import Lines, WatchError
+
 ROOT = Path(__file__).resolve().parents[2]
-BUILD = ROOT / "build/cpu-asan"
 SANITIZED = ("-fsanitize=address,undefined", "-fno-sanitize=null,pointer-overflow,object-size",
              "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
+WATCHED = ("-gdwarf-4", "-fsanitize=thread", "-fsanitize-coverage=trace-pc", "-fno-tree-sra", "-fno-tree-vectorize",
+           "-fno-semantic-interposition", "-Wno-tsan", "-DSIMT_WATCH")  # as CMakeLists.txt has them
 
 REFUSED = (  # what no header of the machine has: a pattern, what it is, what to use
     (r"#\s*include\s*<mma\.h>|\bwmma::", "tensor-core fragments (wmma)", "plain multiply-adds in float"),
@@ -135,10 +144,23 @@ def rewritten(path, source):
 # --- Compiling and running ---
 
 
-def cached(name):
-    """A variable of the build's CMake cache."""
-    match = re.search(rf"^{name}:\w+=(.*)$", (BUILD / "CMakeCache.txt").read_text("utf-8"), re.MULTILINE)
-    return match[1] if match else ""
+class Build(NamedTuple):
+    """A build of the machine, and how it compiles and links a program."""
+
+    folder: Path
+    flags: tuple
+    link: tuple
+    libraries: tuple  # the last first
+
+    def cached(self, name):
+        """A variable of its CMake cache."""
+        match = re.search(rf"^{name}:\w+=(.*)$", (self.folder / "CMakeCache.txt").read_text("utf-8"), re.MULTILINE)
+        return match[1] if match else ""
+
+
+PLAIN = Build(ROOT / "build/cpu-asan", SANITIZED, SANITIZED, ("foreign", "simt"))
+WATCHING = Build(ROOT / "build/cpu-watch", WATCHED, (),
+                 ("foreign_watch", "watch", "harness", "registry", "reference_cpu", "foreign", "simt"))
 
 
 LESSONS = (  # what g++ says of a construct, and what that means for a kernel
@@ -160,27 +182,55 @@ def in_a_sentence(errors):
     return f"{first[1]}:{first[2]}: {first[3]}"
 
 
-def compiled(path, folder):
+def compiled(path, build=PLAIN):
     """The program of a .cu file. Raises RequestError."""
+    folder = ROOT / "build/foreign"
     folder.mkdir(parents=True, exist_ok=True)
-    text, program = folder / (path.stem + ".cpp"), folder / path.stem
+    text, unit, program = folder / f"{path.stem}.cpp", folder / f"{path.stem}.o", folder / path.stem
     try:
         source = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise RequestError(f"{path} cannot be read: {error}") from None
     text.write_text(rewritten(path, source), encoding="utf-8")
-    compiler = cached("CMAKE_CXX_COMPILER") or "g++"
-    command = [compiler, "-std=c++20", "-O1", "-g", "-Wall", "-Wno-sign-compare",
-               "-Wno-unknown-pragmas", *SANITIZED, f"-I{ROOT}",
-               f"-I{path.resolve().parent}", f"-isystem{ROOT / 'common/simt/include'}",
-               f"-isystem{cached('CUDA_HEADERS')}", text, "-o", program, BUILD / "libforeign.a", BUILD / "libsimt.a",
-               cached("BOOST_CONTEXT"), "-fopenmp", "-ldl", "-rdynamic"]
+    compiler = build.cached("CMAKE_CXX_COMPILER") or "g++"
+    run(compiler, "-c", "-std=c++20", "-O1", "-g", "-Wall", "-Wno-sign-compare", "-Wno-unknown-pragmas", *build.flags,
+        f"-I{ROOT}", f"-I{path.resolve().parent}", f"-isystem{ROOT / 'common/simt/include'}",
+        f"-isystem{build.cached('CUDA_HEADERS')}", text, "-o", unit)
+    run(compiler, unit, *build.link, "-o", program, *(build.folder / f"lib{name}.a" for name in build.libraries),
+        build.cached("BOOST_CONTEXT"), "-fopenmp", "-ldl", "-rdynamic")
+    return program
+
+
+def run(*command):
+    """Runs the compiler; its warnings are shown. Raises RequestError."""
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
     if done.returncode != 0:
         raise RequestError(f"{in_a_sentence(done.stderr)}\n\n{done.stderr.rstrip()}")
     if done.stderr:
         print(done.stderr.rstrip(), file=sys.stderr)
-    return program
+
+
+def watched(path, mode, arguments):
+    """Runs a file's program while it is watched, and shows its requests or its races. Returns the exit status."""
+    program = compiled(path, WATCHING)
+    record = program.with_suffix(f".{mode}.json")
+    record.unlink(missing_ok=True)
+    start = time.monotonic()
+    done = subprocess.run([program, *arguments],
+                          env={**os.environ, "SIMT_WATCH_MODE": mode, "SIMT_WATCH_FILE": str(record)})
+    if not record.is_file():
+        raise RequestError(f"{path} launched no kernel")
+    source = str(path.resolve().relative_to(ROOT) if path.resolve().is_relative_to(ROOT) else path.resolve())
+    result = {**json.loads(record.read_text(encoding="utf-8")), "source": source, "chapter": path.name,
+              "words": " ".join(["its main,", *arguments]) if arguments else "its main", "fault": "", "passed": True,
+              "arguments": " ".join(arguments) or "no arguments", "seconds": time.monotonic() - start}
+    if mode == "count":
+        lines = Lines(program, result["load_address"], set(places_in(result["seen"])))
+        print(count.page(count.resolve(result, lines)), count.MODEL, sep="\n\n")
+        return done.returncode
+    runs = race.Runs(path.name, program, [result])
+    race.show_one(runs)
+    return done.returncode if runs.is_clean else 1
 
 
 def of_sanitizer(path, said):
@@ -202,17 +252,10 @@ def of_sanitizer(path, said):
     return f"{place[1]}: {name} {sentence}"
 
 
-def main(argv):
-    if not argv or argv[0] in ("-h", "--help"):
-        print(__doc__.strip())
-        return 0 if argv else 2
-    path = Path(argv[0])
-    try:
-        program = compiled(path, ROOT / "build/foreign")
-    except RequestError as error:
-        print(error, file=sys.stderr)
-        return 2
-    done = subprocess.run([program, *argv[1:]], stderr=subprocess.PIPE, text=True,
+def checked(path, arguments):
+    """Runs a file's program under the sanitizers. Returns the exit status."""
+    program = compiled(path)
+    done = subprocess.run([program, *arguments], stderr=subprocess.PIPE, text=True,
                           env={**os.environ, "ASAN_OPTIONS": "detect_leaks=0"})
     sentence = of_sanitizer(path, done.stderr)
     if sentence:
@@ -224,6 +267,19 @@ def main(argv):
     if done.returncode < 0:
         print(f"{path} ended by signal {-done.returncode}", file=sys.stderr)
     return 1 if done.returncode < 0 else done.returncode
+
+
+def main(argv):
+    if not argv or argv[0] in ("-h", "--help"):
+        print(__doc__.strip())
+        return 0 if argv else 2
+    mode = argv[0].removeprefix("--") if argv[0] in ("--count", "--race") else None
+    path, *arguments = argv[bool(mode):] or [""]
+    try:
+        return watched(Path(path), mode, arguments) if mode else checked(Path(path), arguments)
+    except (RequestError, WatchError) as error:
+        print(error, file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

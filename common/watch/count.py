@@ -44,7 +44,8 @@ COUNTS = ("times", "lanes", "bytes", "sectors", "held_by_l1", "held_by_l2", "pas
 
 
 def resolve_line(line, lines, source, scale):
-    frames = [frame for frame in lines.frames(line["place"]) if not frame.file.startswith(("common/simt/", "/"))]
+    frames = [frame for frame in lines.frames(line["place"])
+              if frame.file == source or not frame.file.startswith(("common/simt/", "/"))]
     inner = frames[0] if frames else None
     outer = next((frame for frame in frames if frame.file == source), frames[-1] if frames else None)
     counts = {key: round(line[key] * scale) for key in COUNTS}

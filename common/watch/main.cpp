@@ -6,8 +6,6 @@
 //
 // `trace` watches only block BLOCK; the other modes watch all blocks. With --list --json it watches
 // nothing, and prints what the chapter's program would.
-#include <link.h>
-
 #include <cstdio>
 #include <exception>
 #include <fstream>
@@ -30,18 +28,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kWrongRequest = 2;
 
-/// The address at which the program was loaded: debug information gives places relative to it.
-std::uintptr_t load_address() {
-  std::uintptr_t address = 0;
-  dl_iterate_phdr(
-      [](dl_phdr_info* info, std::size_t, void* out) {
-        *static_cast<std::uintptr_t*>(out) = info->dlpi_addr;
-        return 1;  // the first entry is the program itself
-      },
-      &address);
-  return address;
-}
-
 /// The one problem of the command line.
 const Problem& the_problem(const CommandLine& line, const std::string& mode) {
   if (line.sweep)
@@ -53,7 +39,8 @@ const Problem& the_problem(const CommandLine& line, const std::string& mode) {
 
 std::unique_ptr<Observer> observer_of(const std::string& mode, const Tensors& tensors,
                                       const Names& names, std::uint64_t block) {
-  if (mode == "count") return count_requests(names, tensors.problem());
+  const Problem& problem = tensors.problem();
+  if (mode == "count") return count_requests(names, problem.rows * problem.cols);
   if (mode == "race") return find_races(names);
   if (mode == "trace") return trace_block(names, block);
   throw std::runtime_error("there is no mode '" + mode + "': count, race and trace are");

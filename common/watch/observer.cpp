@@ -1,5 +1,7 @@
 #include "common/watch/observer.h"
 
+#include <link.h>
+
 #include <algorithm>
 
 #include "common/simt/words.h"
@@ -7,7 +9,16 @@
 namespace lnc {
 namespace {
 
-constexpr const char* kWorkspace = "workspace";
+const std::string kWorkspace = "workspace";
+
+/// "buffer 2", in the order of their addresses.
+std::string number_of_buffer(const std::byte* address) {
+  std::vector<const std::byte*> begins;
+  for (const simt::DeviceBuffer& buffer : simt::device_buffers()) begins.push_back(buffer.begin);
+  const auto before =
+      std::count_if(begins.begin(), begins.end(), [&](const auto* p) { return p <= address; });
+  return "buffer " + std::to_string(before);
+}
 
 }  // namespace
 
@@ -33,6 +44,7 @@ std::string Names::tensor(const std::byte* address) const {
 
 std::string Names::in_buffer(const std::byte* begin) const {
   const simt::DeviceBuffer* const buffer = simt::device_buffer_of(begin);
+  if (ranges_.empty()) return number_of_buffer(begin);
   for (const Range& range : ranges_)  // may start after the buffer does: Problem::misalign
     if (simt::device_buffer_of(range.begin) == buffer) return range.name;
   return "workspace";
@@ -47,7 +59,8 @@ std::string Names::element(const std::byte* address) const {
   }
   for (const simt::DeviceBuffer& buffer : simt::device_buffers())
     if (address >= buffer.begin && address < buffer.begin + buffer.bytes)
-      return "workspace + " + std::to_string(address - buffer.begin);
+      return (ranges_.empty() ? number_of_buffer(address) : kWorkspace) + " + " +
+             std::to_string(address - buffer.begin);
   return "memory of no tensor";
 }
 
@@ -86,6 +99,17 @@ nlohmann::ordered_json Names::as_json() const {
                        {"starts_at", in_line(buffer.begin)}};
   }
   return all;
+}
+
+std::uintptr_t load_address() {
+  std::uintptr_t address = 0;
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, std::size_t, void* out) {
+        *static_cast<std::uintptr_t*>(out) = info->dlpi_addr;
+        return 1;  // the first entry is the program itself
+      },
+      &address);
+  return address;
 }
 
 std::string kernel_name(const simt::Launch& launch) { return simt::kernel_name(launch); }

@@ -18,6 +18,8 @@ namespace lnc {
 class Names {
  public:
   explicit Names(const Tensors& tensors);
+  /// Of a program without tensors: its buffers are numbered.
+  Names() = default;
 
   /// The tensor that holds the address; "workspace" for every other buffer.
   std::string tensor(const std::byte* address) const;
@@ -77,13 +79,17 @@ class Observer : public simt::Watch {
   virtual nlohmann::ordered_json seen() const = 0;
 };
 
+/// The address at which the program was loaded: debug information gives places relative to it.
+std::uintptr_t load_address();
+
 /// A place as a number.
 inline std::uint64_t number_of(simt::Place place) { return reinterpret_cast<std::uint64_t>(place); }
 
 /// A kernel's name as the source spells it, without its parameters.
 std::string kernel_name(const simt::Launch& launch);
 
-std::unique_ptr<Observer> count_requests(const Names& names, const Problem& problem);
+/// @param elements of the problem; where there are very many, only some blocks are counted
+std::unique_ptr<Observer> count_requests(const Names& names, std::int64_t elements);
 std::unique_ptr<Observer> find_races(const Names& names);
 /// @param block whose events are recorded, in each launch
 std::unique_ptr<Observer> trace_block(const Names& names, std::uint64_t block);

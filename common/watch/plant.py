@@ -76,7 +76,7 @@ def main(place, file, program, *options):
             faulty = program_with(program.name, place, "", program.parents[1], Path(folder), file)
         except (LookupError, OSError) as error:
             sys.exit(f"plant: {error}")
-        race.show_one(race.Runs(program.name, faulty, [list(options)], False))
+        race.show_one(race.Runs(program.name, faulty, race.watch_all(faulty, [list(options)], False)))
 
 
 if __name__ == "__main__":

@@ -158,21 +158,25 @@ def watch(program, arguments):
     return {"arguments": " ".join(arguments), "seconds": round(seconds, 2), **result}
 
 
+def watch_all(program, problems, may_refuse):
+    """What the program has seen on each of the problems, without those that it refuses."""
+    results, refusal = [], None
+    for problem in problems:
+        try:
+            results.append(watch(program, problem))
+        except WatchError as error:
+            refusal = error
+    if refusal is not None and not (may_refuse and results):
+        raise refusal
+    return results
+
+
 class Runs:
     """The runs of a chapter. `races` has each pair of places once, with all lines; `passed_over` those that a
     convention orders, unless `strict` makes them races."""
 
-    def __init__(self, chapter, program, problems, may_refuse, strict=False):
-        self.chapter = chapter
-        self.results = []
-        refusal = None
-        for problem in problems:
-            try:
-                self.results.append(watch(program, problem))
-            except WatchError as error:
-                refusal = error
-        if refusal is not None and not (may_refuse and self.results):
-            raise refusal
+    def __init__(self, chapter, program, results, strict=False):
+        self.chapter, self.results = chapter, results
         self.faults = [result["fault"] for result in self.results if result["fault"]]
         pairs = merged(race for result in self.results for race in shown(result, program))
         self.races = [pair for pair in pairs if strict or not pair["by_convention"]]
@@ -241,7 +245,8 @@ def party(seen, lines, source):
 def lines_of(place, lines, source):
     """The line that does it, as {"file", "line", "text"}, and the kernel's line that leads there if that is another."""
     frames = [frame for frame in lines.frames(place) if frame.line > 0 and (ROOT / frame.file).is_file()]
-    frames = [frame for frame in frames if not Path(frame.file).is_absolute() and not frame.file.startswith(MACHINE)]
+    frames = [frame for frame in frames if frame.file == source or
+              not Path(frame.file).is_absolute() and not frame.file.startswith(MACHINE)]
     chosen = frames[:1]
     if chosen and chosen[0].file != source:
         chosen += [frame for frame in frames if frame.file == source][:1]
@@ -347,7 +352,8 @@ def main(arguments):
         all_runs = []
         for chapter in request.chapters:
             program = ROOT / f"build/{BUILD}/bin/{chapter}"
-            all_runs.append(Runs(chapter, program, *request.problems(registration_of(program)), request.strict))
+            results = watch_all(program, *request.problems(registration_of(program)))
+            all_runs.append(Runs(chapter, program, results, request.strict))
             (show_one if request.one else show_line)(all_runs[-1])
         if request.json:
             Path(request.json).write_text(json.dumps([runs.as_json() for runs in all_runs], indent=1) + "\n",

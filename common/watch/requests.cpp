@@ -487,8 +487,8 @@ class Counter : public Observer {
 
 }  // namespace
 
-std::unique_ptr<Observer> count_requests(const Names& names, const Problem& problem) {
-  return std::make_unique<Counter>(names, problem.rows * problem.cols);
+std::unique_ptr<Observer> count_requests(const Names& names, std::int64_t elements) {
+  return std::make_unique<Counter>(names, elements);
 }
 
 }  // namespace lnc

@@ -105,3 +105,41 @@ int main() {
 def test_comments_and_texts_stay(tmp_path, text):
     source = f"__global__ void k() {{}}\nint main() {{ {text}\n}}\n"
     assert check_file.rewritten(tmp_path / "a.cu", source).endswith(source)
+
+
+# --- Watching ---
+
+
+@pytest.fixture(scope="module")
+def watch():
+    subprocess.run(["bash", "common/setup/build.sh", "cpu-watch", "foreign_watch"], cwd=ROOT, check=True,
+                   capture_output=True)
+    return lambda mode, file: subprocess.run([sys.executable, "-m", "common.tools.check_file", f"--{mode}", str(file)],
+                                             cwd=ROOT, capture_output=True, text=True)
+
+
+def test_counts_show_what_the_padding_is_for(watch):
+    done = watch("count", FOREIGN / "transpose.cu")
+    assert done.returncode == 0, done.stderr
+    without, padded = done.stdout.split("\ntranspose<1>, ")
+    assert "passes each, where 1 would do without bank conflicts" in without
+    assert "bank conflicts" not in padded
+
+
+def test_a_barrier_that_is_missing_is_a_race(watch, tmp_path):
+    source = (FOREIGN / "histogram.cu").read_text(encoding="utf-8")
+    assert watch("race", FOREIGN / "histogram.cu").returncode == 0
+    file = tmp_path / "histogram.cu"
+    first, rest = source.split("  __syncthreads();\n", 1)
+    file.write_text(f"{first}\n{rest}", encoding="utf-8")
+    done = watch("race", file)
+    assert done.returncode == 1
+    assert "local + " in done.stdout
+    assert "histogram.cu:12: for (int b = threadIdx.x; b < BINS; b += blockDim.x) local[b] = 0;" in done.stdout
+
+
+def test_a_program_that_launches_nothing(watch, tmp_path):
+    file = tmp_path / "a.cu"
+    file.write_text("__global__ void k() {}\nint main() {}\n", encoding="utf-8")
+    done = watch("race", file)
+    assert (done.returncode, done.stderr) == (2, f"{file} launched no kernel\n")

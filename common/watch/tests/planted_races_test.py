@@ -116,7 +116,7 @@ def test_a_planted_fault_is_found_in_one_run(fault, build, programs, tmp_path, m
     monkeypatch.setenv("SIMT_SCHEDULE", "forward")
     kernel = race.registration_of(programs[fault.kernel])
     program = plant.program_with(fault.kernel, fault.place, fault.new, build, tmp_path, fault.file)
-    runs = race.Runs(fault.kernel, program, *race.Request([fault.kernel]).problems(kernel))
+    runs = race.Runs(fault.kernel, program, race.watch_all(program, *race.Request([fault.kernel]).problems(kernel)))
     assert runs.races, "no race was found"
     texts = [" | ".join(" ".join(line["text"] for line in each[side]["lines"]) for side in ("first", "second"))
              for each in runs.races]
@@ -133,10 +133,10 @@ RING = "lib_fwd_cluster_ring"
 
 def test_what_the_messages_of_the_cluster_s_ring_do_not_say_is_a_race_under_strict(programs):
     problems = race.Request([RING]).problems(race.registration_of(programs[RING]))
-    runs = race.Runs(RING, programs[RING], *problems)
+    runs = race.Runs(RING, programs[RING], race.watch_all(programs[RING], *problems))
     assert runs.is_clean and runs.passed_over
     assert f", {len(runs.passed_over)} pair" in runs.summary() and "ordered only by a convention" in runs.summary()
-    strict = race.Runs(RING, programs[RING], *problems, strict=True)
+    strict = race.Runs(RING, programs[RING], race.watch_all(programs[RING], *problems), strict=True)
     assert [each["missing"] for each in strict.races] == [each["missing"] for each in runs.passed_over]
     assert any("a remote_arrive()" in each["missing"] for each in strict.races)
 
@@ -145,7 +145,7 @@ def test_without_its_empty_barriers_fwd18_s_producer_is_stopped(build, programs,
     monkeypatch.setenv("SIMT_SCHEDULE", "forward")
     kernel = race.registration_of(programs["fwd18"])
     program = plant.program_with("fwd18", "empty[slot].wait((n / slots + 1) % 2);", "", build, tmp_path)
-    runs = race.Runs("fwd18", program, *race.Request(["fwd18"]).problems(kernel))
+    runs = race.Runs("fwd18", program, race.watch_all(program, *race.Request(["fwd18"]).problems(kernel)))
     assert any("arrives at a Barrier that has all arrivals of its phase" in fault for fault in runs.faults), runs.faults
 
 
