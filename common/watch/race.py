@@ -271,7 +271,7 @@ def where(place, program):
     if place["shared"] == "dynamic":
         return f"dynamic_shared + {words(place['offset'], 'byte')}, {block}"
     variables = shared_variables(program)
-    at = place["offset"] + sum(begin for name, begin, _ in variables if name == "threadIdx")
+    at = place["offset"] + next((begin for name, begin, _ in variables if name == "threadIdx"), 0)
     for name, begin, size in variables:
         if begin <= at < begin + size:
             return f"{name} + {words(at - begin, 'byte')}, {block}"

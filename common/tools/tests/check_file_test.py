@@ -135,7 +135,7 @@ def test_a_barrier_that_is_missing_is_a_race(watch, tmp_path):
     done = watch("race", file)
     assert done.returncode == 1
     assert "local + " in done.stdout
-    assert "histogram.cu:12: for (int b = threadIdx.x; b < BINS; b += blockDim.x) local[b] = 0;" in done.stdout
+    assert "histogram.cu:10: for (int b = threadIdx.x; b < BINS; b += blockDim.x) local[b] = 0;" in done.stdout
 
 
 def test_a_program_that_launches_nothing(watch, tmp_path):
