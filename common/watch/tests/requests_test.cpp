@@ -39,7 +39,7 @@ Counted count(void (*kernel)(Params...), unsigned blocks, unsigned threads, Args
   problem.cols = 1;
   const lnc::Tensors tensors(problem, lnc::Direction::Forward);
   const lnc::Names names(tensors);
-  const auto counter = lnc::count_requests(names, problem);
+  const auto counter = lnc::count_requests(names, problem.rows * problem.cols);
   simt::set_watch(counter.get());
   lnc::launch(kernel, {blocks, threads}, args...);
   simt::set_watch(nullptr);
