@@ -42,7 +42,7 @@ std::string Faults::what_is_missing() const {
     return std::any_of(threads_.begin(), threads_.end(),
                        [op](const Thread& thread) { return thread.waits_at(op); });
   };
-  if (any_at(Op::BarrierWait)) return "a Barrier waits for what never comes";
+  if (any_at(Op::BarrierWait)) return "a thread waits at a Barrier for what never comes";
   if (any_at(Op::BlockBarrier)) return "not every thread of the block reaches __syncthreads()";
   if (any_at(Op::ClusterWait)) return "not every thread of the cluster reaches cluster_sync()";
   return "a warp operation waits for lanes of its mask that never come to it";

@@ -371,7 +371,7 @@ TEST_CASE("bytes that are not expected, or do not come, are told") {
     CHECK(run_ring(Mistake::TooFewBytes, out) != "");
     CHECK(has(run_ring(Mistake::TooFewBytes, out, 1), "it ends while "));
     std::string fault = run_ring(Mistake::TooManyBytes, out);
-    CHECK(has(fault, "a Barrier waits for what never comes"));
+    CHECK(has(fault, "a thread waits at a Barrier for what never comes"));
     CHECK(has(fault,
               "threads 0-63: at Barrier::wait(parity 0), common/simt/tests/hopper_test.cpp:" +
                   std::to_string(kernels::kWaitLine) + ", which lacks 0 arrivals and 16 bytes"));
@@ -495,7 +495,7 @@ TEST_CASE("a cluster in which nobody can go on is told, and one that fails does 
     const std::string fault =
         fault_of(kernels::waits_for_what_no_block_sends, {4, 32, 0, nullptr, 2});
     INFO(fault);
-    CHECK((has(fault, "a Barrier waits for what never comes") ||
+    CHECK((has(fault, "a thread waits at a Barrier for what never comes") ||
            has(fault, "not every thread of the cluster reaches cluster_sync()")));
     int alive = 0;
     CHECK_THROWS_AS(launch(kernels::one_block_throws, {64, 32, 0, nullptr, 4}, &alive),
