@@ -12,6 +12,11 @@
 #include <cmath>
 #include <cstdint>
 #include <cub/cub.cuh>
+#include <cuda/atomic>
+#include <cuda/barrier>
+#include <cuda/functional>
+#include <cuda/pipeline>
+#include <cuda/std/limits>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -275,6 +280,141 @@ __global__ void reduce_in_a_branch(int* line, float* out) {
   if (threadIdx.x < 32) out[0] = cub::BlockReduce<float, 64>(storage).Sum(1.0f);
 }
 
+// ----------------------------------------------------------------------------------------- cuda
+
+using Barrier = cuda::barrier<cuda::thread_scope_block>;
+
+// Each thread passes its value to the next through shared memory, several times.
+__global__ void pass_around(int* out) {
+  __shared__ Barrier barrier;
+  __shared__ int s[64];
+  const auto t = threadIdx.x;
+  if (t == 0) init(&barrier, blockDim.x);
+  __syncthreads();
+  int value = static_cast<int>(t);
+  for (int turn = 0; turn < 5; ++turn) {
+    s[t] = value;
+    Barrier::arrival_token token = barrier.arrive();
+    barrier.wait(std::move(token));
+    value = s[(t + 1) % blockDim.x];
+    barrier.arrive_and_wait();
+  }
+  out[t] = value;
+}
+
+__global__ void copy_with_a_barrier(const float* in, float* out, int n, bool waits) {
+  __shared__ Barrier barrier;
+  __shared__ float s[100];
+  const auto block = cg::this_thread_block();
+  if (block.thread_rank() == 0) init(&barrier, block.size());
+  block.sync();
+  cuda::memcpy_async(block, s, in, sizeof(float) * n, barrier);
+  block.sync();
+  if (waits) barrier.arrive_and_wait();
+  for (int i = static_cast<int>(block.thread_rank()); i < n; i += static_cast<int>(block.size()))
+    out[i] = s[n - 1 - i];
+  block.sync();
+  if (!waits) barrier.arrive_and_wait();
+}
+
+__global__ void copy_in_bulk(const float* in, float* out) {
+  __shared__ Barrier barrier;
+  alignas(128) __shared__ float s[64];
+  if (threadIdx.x == 0) {
+    init(&barrier, blockDim.x);
+    cuda::device::experimental::fence_proxy_async_shared_cta();
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    cuda::device::memcpy_async_tx(s, in, cuda::aligned_size_t<16>(sizeof s), barrier);
+    barrier.wait(cuda::device::barrier_arrive_tx(barrier, 1, sizeof s));
+  } else {
+    barrier.arrive_and_wait();
+  }
+  out[threadIdx.x] = s[63 - threadIdx.x];
+}
+
+__global__ void wait_for_arrivals_that_never_come(int* line) {
+  __shared__ Barrier barrier;
+  if (threadIdx.x == 0) init(&barrier, blockDim.x + 1);
+  __syncthreads();
+  if (threadIdx.x == 0) *line = __LINE__ + 1;
+  barrier.arrive_and_wait();
+}
+
+__global__ void copy_in_two_stages(const float* in, float* out, int tiles) {
+  __shared__ float s[2][32];
+  auto pipe = cuda::make_pipeline();
+  const int t = static_cast<int>(threadIdx.x);
+  const auto load = [&](int tile) {
+    pipe.producer_acquire();
+    if (tile < tiles) cuda::memcpy_async(&s[tile % 2][t], in + 32 * tile + t, sizeof(float), pipe);
+    pipe.producer_commit();
+  };
+  load(0);
+  for (int tile = 0; tile < tiles; ++tile) {
+    load(tile + 1);
+    pipe.consumer_wait();
+    __syncthreads();
+    out[32 * tile + t] = 2.0f * s[tile % 2][31 - t];
+    __syncthreads();
+    pipe.consumer_release();
+  }
+}
+
+struct Counters {
+  int sum, most, bits;
+  float halves;
+  unsigned long long exchanged;
+};
+__global__ void update(Counters* counters) {
+  const int t = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  cuda::atomic_ref<int, cuda::thread_scope_device> sum(counters->sum);
+  sum.fetch_add(t, cuda::memory_order_relaxed);
+  ++sum;
+  cuda::atomic_ref<int, cuda::thread_scope_device>(counters->most).fetch_max(t);
+  cuda::atomic_ref<int>(counters->bits).fetch_or(1 << t % 31, cuda::std::memory_order_relaxed);
+  cuda::atomic_ref<float> halves(counters->halves);
+  float old = halves.load(cuda::memory_order_relaxed);
+  while (!halves.compare_exchange_weak(old, old + 0.5f)) {
+  }
+  __shared__ cuda::atomic<int, cuda::thread_scope_block> in_block;
+  if (threadIdx.x == 0) in_block.store(0);
+  __syncthreads();
+  in_block.fetch_sub(1);
+  __syncthreads();
+  if (threadIdx.x == 0)
+    cuda::atomic_ref<unsigned long long>(counters->exchanged).fetch_add(-in_block.load());
+}
+
+// The last block to finish adds the sums of all, which the others have published.
+__global__ void sum_in_the_last_block(const int* in, int* parts, int* finished, int* out) {
+  if (threadIdx.x != 0) return;
+  parts[blockIdx.x] = in[2 * blockIdx.x] + in[2 * blockIdx.x + 1];
+  cuda::atomic_ref<int, cuda::thread_scope_device> count(*finished);
+  const int before = count.fetch_add(1, cuda::memory_order_acq_rel);
+  if (before != static_cast<int>(gridDim.x) - 1) return;
+  int least = cuda::std::numeric_limits<int>::max();
+  for (unsigned i = 0; i < gridDim.x; ++i) {
+    out[0] += parts[i];
+    least = cuda::std::min(least, parts[i]);
+  }
+  out[1] = cuda::minimum<>()(least, 1000);
+}
+
+__global__ void spin_on_a_flag(int* flag, int* data, int* out) {
+  cuda::atomic_ref<int, cuda::thread_scope_device> ready(*flag);
+  if (threadIdx.x == 0) {
+    while (ready.load(cuda::memory_order_acquire) == 0) {
+    }
+    *out = *data;
+  }
+  if (threadIdx.x == 40) {
+    *data = 42;
+    ready.store(1, cuda::memory_order_release);
+  }
+}
+
 }  // namespace kernels
 
 using namespace kernels;
@@ -499,4 +639,69 @@ TEST_CASE("a fault inside cub::BlockReduce names the kernel's line") {
   const std::string size = fault_of([&] { launch(reduce_in_a_branch, {1, 32}, &at, &out); });
   CHECK(has(size, "for blocks of 64 threads is used in one of 32"));
   CHECK(has(size, line(at)));
+}
+
+// ------------------------------------------------------------------------------------------- cuda
+
+TEST_CASE("a cuda::barrier goes through phases, by which threads exchange data") {
+  for (const auto& schedule : kSchedules) {
+    const Under under(schedule);
+    std::vector<int> out(64);
+    launch(pass_around, {1, 64}, out.data());
+    for (int t = 0; t < 64; ++t) CHECK(out[t] == (t + 5) % 64);
+  }
+}
+
+TEST_CASE("copies complete on a cuda::barrier, and a missing wait shows as NaN") {
+  for (const auto& schedule : kSchedules) {
+    const Under under(schedule);
+    const std::vector<float> in = wave(100);
+    std::vector<float> out(100);
+    launch(copy_with_a_barrier, {1, 32}, in.data(), out.data(), 100, true);
+    for (int i = 0; i < 100; ++i) CHECK(out[i] == in[99 - i]);
+    launch(copy_with_a_barrier, {1, 32}, in.data(), out.data(), 100, false);
+    for (int i = 0; i < 100; ++i) CHECK(std::isnan(out[i]));
+    launch(copy_in_bulk, {1, 64}, in.data(), out.data());
+    for (int i = 0; i < 64; ++i) CHECK(out[i] == in[63 - i]);
+  }
+}
+
+TEST_CASE("a fault at a cuda::barrier names the line that waits") {
+  int at = 0;
+  const std::string fault = fault_of([&] {
+    launch(wait_for_arrivals_that_never_come, {1, 32}, &at);
+  });
+  CHECK(has(fault, "a Barrier waits for what never comes"));
+  CHECK(has(fault, "lacks 1 arrivals"));
+  CHECK(has(fault, line(at)));
+}
+
+TEST_CASE("a thread's cuda::pipeline of two stages") {
+  for (const auto& schedule : kSchedules) {
+    const Under under(schedule);
+    const std::vector<float> in = wave(5 * 32);
+    std::vector<float> out(in.size());
+    launch(copy_in_two_stages, {1, 32}, in.data(), out.data(), 5);
+    for (int i = 0; i < 5 * 32; ++i) CHECK(out[i] == 2.0f * in[i / 32 * 32 + 31 - i % 32]);
+  }
+}
+
+TEST_CASE("cuda::atomic and cuda::atomic_ref") {
+  for (const auto& schedule : kSchedules) {
+    const Under under(schedule);
+    Counters counters{};
+    launch(update, {4, 64}, &counters);
+    CHECK(counters.sum == 255 * 128 + 256);
+    CHECK(counters.most == 255);
+    CHECK(counters.bits == 0x7FFF'FFFF);
+    CHECK(counters.halves == 128.0f);
+    CHECK(counters.exchanged == 256);
+    std::vector<int> in(40), parts(20), out(2);
+    std::iota(in.begin(), in.end(), 0);
+    int finished = 0, flag = 0, data = 0, seen = 0;
+    launch(sum_in_the_last_block, {20, 32}, in.data(), parts.data(), &finished, out.data());
+    CHECK(out == std::vector<int>{780, 1});
+    launch(spin_on_a_flag, {1, 64}, &flag, &data, &seen);
+    CHECK(seen == 42);
+  }
 }
