@@ -206,7 +206,7 @@ __global__ void reduce_in_warps(int* out, float* undefined) {
   __shared__ WarpReduce::TempStorage storage[2];
   const int t = static_cast<int>(threadIdx.x), warp = t / 32;
   const int sum = WarpReduce(storage[warp]).Sum(t);
-  const int most = WarpReduce(storage[warp]).Reduce(t, cub::Max());
+  const int most = WarpReduce(storage[warp]).Reduce(t, cuda::maximum<>{});
   const int few = WarpReduce(storage[warp]).Sum(t, 3);
   if (t % 32 == 0) out[3 * warp] = sum, out[3 * warp + 1] = most, out[3 * warp + 2] = few;
   __shared__ typename cub::WarpReduce<float, 8>::TempStorage eighth;
@@ -220,7 +220,7 @@ __global__ void scan_in_warps(int* out) {
   int inclusive, exclusive, all, most;
   WarpScan(storage).InclusiveSum(t, inclusive);
   WarpScan(storage).ExclusiveSum(t, exclusive, all);
-  WarpScan(storage).ExclusiveScan(t == 5 ? 50 : t, most, -1, cub::Max());
+  WarpScan(storage).ExclusiveScan(t == 5 ? 50 : t, most, -1, cuda::maximum<>{});
   out[4 * t] = inclusive, out[4 * t + 1] = exclusive, out[4 * t + 2] = all, out[4 * t + 3] = most;
 }
 
@@ -249,7 +249,7 @@ __global__ void scan_in_a_block(int* out) {
   BlockScan(storage).ExclusiveSum(items, items);
   __syncthreads();
   int least;
-  BlockScan(storage).ExclusiveScan(1000 - t, least, 5000, cub::Min());
+  BlockScan(storage).ExclusiveScan(1000 - t, least, 5000, cuda::minimum<>{});
   int* const mine = out + 5 * t;
   mine[0] = inclusive, mine[1] = all, mine[2] = items[0], mine[3] = items[1], mine[4] = least;
 }
@@ -262,7 +262,7 @@ __global__ void softmax(const float* in, float* out, int cols) {
   const float* const x = in + blockIdx.x * cols;
   float value = -INFINITY;
   for (int i = threadIdx.x; i < cols; i += kThreads) value = fmaxf(value, x[i]);
-  value = BlockReduce(storage).Reduce(value, cub::Max());
+  value = BlockReduce(storage).Reduce(value, cub::Max());  // as before CUDA 13
   if (threadIdx.x == 0) most = value;
   __syncthreads();
   value = 0.0f;

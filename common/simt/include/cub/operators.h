@@ -1,4 +1,4 @@
-// The operators that older versions of CUB have, and what of CUB is not here.
+// The operators that CUB has before CUDA 13, and what of CUB is not here.
 #pragma once
 
 #include <string>
@@ -83,9 +83,13 @@ SIMT_REFUSED_CLASS(BlockLoad, "let each thread load its own elements.")
 SIMT_REFUSED_CLASS(BlockStore, "let each thread store its own elements.")
 SIMT_REFUSED_CLASS(BlockExchange, "exchange through shared memory and __syncthreads().")
 SIMT_REFUSED_CLASS(BlockHistogram, "count with atomicAdd in shared memory.")
-SIMT_REFUSED_CLASS(BlockRadixSort, "sort on the host, or in shared memory.")
 SIMT_REFUSED_CLASS(BlockDiscontinuity, "compare neighbours through shared memory.")
 #undef SIMT_REFUSED_CLASS
+template <typename Key, int, int, typename...>
+struct BlockRadixSort {
+  static_assert(simt::kRefused<Key>,
+                "cub::BlockRadixSort is not on the CPU backend: sort on the host.");
+};
 
 #define SIMT_REFUSED_STATIC(name, sentence)         \
   template <typename... Ts>                         \
