@@ -671,7 +671,7 @@ TEST_CASE("a fault at a cuda::barrier names the line that waits") {
   const std::string fault = fault_of([&] {
     launch(wait_for_arrivals_that_never_come, {1, 32}, &at);
   });
-  CHECK(has(fault, "a Barrier waits for what never comes"));
+  CHECK(has(fault, "a thread waits at a Barrier for what never comes"));
   CHECK(has(fault, "lacks 1 arrivals"));
   CHECK(has(fault, line(at)));
 }
