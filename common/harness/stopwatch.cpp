@@ -52,8 +52,7 @@ std::vector<double> Sampler::take(int count) {
   std::vector<double> taken;
   for (int tried = 0; taken.size() < enough;) {
     std::vector<int> flushes = schedule_.draw(count - static_cast<int>(taken.size()), cold_);
-    if (cold_)
-      for (int& flush : flushes) flush += more_flushes_;
+    for (int& flush : flushes) flush += more_flushes_;
     bool came_late = false;
     for (const Sample& sample : time_launches(launches_, flushes, turn_, host_)) {
       came_late |= sample.late;
@@ -61,8 +60,8 @@ std::vector<double> Sampler::take(int count) {
       late_ |= sample.late;
       taken.push_back(sample.us);
     }
-    if (came_late && more_flushes_ < kMostFlushes / 2)
-      more_flushes_ += FlushSchedule::kLeast + more_flushes_;
+    const int more = 2 * more_flushes_ + FlushSchedule::kLeast;
+    if (came_late && more < kMostFlushes) more_flushes_ = more;
   }
   return taken;
 }

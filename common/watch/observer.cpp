@@ -112,8 +112,6 @@ std::uintptr_t load_address() {
   return address;
 }
 
-std::string kernel_name(const simt::Launch& launch) { return simt::kernel_name(launch); }
-
 SharedMemory::SharedMemory(const simt::BlockInfo& block)
     : dynamic_(block.dynamic_shared),
       dynamic_bytes_(block.launch.shared_bytes),

@@ -85,9 +85,6 @@ std::uintptr_t load_address();
 /// A place as a number.
 inline std::uint64_t number_of(simt::Place place) { return reinterpret_cast<std::uint64_t>(place); }
 
-/// A kernel's name as the source spells it, without its parameters.
-std::string kernel_name(const simt::Launch& launch);
-
 /// @param elements of the problem; where there are very many, only some blocks are counted
 std::unique_ptr<Observer> count_requests(const Names& names, std::int64_t elements);
 std::unique_ptr<Observer> find_races(const Names& names);

@@ -9,6 +9,8 @@
 
 #include <algorithm>
 
+#include "common/simt/words.h"
+
 namespace lnc {
 namespace race {
 namespace {
@@ -48,7 +50,7 @@ void Races::begins(const simt::Launch& launch) {
   waited->floor = next_block_;
   after_wait_ = waited;
   clusters_.clear();
-  launches_.push_back({next_block_, kernel_name(launch)});
+  launches_.push_back({next_block_, simt::kernel_name(launch)});
   next_block_ += static_cast<Serial>(volume(launch.grid));
 }
 

@@ -11,6 +11,7 @@
 
 #include "common/harness/host_memory.h"
 #include "common/kernel/description.h"
+#include "common/simt/words.h"
 #include "common/watch/memory_model.h"
 #include "common/watch/observer.h"
 #include "common/watch/warp_paths.h"
@@ -173,7 +174,7 @@ struct LaunchCounts {
   std::map<std::thread::id, CodeOrder> orders;  ///< of the code, as each core's threads execute it
 
   explicit LaunchCounts(const simt::Launch& l)
-      : kernel(kernel_name(l)), launch(l), blocks(simt::volume(l.grid)), shares(l) {
+      : kernel(simt::kernel_name(l)), launch(l), blocks(simt::volume(l.grid)), shares(l) {
     std::size_t bytes = 0;
     for (const simt::DeviceBuffer& buffer : simt::device_buffers()) bytes += buffer.bytes;
     fits_in_l2 = static_cast<std::int64_t>(bytes) <= kH100.l2_bytes;

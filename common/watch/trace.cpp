@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/simt/words.h"
 #include "common/watch/observer.h"
 #include "common/watch/warp_paths.h"
 
@@ -133,7 +134,7 @@ struct LaunchTrace {
   std::vector<Neighbour> neighbours;  ///< the other blocks of the cluster
 
   explicit LaunchTrace(const simt::Launch& l)
-      : kernel(kernel_name(l)), launch(l), blocks(simt::volume(l.grid)) {}
+      : kernel(simt::kernel_name(l)), launch(l), blocks(simt::volume(l.grid)) {}
 
   unsigned cluster() const { return std::max(launch.cluster, 1u); }
 

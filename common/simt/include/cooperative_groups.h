@@ -34,8 +34,43 @@ inline thread_block this_thread_block() { return {}; }
 
 // ------------------------------------------------------------------------------- parts of a warp
 
+/// Votes and matches of a group of lanes; `Group` has lanes() and ranks_of(lanes).
+template <typename Group>
+class lane_votes {
+ public:
+  /// Whether the predicate holds in any thread of the group.
+  int any(int predicate, std::source_location where = std::source_location::current()) const {
+    return __any_sync(group().lanes(), predicate, where);
+  }
+  /// Whether the predicate holds in all threads of the group.
+  int all(int predicate, std::source_location where = std::source_location::current()) const {
+    return __all_sync(group().lanes(), predicate, where);
+  }
+  /// The ranks whose predicate holds, one bit each.
+  unsigned ballot(int predicate,
+                  std::source_location where = std::source_location::current()) const {
+    return group().ranks_of(__ballot_sync(group().lanes(), predicate, where));
+  }
+  /// The ranks that passed the same value.
+  template <typename T>
+  unsigned match_any(T value, std::source_location where = std::source_location::current()) const {
+    return group().ranks_of(__match_any_sync(group().lanes(), value, where));
+  }
+  /// All ranks if they passed the same value, which `same` says; else 0.
+  template <typename T>
+  unsigned match_all(T value, int& same,
+                     std::source_location where = std::source_location::current()) const {
+    return group().ranks_of(__match_all_sync(group().lanes(), value, &same, where));
+  }
+
+ private:
+  const Group& group() const { return static_cast<const Group&>(*this); }
+};
+
 /// The lanes of a warp that are together: what the groups of lanes have in common.
-class coalesced_group {
+class coalesced_group : public lane_votes<coalesced_group> {
+  friend lane_votes<coalesced_group>;
+
  public:
   explicit coalesced_group(unsigned mask) : mask_(mask) {}
 
@@ -71,30 +106,6 @@ class coalesced_group {
     const unsigned rank = thread_rank();
     return read(value, rank + delta < size() ? rank + delta : rank, where);
   }
-  /// Whether the predicate holds in any thread of the group.
-  int any(int predicate, std::source_location where = std::source_location::current()) const {
-    return __any_sync(mask_, predicate, where);
-  }
-  /// Whether the predicate holds in all threads of the group.
-  int all(int predicate, std::source_location where = std::source_location::current()) const {
-    return __all_sync(mask_, predicate, where);
-  }
-  /// The ranks whose predicate holds, one bit each.
-  unsigned ballot(int predicate,
-                  std::source_location where = std::source_location::current()) const {
-    return ranks_of(__ballot_sync(mask_, predicate, where));
-  }
-  /// The ranks that passed the same value.
-  template <typename T>
-  unsigned match_any(T value, std::source_location where = std::source_location::current()) const {
-    return ranks_of(__match_any_sync(mask_, value, where));
-  }
-  /// All ranks if they passed the same value, which `same` says; else 0.
-  template <typename T>
-  unsigned match_all(T value, int& same,
-                     std::source_location where = std::source_location::current()) const {
-    return ranks_of(__match_all_sync(mask_, value, &same, where));
-  }
   SIMT_REFUSED(shfl_xor, "A coalesced group has no shfl_xor: call shfl with a rank.")
 
  private:
@@ -122,7 +133,8 @@ inline coalesced_group coalesced_threads(
 
 /// `kSize` neighbouring lanes of a warp: 1, 2, 4, 8, 16 or 32.
 template <unsigned kSize, typename Parent = void>
-class thread_block_tile {
+class thread_block_tile : public lane_votes<thread_block_tile<kSize, Parent>> {
+  friend lane_votes<thread_block_tile>;
   static_assert(kSize <= 32, "A tile has at most 32 threads here: use the block for more.");
   static_assert(kSize >= 1 && (kSize & (kSize - 1)) == 0, "A tile's size is a power of two.");
 
@@ -170,30 +182,6 @@ class thread_block_tile {
   T shfl_xor(T value, unsigned mask,
              std::source_location where = std::source_location::current()) const {
     return shuffle(simt::Op::ShuffleXor, value, static_cast<int>(mask), where);
-  }
-  /// Whether the predicate holds in any thread of the tile.
-  int any(int predicate, std::source_location where = std::source_location::current()) const {
-    return __any_sync(lanes(), predicate, where);
-  }
-  /// Whether the predicate holds in all threads of the tile.
-  int all(int predicate, std::source_location where = std::source_location::current()) const {
-    return __all_sync(lanes(), predicate, where);
-  }
-  /// The ranks whose predicate holds, one bit each.
-  unsigned ballot(int predicate,
-                  std::source_location where = std::source_location::current()) const {
-    return ranks_of(__ballot_sync(lanes(), predicate, where));
-  }
-  /// The ranks that passed the same value.
-  template <typename T>
-  unsigned match_any(T value, std::source_location where = std::source_location::current()) const {
-    return ranks_of(__match_any_sync(lanes(), value, where));
-  }
-  /// All ranks if they passed the same value, which `same` says; else 0.
-  template <typename T>
-  unsigned match_all(T value, int& same,
-                     std::source_location where = std::source_location::current()) const {
-    return ranks_of(__match_all_sync(lanes(), value, &same, where));
   }
 
  private:

@@ -22,30 +22,17 @@
 #include <vector>
 
 #include "common/simt/launch.h"
+#include "common/simt/tests/faults.h"
 #include "common/simt/tests/under.h"
 
 namespace cg = cooperative_groups;
 using lnc::launch;
+using simt::fault_of;
+using simt::has;
 using simt::kSchedules;
 using simt::Under;
 
 namespace {
-
-// The message of the fault that `action` must raise.
-template <typename Action>
-std::string fault_of(Action action) {
-  try {
-    action();
-  } catch (const simt::Fault& fault) {
-    return fault.what();
-  }
-  FAIL("no fault was found");
-  return "";
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 // "facades_test.cpp:47", by which a fault names a line of this file.
 std::string line(int number) { return "facades_test.cpp:" + std::to_string(number); }

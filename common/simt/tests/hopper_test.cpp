@@ -9,10 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "common/simt/tests/faults.h"
 #include "common/simt/tests/under.h"
 
 using namespace lnc;
 
+using simt::has;
 using simt::kSchedules;
 using simt::Under;
 
@@ -36,10 +38,6 @@ std::string fault_of(void (*kernel)(Params...), const LaunchConfig& config, Args
     return fault.what();
   }
   return "";
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 std::vector<float> numbers(int count) {

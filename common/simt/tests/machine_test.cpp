@@ -16,31 +16,18 @@
 #include <vector>
 
 #include "common/simt/hopper.h"
+#include "common/simt/tests/faults.h"
 #include "common/simt/tests/under.h"
 
 using lnc::launch;
+using simt::fault_of;
+using simt::has;
 using simt::kSchedules;
 using simt::Under;
 
 namespace {
 
 constexpr unsigned kFull = 0xFFFF'FFFF;
-
-// The message of the fault that `action` must raise.
-template <typename Action>
-std::string fault_of(Action action) {
-  try {
-    action();
-  } catch (const simt::Fault& fault) {
-    return fault.what();
-  }
-  FAIL("no fault was found");
-  return "";
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 }  // namespace
 

@@ -9,9 +9,11 @@ namespace cub {
 enum BlockScanAlgorithm { BLOCK_SCAN_RAKING, BLOCK_SCAN_RAKING_MEMOIZE, BLOCK_SCAN_WARP_SCANS };
 
 /// Scans over the threads of a block. A __syncthreads() comes before the storage's next use.
-template <typename T, int kX, BlockScanAlgorithm = BLOCK_SCAN_RAKING, int kY = 1, int kZ = 1,
-          int = 0>
-class BlockScan {
+template <typename T, int kX, BlockScanAlgorithm kAlgorithm = BLOCK_SCAN_RAKING, int kY = 1,
+          int kZ = 1, int kLegacy = 0>
+class BlockScan
+    : public simt_details::SumsByScan<BlockScan<T, kX, kAlgorithm, kY, kZ, kLegacy>, T> {
+  using Sums = simt_details::SumsByScan<BlockScan, T>;
   static constexpr int kThreads = kX * kY * kZ;
   static constexpr int kWarps = (kThreads + 31) / 32;
 
@@ -20,14 +22,8 @@ class BlockScan {
   BlockScan() : storage_(simt_details::own_storage<TempStorage>()) {}
   explicit BlockScan(TempStorage& storage) : storage_(storage) {}
 
-  /// Sums up to this thread's value, or up to each of its values; `all` is the sum of all.
-  void InclusiveSum(T value, T& sum, std::source_location where = std::source_location::current()) {
-    InclusiveScan(value, sum, cub::Sum(), where);
-  }
-  void InclusiveSum(T value, T& sum, T& all,
-                    std::source_location where = std::source_location::current()) {
-    InclusiveScan(value, sum, cub::Sum(), all, where);
-  }
+  using Sums::InclusiveSum, Sums::ExclusiveSum;
+  /// Sums up to each of this thread's values; `all` is the sum of all.
   template <int kItems>
   void InclusiveSum(T (&values)[kItems], T (&sums)[kItems],
                     std::source_location where = std::source_location::current()) {
@@ -40,14 +36,7 @@ class BlockScan {
     T before = sum_before(values, all, where);
     for (int i = 0; i < kItems; ++i) sums[i] = before = before + values[i];
   }
-  /// Sums of the values before this thread's, or before each of its values.
-  void ExclusiveSum(T value, T& sum, std::source_location where = std::source_location::current()) {
-    ExclusiveScan(value, sum, T{}, cub::Sum(), where);
-  }
-  void ExclusiveSum(T value, T& sum, T& all,
-                    std::source_location where = std::source_location::current()) {
-    ExclusiveScan(value, sum, T{}, cub::Sum(), all, where);
-  }
+  /// Sums of the values before each of this thread's values.
   template <int kItems>
   void ExclusiveSum(T (&values)[kItems], T (&sums)[kItems],
                     std::source_location where = std::source_location::current()) {

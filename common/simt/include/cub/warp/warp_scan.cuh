@@ -18,11 +18,36 @@ T scan_segment(T value, Op op, int width, std::source_location where) {
   return value;
 }
 
+/// Sums of one value per thread by the scans of `Scan`.
+template <typename Scan, typename T>
+class SumsByScan {
+ public:
+  /// Sums up to this thread's value; `all` is the sum of all.
+  void InclusiveSum(T value, T& sum, std::source_location where = std::source_location::current()) {
+    scan().InclusiveScan(value, sum, cub::Sum(), where);
+  }
+  void InclusiveSum(T value, T& sum, T& all,
+                    std::source_location where = std::source_location::current()) {
+    scan().InclusiveScan(value, sum, cub::Sum(), all, where);
+  }
+  /// Sums of the values before this thread's; `all` is the sum of all.
+  void ExclusiveSum(T value, T& sum, std::source_location where = std::source_location::current()) {
+    scan().ExclusiveScan(value, sum, T{}, cub::Sum(), where);
+  }
+  void ExclusiveSum(T value, T& sum, T& all,
+                    std::source_location where = std::source_location::current()) {
+    scan().ExclusiveScan(value, sum, T{}, cub::Sum(), all, where);
+  }
+
+ private:
+  Scan& scan() { return static_cast<Scan&>(*this); }
+};
+
 }  // namespace simt_details
 
 /// Scans over the `kWidth` lanes of a warp. Each call needs all of them.
-template <typename T, int kWidth = 32, int = 0>
-class WarpScan {
+template <typename T, int kWidth = 32, int kLegacy = 0>
+class WarpScan : public simt_details::SumsByScan<WarpScan<T, kWidth, kLegacy>, T> {
   static_assert(kWidth >= 1 && kWidth <= 32 && (kWidth & (kWidth - 1)) == 0,
                 "cub::WarpScan takes a power of two up to 32 lanes here.");
 
@@ -30,23 +55,7 @@ class WarpScan {
   struct TempStorage {};
   explicit WarpScan(TempStorage&) {}
 
-  /// Sums up to this lane's value; `all` is the sum of all.
-  void InclusiveSum(T value, T& sum, std::source_location where = std::source_location::current()) {
-    InclusiveScan(value, sum, cub::Sum(), where);
-  }
-  void InclusiveSum(T value, T& sum, T& all,
-                    std::source_location where = std::source_location::current()) {
-    InclusiveScan(value, sum, cub::Sum(), all, where);
-  }
-  /// Sums of the values below this lane; `all` is the sum of all.
-  void ExclusiveSum(T value, T& sum, std::source_location where = std::source_location::current()) {
-    ExclusiveScan(value, sum, T{}, cub::Sum(), where);
-  }
-  void ExclusiveSum(T value, T& sum, T& all,
-                    std::source_location where = std::source_location::current()) {
-    ExclusiveScan(value, sum, T{}, cub::Sum(), all, where);
-  }
-  /// The same by `op`. An exclusive scan starts from `initial`, which `all` leaves out.
+  /// Scans by `op`. An exclusive scan starts from `initial`, which `all` leaves out.
   template <typename Op>
   void InclusiveScan(T value, T& scanned, Op op,
                      std::source_location where = std::source_location::current()) {
