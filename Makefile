@@ -50,7 +50,7 @@ watch_file = $(setup)/setup.sh cpu && $(setup)/build.sh cpu-watch foreign_watch 
              $(PYTHON) -m common.tools.check_file --$@ '$(FILE)' $(ARGS)
 
 trace:
-	@$(watch)
+	@$(if $(FILE),$(watch_file),$(watch))
 
 count:
 	@$(if $(FILE),$(watch_file),$(watch))

@@ -131,6 +131,12 @@ bool Block::is_over(const Thread& waiting) const {
   }
 }
 
+std::uint32_t shared_address(const void* pointer) {
+  return this_block().shared().address(static_cast<const std::byte*>(pointer));
+}
+
+std::byte* from_shared_address(std::uint32_t address) { return this_block().shared().at(address); }
+
 void* dynamic_shared() { return this_block().shared().dynamic(); }
 
 void grid_dependency_wait() {

@@ -78,12 +78,18 @@ void CopyEngine::fence_init() {
   for (auto& [address, barrier] : barriers_) barrier.fenced = true;
 }
 
+std::string CopyEngine::expect(const void* address, std::uint32_t bytes) {
+  Mbarrier* const barrier = find(address);
+  if (barrier == nullptr) return "expects bytes at a Barrier that is not initialised";
+  barrier->bytes += bytes;
+  return barrier->bytes >= 1 << 20 ? "expects 2^20 bytes or more" : "";
+}
+
 std::string CopyEngine::arrive(const void* address, std::uint32_t bytes) {
   Mbarrier* const barrier = find(address);
   if (barrier == nullptr) return "arrives at a Barrier that is not initialised";
   if (barrier->pending == 0) return "arrives at a Barrier that has all arrivals of its phase";
-  barrier->bytes += bytes;
-  if (barrier->bytes >= 1 << 20) return "expects 2^20 bytes or more";
+  if (const std::string problem = expect(address, bytes); !problem.empty()) return problem;
   --barrier->pending;
   complete_phase(address, *barrier);
   return "";
@@ -189,11 +195,42 @@ void barrier_arrive(const void* barrier, std::uint32_t bytes, std::source_locati
   block.wake();
 }
 
-void barrier_wait(const void* barrier, unsigned parity, Scope scope, std::source_location where) {
+void barrier_expect(const void* barrier, std::uint32_t bytes, std::source_location where) {
   Block& block = this_block();
+  block.at(Op::BarrierArrive, where);
+  block.require(block.copies().expect(barrier, bytes));
+}
+
+unsigned barrier_parity(const void* barrier, std::source_location where) {
+  Block& block = this_block();
+  block.at(Op::BarrierArrive, where);
+  if (!block.copies().knows(barrier)) block.require("asks a Barrier that is not initialised");
+  return block.copies().parity(barrier);
+}
+
+// The running thread, at a wait that is possible.
+static Thread& at_wait(Block& block, const void* barrier, unsigned parity,
+                       std::source_location where) {
   Thread& self = block.at(Op::BarrierWait, where);
   if (!block.copies().knows(barrier)) block.require("waits for a Barrier that is not initialised");
   if (parity > 1) block.require("waits for a parity that is not 0 or 1");
+  return self;
+}
+
+bool barrier_passed(const void* barrier, unsigned parity, Scope scope, std::source_location where) {
+  Block& block = this_block();
+  Thread& self = at_wait(block, barrier, parity, where);
+  const void* const place = self.place;
+  yield();
+  if (!block.copies().passed(barrier, parity)) return false;
+  self.place = place;
+  block.witness().passes(self.number, barrier, scope);
+  return true;
+}
+
+void barrier_wait(const void* barrier, unsigned parity, Scope scope, std::source_location where) {
+  Block& block = this_block();
+  Thread& self = at_wait(block, barrier, parity, where);
   self.object = barrier;
   self.mask = parity;
   block.wait();

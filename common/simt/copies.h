@@ -68,6 +68,9 @@ class CopyEngine {
   void fence_stores() { stores_fenced_ = true; }
   /// Arrives, and adds `bytes` to the bytes that the phase expects.
   std::string arrive(const void* barrier, std::uint32_t bytes);
+  std::string expect(const void* barrier, std::uint32_t bytes);
+  /// The parity of the phase that is not yet complete.
+  unsigned parity(const void* barrier) const { return find(barrier)->phase & 1; }
   /// Whether the phase of this parity is complete: then the current phase has the other parity.
   bool passed(const void* address, unsigned parity) const {
     const Mbarrier* const barrier = find(address);

@@ -7,13 +7,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <string>
+#include <string_view>
 
 #include "common/simt/launch.h"
+#include "common/simt/ptx.h"
 
 #if defined(SIMT_WATCH)
-namespace lnc {
-void watch_foreign();  ///< common/watch/foreign.cpp
-}
+#include "common/watch/foreign.h"
 #endif
 
 namespace simt {
@@ -59,6 +60,33 @@ cudaError_t cudaMallocManaged(T** pointer, std::size_t bytes,
                               unsigned flags = cudaMemAttachGlobal) {
   return ::cudaMallocManaged(reinterpret_cast<void**>(pointer), bytes, flags);
 }
+
+// Buffers get the names of the variables that they are allocated for: &x, (void**)&x.
+namespace simt {
+inline std::string name_of_buffer(std::string_view arguments) {
+  const std::string_view pointer = arguments.substr(0, arguments.find(','));
+  return std::string(pointer.substr(pointer.find_last_of("&) ") + 1));
+}
+template <typename T>
+void name_buffer(T** pointer, std::string_view arguments) {
+  std::size_t element_bytes = 1;
+  if constexpr (!std::is_void_v<T>) element_bytes = sizeof(T);
+  name_device_buffer(*pointer, name_of_buffer(arguments), element_bytes);
+}
+}  // namespace simt
+#define SIMT_NAMED(function)                                                           \
+  template <typename T, typename... Rest>                                              \
+  cudaError_t simt_##function(std::string_view arguments, T** pointer, Rest... rest) { \
+    const cudaError_t error = function(pointer, rest...);                              \
+    if (error == cudaSuccess) simt::name_buffer(pointer, arguments);                   \
+    return error;                                                                      \
+  }
+SIMT_NAMED(cudaMalloc)
+SIMT_NAMED(cudaMallocManaged)
+#undef SIMT_NAMED
+#define cudaMalloc(...) simt_cudaMalloc(#__VA_ARGS__, __VA_ARGS__)
+#define cudaMallocManaged(...) simt_cudaMallocManaged(#__VA_ARGS__, __VA_ARGS__)
+
 template <typename T>
 cudaError_t cudaMallocHost(T** pointer, std::size_t bytes) {
   return ::cudaMallocHost(reinterpret_cast<void**>(pointer), bytes);

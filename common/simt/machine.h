@@ -152,6 +152,12 @@ void fence_barrier_init();
 void fence_proxy_async();
 void barrier_arrive(const void* barrier, std::uint32_t bytes, std::source_location where);
 void barrier_wait(const void* barrier, unsigned parity, Scope scope, std::source_location where);
+/// Adds to the bytes that the phase expects, without an arrival.
+void barrier_expect(const void* barrier, std::uint32_t bytes, std::source_location where);
+/// Lets other threads run, and returns whether the phase of this parity is complete.
+bool barrier_passed(const void* barrier, unsigned parity, Scope scope, std::source_location where);
+/// The parity of the phase that is not yet complete.
+unsigned barrier_parity(const void* barrier, std::source_location where);
 void bulk_load(void* to, const void* from, std::uint32_t bytes, const void* barrier,
                std::source_location where);
 void bulk_store(void* to, const void* from, std::uint32_t bytes, std::source_location where);
@@ -167,6 +173,11 @@ std::byte* remote(const void* local, unsigned rank, std::source_location where);
 void remote_store_async(const void* local, unsigned rank, const void* value, std::size_t bytes,
                         const void* barrier, std::source_location where);
 void remote_arrive(const void* barrier, unsigned rank, std::source_location where);
+
+/// An address in this block's shared memory in 32 bits, as PTX has it, and back. They are as far
+/// apart as the addresses, and as aligned.
+std::uint32_t shared_address(const void* pointer);
+std::byte* from_shared_address(std::uint32_t address);
 
 /// Kernels never overlap here, so it returns at once; a kernel that starts early must call it.
 void grid_dependency_wait();

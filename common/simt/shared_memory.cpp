@@ -55,6 +55,17 @@ SharedMemory::SharedMemory(std::size_t bytes)
   std::memset(dynamic(), static_cast<int>(kUntouched), bytes + kBehindShared);
 }
 
+std::uint32_t SharedMemory::address(const std::byte* p) const {
+  if (p >= static_.data() && p < static_.data() + static_.size())
+    return kStaticAt + static_cast<std::uint32_t>(p - static_.data());
+  return kDynamicAt + static_cast<std::uint32_t>(p - dynamic());
+}
+
+std::byte* SharedMemory::at(std::uint32_t address) const {
+  return address < kDynamicAt ? static_.data() + (address - kStaticAt)
+                              : dynamic() + (address - kDynamicAt);
+}
+
 std::byte* SharedMemory::same_place(const SharedMemory& other, const std::byte* p) const {
   if (p >= other.static_.data() && p < other.static_.data() + other.static_.size())
     return static_.data() + (p - other.static_.data());

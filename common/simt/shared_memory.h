@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <new>
 #include <optional>
@@ -23,6 +24,9 @@ class SharedMemory {
     return (p >= dynamic() && p < dynamic() + bytes_) ||
            (p >= static_.data() && p < static_.data() + static_.size());
   }
+  /// An address in 32 bits, as PTX has it: static variables first, then what is dynamic.
+  std::uint32_t address(const std::byte* p) const;
+  std::byte* at(std::uint32_t address) const;
   /// The address that corresponds to `p` in `other`; null if `p` is not in `other`.
   std::byte* same_place(const SharedMemory& other, const std::byte* p) const;
   /// Whether a thread has written to the bytes past the end of the dynamic part.
@@ -33,6 +37,8 @@ class SharedMemory {
 
  private:
   static constexpr std::align_val_t kAlignment{128};
+  static constexpr std::uint32_t kStaticAt = 1024;  // below it are the system's own bytes
+  static constexpr std::uint32_t kDynamicAt = 1 << 25;
   struct Delete {
     void operator()(std::byte* p) const { ::operator delete(p, kAlignment); }
   };

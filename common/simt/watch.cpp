@@ -48,6 +48,13 @@ void add_device_buffer(const void* begin, std::size_t bytes) {
   };
   buffers.insert(std::upper_bound(buffers.begin(), buffers.end(), buffer, rising), buffer);
 }
+void name_device_buffer(const void* begin, std::string name, std::size_t element_bytes) {
+  for (DeviceBuffer& buffer : known_buffers()) {
+    if (buffer.begin != begin) continue;
+    buffer.name = std::move(name);
+    buffer.element_bytes = element_bytes;
+  }
+}
 void remove_device_buffer(const void* begin) {
   std::erase_if(known_buffers(), [=](const DeviceBuffer& each) { return each.begin == begin; });
 }

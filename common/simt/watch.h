@@ -24,10 +24,13 @@ namespace simt {
 struct DeviceBuffer {
   const std::byte* begin;
   std::size_t bytes;
+  std::string name = "";  ///< of the variable that points to it; empty if unknown
+  std::size_t element_bytes = 1;
 };
 
-/// Registers a buffer, or removes it. Not while a kernel runs.
+/// Registers a buffer, names it, or removes it. Not while a kernel runs.
 void add_device_buffer(const void* begin, std::size_t bytes);
+void name_device_buffer(const void* begin, std::string name, std::size_t element_bytes);
 void remove_device_buffer(const void* begin);
 /// In ascending order of address.
 const std::vector<DeviceBuffer>& device_buffers();

@@ -4,9 +4,12 @@
     python3 -m common.tools.check_file other.cu [ARGUMENT…]           the arguments go to its main
     python3 -m common.tools.check_file --count other.cu [ARGUMENT…]   its requests, line by line: `make count FILE=…`
     python3 -m common.tools.check_file --race other.cu [ARGUMENT…]    its races: `make race FILE=…`
+    python3 -m common.tools.check_file --trace other.cu [--block N] [ARGUMENT…]
+                                        what the warps of a block of each launch do, turn by turn: `make trace FILE=…`
 
-The file is compiled as it is but for three rewritings, which keep its lines: `kernel<<<…>>>(…)`, `extern __shared__
-T name[]` and, in front of it, an include of common/simt/foreign.h. The address sanitizer watches every access to device
+The file, and the headers that it includes from its own folder, are compiled as they are but for these rewritings, which
+keep the lines: `kernel<<<…>>>(…)`, `extern __shared__ T name[]`, inline PTX (inline_ptx.py) and, in front of it all, an
+include of common/simt/foreign.h. The address sanitizer watches every access to device
 memory. Exit status: that of the program; 1 where the machine or the sanitizer found a fault; 2 where the file cannot be
 run here, with one sentence that names the line.
 """
@@ -20,7 +23,10 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from common.watch import count, race
+from common.tools import inline_ptx
+from common.tools.cpp_text import blanked, line_of
+from common.tools.inline_ptx import RequestError
+from common.watch import count, race, trace
 from common.watch.front import places_in
 from common.watch.lines import Lines, WatchError
 
@@ -34,7 +40,6 @@ REFUSED = (  # what no header of the machine has: a pattern, what it is, what to
     (r"#\s*include\s*<mma\.h>|\bwmma::", "tensor-core fragments (wmma)", "plain multiply-adds in float"),
     (r"\btexture\s*<|\btex[123]D\w*\s*[<(]|\bcudaTextureObject_t\b", "textures", "a pointer, and __ldg"),
     (r"\bsurf[123]D\w*\s*[<(]|\bcudaSurfaceObject_t\b", "surfaces", "a pointer"),
-    (r"\basm\s*(volatile\s*)?\(", "inline PTX", "the intrinsic of the same name (common/simt/README.md lists them)"),
     (r"\bcudaLaunchCooperativeKernel\b|\bgrid_group\b", "a barrier of the whole grid", "two launches"),
     (r"\bcudaGraph\w+", "CUDA graphs", "the launches themselves"),
     (r"#\s*include\s*<(cublas|cudnn|cufft|curand|nccl|thrust|cutlass|cute)[\w/.]*>", "this library",
@@ -42,11 +47,7 @@ REFUSED = (  # what no header of the machine has: a pattern, what it is, what to
 )
 ALIGN = r"(?:(?:__align__|alignas)\s*\([^)]*\)\s*)?"
 EXTERN_SHARED = rf"\bextern\s+{ALIGN}__shared__\s+{ALIGN}([\w:\s<>]+?)\s*\b(\w+)\s*\[\s*\]\s*;"
-COMMENTS_AND_TEXTS = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.DOTALL)
-
-
-class RequestError(Exception):
-    """The file cannot be run here; the message is a sentence."""
+INCLUDE = r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"'
 
 
 class Launch(NamedTuple):
@@ -58,26 +59,13 @@ class Launch(NamedTuple):
 # --- Rewriting ---
 
 
-def blanked(source):
-    """The source with spaces for its comments and texts, so that what is found is code at the same offset."""
-    return COMMENTS_AND_TEXTS.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), source)
-
-
-def line_of(source, at):
-    return source.count("\n", 0, at) + 1
-
-
 def refuse(path, source, code):
-    """Raises RequestError for the first thing that the machine does not have, or where there is no kernel."""
+    """Raises RequestError for the first thing that the machine does not have."""
     found = [(match.start(), what, instead) for pattern, what, instead in REFUSED
              if (match := re.search(pattern, code))]
     if found:
         at, what, instead = min(found)
         raise RequestError(f"{path}:{line_of(source, at)}: the SIMT machine has no {what}; use {instead}")
-    if not re.search(r"\b__global__\b", code):
-        raise RequestError(f"{path} has no kernel: no function in it is __global__")
-    if not re.search(r"\bmain\s*\(", code):
-        raise RequestError(f"{path} has no main: a kernel alone becomes a chapter with `make new`")
 
 
 def start_of_name(code, end):
@@ -119,26 +107,69 @@ def rewritten(path, source):
     """The source as C++ with the same lines. Raises RequestError."""
     code = blanked(source)
     refuse(path, source, code)
-    edits = []  # (start, end, text)
+    edits = inline_ptx.edits(path, source, code)  # (start, end, text)
     for launch in launches(path, source, code):
         first, last = launch.configuration
         call = f'[&](auto... simt_arguments) {{ {launch.name}(simt_arguments...); }}'
         name = " ".join(launch.name.split()).replace('"', "'")
         edits.append((launch.start, last + 3, f'::simt::ForeignLaunch("{name}", {call}, {source[first:last].strip()})'))
     for match in re.finditer(EXTERN_SHARED, code):
-        depth = code.count("{", 0, match.start()) - code.count("}", 0, match.start())
-        of_type, name = match[1].strip(), match[2]
-        text = f"{of_type}* const {name} = ::lnc::dynamic_shared<{of_type}>();"
-        if depth == 0:  # of the whole file: a name for what each block has
-            if source[source.rfind("\n", 0, match.start()) + 1:match.start()].strip():
-                line = line_of(source, match.start())
-                raise RequestError(f"{path}:{line}: outside a kernel, `extern __shared__` needs its own line")
-            text = f"#define {name} (::lnc::dynamic_shared<{of_type}>())"
-        edits.append((match.start(), match.end(), text))
+        edits.append((match.start(), match.end(), shared_array(path, source, code, match)))
+    for match in re.finditer(r"(?<!extern )\b__shared__\s+(alignas\s*\([^)]*\))", code):  # g++ wants it in front
+        edits.append((match.start(), match.end(), f"{match[1]} __shared__"))
     for start, end, text in sorted(edits, reverse=True):
-        lines = source.count("\n", start, end) - text.count("\n")
-        source = source[:start] + text + "\n" * lines + source[end:]
-    return f'#include "common/simt/foreign.h"\n#line 1 "{path}"\n{source}'
+        line_ends = re.findall(r"\\?\n", source[start:end])  # in a macro each has a backslash
+        source = source[:start] + text + "".join(line_ends[text.count("\n"):]) + source[end:]
+    return source
+
+
+def shared_array(path, source, code, match):
+    """What stands in place of an `extern __shared__ T name[];`."""
+    depth = code.count("{", 0, match.start()) - code.count("}", 0, match.start())
+    of_type, name = match[1].strip(), match[2]
+    if depth > 0:
+        return f"{of_type}* const {name} = ::lnc::dynamic_shared<{of_type}>();"
+    if source[source.rfind("\n", 0, match.start()) + 1:match.start()].strip():
+        line = line_of(source, match.start())
+        raise RequestError(f"{path}:{line}: outside a kernel, `extern __shared__` needs its own line")
+    return f"#define {name} (::lnc::dynamic_shared<{of_type}>())"  # of the whole file: what each block has
+
+
+class Unit:
+    """A file, with the headers from its own folder that it includes, as C++ in a folder of builds."""
+
+    def __init__(self, path, folder):
+        self._written = {}  # the place of each file
+        self._folder = folder
+        self._has_kernel = False
+        self.file = self._write(path)
+        code = blanked(path.read_text(encoding="utf-8"))
+        if not self._has_kernel:
+            raise RequestError(f"{path} has no kernel: no function in it is __global__")
+        if not re.search(r"\bmain\s*\(", code):
+            raise RequestError(f"{path} has no main: a kernel alone becomes a chapter with `make new`")
+
+    def _write(self, path):
+        """Writes a file and what it includes; returns the place. Raises RequestError."""
+        if path.resolve() in self._written:
+            return self._written[path.resolve()]
+        try:
+            source = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise RequestError(f"{path} cannot be read: {error}") from None
+        is_first = not self._written
+        place = self._folder / (f"{path.stem}.cpp" if is_first else f"{path.stem}.{len(self._written)}{path.suffix}")
+        self._written[path.resolve()] = place
+        self._has_kernel |= bool(re.search(r"\b__global__\b", blanked(source)))
+
+        def include(match):
+            header = path.parent / match[1]
+            return match[0].replace(match[1], str(self._write(header))) if header.is_file() else match[0]
+
+        text = re.sub(INCLUDE, include, rewritten(path, source), flags=re.MULTILINE)
+        first = '#include "common/simt/foreign.h"\n' if is_first else "#pragma once\n"
+        place.write_text(f'{first}#line 1 "{path}"\n{text}', encoding="utf-8")
+        return place
 
 
 # --- Compiling and running ---
@@ -186,12 +217,8 @@ def compiled(path, build=PLAIN):
     """The program of a .cu file. Raises RequestError."""
     folder = ROOT / "build/foreign"
     folder.mkdir(parents=True, exist_ok=True)
-    text, unit, program = folder / f"{path.stem}.cpp", folder / f"{path.stem}.o", folder / path.stem
-    try:
-        source = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise RequestError(f"{path} cannot be read: {error}") from None
-    text.write_text(rewritten(path, source), encoding="utf-8")
+    unit, program = folder / f"{path.stem}.o", folder / path.stem
+    text = Unit(path, folder).file
     compiler = build.cached("CMAKE_CXX_COMPILER") or "g++"
     run(compiler, "-c", "-std=c++20", "-O1", "-g", "-Wall", "-Wno-sign-compare", "-Wno-unknown-pragmas", *build.flags,
         f"-I{ROOT}", f"-I{path.resolve().parent}", f"-isystem{ROOT / 'common/simt/include'}",
@@ -212,12 +239,17 @@ def run(*command):
 
 def watched(path, mode, arguments):
     """Runs a file's program while it is watched, and shows its requests or its races. Returns the exit status."""
+    block = "0"
+    if mode == "trace" and arguments[:1] == ["--block"]:
+        block, arguments = "".join(arguments[1:2]), arguments[2:]
+        if not block.isdecimal():
+            raise RequestError(f"--block takes the number of a block, from 0 on, not '{block}'")
     program = compiled(path, WATCHING)
     record = program.with_suffix(f".{mode}.json")
     record.unlink(missing_ok=True)
     start = time.monotonic()
     done = subprocess.run([program, *arguments],
-                          env={**os.environ, "SIMT_WATCH_MODE": mode, "SIMT_WATCH_FILE": str(record)})
+                          env={**os.environ, "SIMT_WATCH_MODE": mode, "SIMT_WATCH_FILE": str(record), "SIMT_WATCH_BLOCK": block})
     if not record.is_file():
         raise RequestError(f"{path} launched no kernel")
     source = str(path.resolve().relative_to(ROOT) if path.resolve().is_relative_to(ROOT) else path.resolve())
@@ -227,6 +259,12 @@ def watched(path, mode, arguments):
     if mode == "count":
         lines = Lines(program, result["load_address"], set(places_in(result["seen"])))
         print(count.page(count.resolve(result, lines)), count.MODEL, sep="\n\n")
+        return done.returncode
+    if mode == "trace":
+        if why := trace.refusal_of_block(result):
+            raise RequestError(why)
+        lines = Lines(program, result["load_address"], set(places_in(result["seen"])))
+        trace.show(trace.trace_of(result, lines, trace.Shared(program)))
         return done.returncode
     runs = race.Runs(path.name, program, [result])
     race.show_one(runs)
@@ -273,7 +311,7 @@ def main(argv):
     if not argv or argv[0] in ("-h", "--help"):
         print(__doc__.strip())
         return 0 if argv else 2
-    mode = argv[0].removeprefix("--") if argv[0] in ("--count", "--race") else None
+    mode = argv[0].removeprefix("--") if argv[0] in ("--count", "--race", "--trace") else None
     path, *arguments = argv[bool(mode):] or [""]
     try:
         return watched(Path(path), mode, arguments) if mode else checked(Path(path), arguments)

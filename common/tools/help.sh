@@ -9,7 +9,7 @@ LayerNorm, chapter by chapter
   make run LIB=fwd_ring        a kernel of the library instead of a chapter; LIB=all for all of them. What takes CH=… takes LIB=…
   make new CH=my02 FROM=fwd02  a chapter of your own with the idea of fwd02, for you to write its kernel; git ignores it
   make check FILE=other.cu     a .cu file from elsewhere, with its own main, as it is; faults with their lines; no GPU.
-                               make count and make race take FILE=… too
+                               make count, make race and make trace take FILE=… too
   make count CH=fwd02          the kernel's source, and under each line its requests, sectors and bank conflicts; no GPU
   make race CH=bwd08           pairs of accesses that nothing orders, with their lines, threads and elements; no GPU
   make trace CH=fwd03          the turns of one block, as JSON; ARGS="--block 0"; no GPU

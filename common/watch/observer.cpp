@@ -31,27 +31,35 @@ Names::Names(const Tensors& tensors) {
   }
 }
 
-const Names::Range* Names::find(const std::byte* address) const {
+std::optional<Names::Range> Names::find(const std::byte* address) const {
   for (const Range& range : ranges_)
-    if (address >= range.begin && address < range.begin + range.bytes) return &range;
-  return nullptr;
+    if (address >= range.begin && address < range.begin + range.bytes) return range;
+  if (!ranges_.empty()) return std::nullopt;
+  if (const simt::DeviceBuffer* const buffer = simt::device_buffer_of(address)) return own(*buffer);
+  return std::nullopt;
+}
+
+Names::Range Names::own(const simt::DeviceBuffer& buffer) {
+  return {buffer.begin, static_cast<std::int64_t>(buffer.bytes),
+          buffer.name.empty() ? number_of_buffer(buffer.begin) : buffer.name,
+          static_cast<std::int64_t>(buffer.element_bytes), 0};
 }
 
 std::string Names::tensor(const std::byte* address) const {
-  const Range* const range = find(address);
-  return range == nullptr ? kWorkspace : range->name;
+  const auto range = find(address);
+  return range ? range->name : kWorkspace;
 }
 
 std::string Names::in_buffer(const std::byte* begin) const {
   const simt::DeviceBuffer* const buffer = simt::device_buffer_of(begin);
-  if (ranges_.empty()) return number_of_buffer(begin);
+  if (ranges_.empty() && buffer != nullptr) return own(*buffer).name;
   for (const Range& range : ranges_)  // may start after the buffer does: Problem::misalign
     if (simt::device_buffer_of(range.begin) == buffer) return range.name;
   return "workspace";
 }
 
 std::string Names::element(const std::byte* address) const {
-  if (const Range* const range = find(address)) {
+  if (const auto range = find(address)) {
     const std::int64_t i = (address - range->begin) / range->element_bytes;
     if (range->cols == 0) return range->name + "[" + std::to_string(i) + "]";
     return range->name + "[" + std::to_string(i / range->cols) + ", " +
@@ -59,13 +67,12 @@ std::string Names::element(const std::byte* address) const {
   }
   for (const simt::DeviceBuffer& buffer : simt::device_buffers())
     if (address >= buffer.begin && address < buffer.begin + buffer.bytes)
-      return (ranges_.empty() ? number_of_buffer(address) : kWorkspace) + " + " +
-             std::to_string(address - buffer.begin);
+      return kWorkspace + " + " + std::to_string(address - buffer.begin);
   return "memory of no tensor";
 }
 
 Names::Numbered Names::numbered(const std::byte* address) const {
-  if (const Range* const range = find(address))
+  if (const auto range = find(address))
     return {range->name, (address - range->begin) / range->element_bytes};
   for (const simt::DeviceBuffer& buffer : simt::device_buffers())
     if (address >= buffer.begin && address < buffer.begin + buffer.bytes)
@@ -80,7 +87,10 @@ nlohmann::ordered_json Names::as_json() const {
     return reinterpret_cast<std::uintptr_t>(p) % kLine;
   };
   Json all = Json::object();
-  for (const Range& range : ranges_) {
+  std::vector<Range> ranges = ranges_;
+  if (ranges.empty())
+    for (const simt::DeviceBuffer& buffer : simt::device_buffers()) ranges.push_back(own(buffer));
+  for (const Range& range : ranges) {
     const std::int64_t count = range.bytes / range.element_bytes;
     all[range.name] = {{"space", "device"},
                        {"shape", range.cols == 0 ? Json::array({count})
@@ -89,7 +99,7 @@ nlohmann::ordered_json Names::as_json() const {
                        {"starts_at", in_line(range.begin)}};
   }
   for (const simt::DeviceBuffer& buffer : simt::device_buffers()) {
-    const bool of_tensor = std::any_of(ranges_.begin(), ranges_.end(), [&](const Range& range) {
+    const bool of_tensor = std::any_of(ranges.begin(), ranges.end(), [&](const Range& range) {
       return range.begin >= buffer.begin && range.begin < buffer.begin + buffer.bytes;
     });
     if (of_tensor) continue;

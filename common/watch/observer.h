@@ -46,9 +46,12 @@ class Names {
     std::int64_t element_bytes;
     std::int64_t cols;  // of a matrix; 0: it has one dimension
   };
-  const Range* find(const std::byte* address) const;
+  /// A tensor, or in a program from elsewhere a buffer.
+  std::optional<Range> find(const std::byte* address) const;
 
-  std::vector<Range> ranges_;
+  static Range own(const simt::DeviceBuffer& buffer);
+
+  std::vector<Range> ranges_;  // none in a program from elsewhere
 };
 
 /// The shared memory of a block. A byte of a `__shared__` is identified by its distance from

@@ -601,6 +601,7 @@ class Tracer : public Observer {
 
   void begins(const simt::Launch& launch) override {
     launches_.push_back(std::make_unique<LaunchTrace>(launch));
+    memory_.update(names_.as_json());  // now: a program may free its buffers
   }
   std::unique_ptr<simt::Witness> begins_block(const simt::BlockInfo& block) override {
     LaunchTrace& trace = *launches_.back();
@@ -618,7 +619,7 @@ class Tracer : public Observer {
     for (const auto& launch : launches_) launches.push_back(as_json(*launch));
     return {{"block", block_},
             {"ended", room_.ended},
-            {"memory", names_.as_json()},
+            {"memory", memory_},
             {"launches", std::move(launches)}};
   }
 
@@ -641,6 +642,7 @@ class Tracer : public Observer {
   const Names& names_;
   const std::uint64_t block_;
   Room room_;
+  Json memory_ = Json::object();
   std::vector<std::unique_ptr<LaunchTrace>> launches_;
 };
 

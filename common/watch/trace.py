@@ -318,20 +318,24 @@ def main(argv):
             raise WatchError("make trace shows one chapter: make trace CH=fwd02")
         if why := refusal_of_block(record):
             raise WatchError(why)
-        trace = trace_of(record, lines, Shared(options.program))
-        text = text_of(trace)
-        traces = ROOT / "build/traces"
-        traces.mkdir(parents=True, exist_ok=True)
-        file = Path(options.json or traces / f"{trace['chapter']}.json")
-        file.write_text(text, encoding="utf-8")
+        show(trace_of(record, lines, Shared(options.program)), options.json)
     except (WatchError, OSError, subprocess.CalledProcessError) as error:
         print(error, file=sys.stderr)
         return 2
+    return 0
+
+
+def show(trace, json_file=None):
+    """Prints the first events, and writes all of them."""
+    text = text_of(trace)
+    traces = ROOT / "build/traces"
+    traces.mkdir(parents=True, exist_ok=True)
+    file = Path(json_file or traces / f"{trace['chapter']}.json")
+    file.write_text(text, encoding="utf-8")
     print(log(trace))
     shown = file.resolve()
     shown = shown.relative_to(ROOT) if shown.is_relative_to(ROOT) else shown
     print(f"{'What there is' if trace['ended'] else 'All of it'} is in {shown}, {len(text.encode()) / 1000:.0f} kB.")
-    return 0
 
 
 if __name__ == "__main__":

@@ -62,7 +62,12 @@ int main() {
      "a.cu:2: __frobnicate is not known here"),
     ("__global__ void k() {}\n// texture<int>\nint main() {\n  texture<float> t;\n}\n", 2,
      "a.cu:4: the SIMT machine has no textures; use a pointer"),
-    ("__global__ void k() { asm volatile(\"nop;\"); }\nint main() {}\n", 2, "a.cu:1: the SIMT machine has no inline PTX"),
+    ("__global__ void k() {\n  asm volatile(\"vote.sync.all.pred p, q, 1;\"); }\nint main() {}\n", 2,
+     "a.cu:2: the SIMT machine has no PTX instruction vote.sync.all.pred; common/simt/README.md lists"),
+    ("__global__ void k() {\n  asm volatile(\"bar.sync 1, 64;\"); }\nint main() {}\n", 2,
+     "a.cu:2: the SIMT machine has no PTX instruction bar.sync; named barriers are not here: use __syncthreads()"),
+    ("#define TO(s) asm(\"ld.\" s \".f32 %0, [%1];\" : \"=f\"(x) : \"l\"(p));\n__global__ void k() {}\nint main() {}\n", 2,
+     "a.cu:1: its text is put together by a macro"),
     ("int main() {}\n", 2, "a.cu has no kernel"),
     ("__global__ void k() {}\n", 2, "a.cu has no main"),
     ("__global__ void k() {}\nint main() {\n  k<<<1, 2;\n}\n", 2, "a.cu:3: this <<< has no >>>"),
@@ -83,6 +88,33 @@ def test_a_file_that_is_not_there(check):
     assert done.stderr.startswith("nowhere.cu cannot be read")
 
 
+def test_headers_from_the_same_folder_are_rewritten_too(check, tmp_path):
+    (tmp_path / "lane.cuh").write_text("""#pragma once
+__device__ int lane() {
+  int x;
+  asm("mov.u32 %0, %%laneid;" : "=r"(x));
+  return x;
+}
+""", encoding="utf-8")
+    (tmp_path / "kernel.cuh").write_text("""#include "lane.cuh"
+__global__ void k(int* x) { x[threadIdx.x] = lane(); }
+""", encoding="utf-8")
+    file = tmp_path / "a.cu"
+    file.write_text("""#include "lane.cuh"
+#include "kernel.cuh"
+#include <cstdio>
+int main() {
+  int* x;
+  cudaMallocManaged(&x, 256);
+  k<<<1, 64>>>(x);
+  cudaDeviceSynchronize();
+  puts(x[63] == 31 ? "right" : "wrong");
+}
+""", encoding="utf-8")
+    done = check(file)
+    assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr
+
+
 def test_rewriting_keeps_the_lines(tmp_path):
     source = """
 
@@ -94,9 +126,8 @@ int main() {
   (x);
 }
 """
-    text = check_file.rewritten(tmp_path / "a.cu", "__global__ void k() {}" + source)
-    first, *rest = text.split("\n", 2)
-    assert rest[1].count("\n") == source.count("\n")
+    text = check_file.rewritten(tmp_path / "a.cu", source)
+    assert text.count("\n") == source.count("\n")
     assert "#define s (::lnc::dynamic_shared<float>())" in text
     assert 'Launch("a::b<int, 2>", [&](auto... simt_arguments) { a::b<int, 2>(simt_arguments...); }, dim3(1, 2),' in text
 
@@ -114,8 +145,9 @@ def test_comments_and_texts_stay(tmp_path, text):
 def watch():
     subprocess.run(["bash", "common/setup/build.sh", "cpu-watch", "foreign_watch"], cwd=ROOT, check=True,
                    capture_output=True)
-    return lambda mode, file: subprocess.run([sys.executable, "-m", "common.tools.check_file", f"--{mode}", str(file)],
-                                             cwd=ROOT, capture_output=True, text=True)
+    return lambda mode, file, *arguments: subprocess.run(
+        [sys.executable, "-m", "common.tools.check_file", f"--{mode}", str(file), *arguments],
+        cwd=ROOT, capture_output=True, text=True)
 
 
 def test_counts_show_what_the_padding_is_for(watch):
@@ -136,6 +168,50 @@ def test_a_barrier_that_is_missing_is_a_race(watch, tmp_path):
     assert done.returncode == 1
     assert "local + " in done.stdout
     assert "histogram.cu:10: for (int b = threadIdx.x; b < BINS; b += blockDim.x) local[b] = 0;" in done.stdout
+
+
+@pytest.mark.parametrize(("file", "said"), [
+    ("missing_proxy_fence", "missing: a fence_proxy_async() of thread 32 of block 0 after its store"),
+    ("reused_stage", "a __syncthreads() after the read and before the copy is requested"),
+    ("relaxed_flag", "missing: a kernel of its own for the later access, or a handshake"),
+])
+def test_bugs_of_well_known_kernels_are_found(watch, file, said):
+    done = watch("race", FOREIGN / f"broken/{file}.cu")
+    assert done.returncode == 1
+    assert said in done.stdout
+
+
+@pytest.mark.parametrize(("file", "bug", "mended"), [
+    ("missing_proxy_fence", "  __syncthreads();", 'asm volatile("fence.proxy.async.shared::cta;"); __syncthreads();'),
+    ("reused_stage", "    __syncwarp();", '    asm volatile("fence.proxy.async.shared::cta;"); __syncthreads();'),
+    ("relaxed_flag", "cuda::memory_order_relaxed", "cuda::memory_order_acq_rel"),
+])
+def test_without_the_bug_they_are_clean(watch, tmp_path, file, bug, mended):
+    source = (FOREIGN / f"broken/{file}.cu").read_text(encoding="utf-8")
+    assert bug in source
+    path = tmp_path / f"{file}.cu"
+    path.write_text(source.replace(bug, mended), encoding="utf-8")
+    done = watch("race", path)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "right"), done.stdout
+
+
+@pytest.mark.parametrize("file", ["inline_ptx", "cuda_ptx"])
+def test_watchers_see_through_ptx(watch, file):
+    assert watch("race", FOREIGN / f"{file}.cu").returncode == 0
+    done = watch("count", FOREIGN / f"{file}.cu")
+    assert "bulk stores of dy" in done.stdout
+
+
+def test_a_trace_names_lines_and_variables(watch, tmp_path):
+    done = watch("trace", FOREIGN / "cuda_ptx.cu")
+    assert done.returncode == 0, done.stderr
+    assert "begins bulk load 0: dx[0…255] to stage + 0, lane 0" in done.stdout
+    assert "completes mbarrier 0" in done.stdout
+
+
+def test_a_block_that_no_launch_has(watch):
+    done = watch("trace", FOREIGN / "cuda_ptx.cu", "--block", "1")
+    assert (done.returncode, done.stderr) == (2, "cuda_ptx.cu has no block 1 on its main: --block 0 is its only one\n")
 
 
 def test_a_program_that_launches_nothing(watch, tmp_path):
