@@ -248,8 +248,8 @@ def watched(path, mode, arguments):
     record = program.with_suffix(f".{mode}.json")
     record.unlink(missing_ok=True)
     start = time.monotonic()
-    done = subprocess.run([program, *arguments],
-                          env={**os.environ, "SIMT_WATCH_MODE": mode, "SIMT_WATCH_FILE": str(record), "SIMT_WATCH_BLOCK": block})
+    settings = {"SIMT_WATCH_MODE": mode, "SIMT_WATCH_FILE": str(record), "SIMT_WATCH_BLOCK": block}
+    done = subprocess.run([program, *arguments], env={**os.environ, **settings})
     if not record.is_file():
         raise RequestError(f"{path} launched no kernel")
     source = str(path.resolve().relative_to(ROOT) if path.resolve().is_relative_to(ROOT) else path.resolve())

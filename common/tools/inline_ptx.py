@@ -48,8 +48,8 @@ KNOWN = "common/simt/README.md lists those that it has"
 # --- Statements ---
 
 
-def statement(source, start, end_of_keyword):
-    """(end, template, operands) of the asm statement at `start`. operands: [(constraint, expression)], outputs first."""
+def statement(source, end_of_keyword):
+    """(end, template, operands) of the asm statement whose keyword ends there. An operand: (constraint, expression)."""
     opening = source.index("(", end_of_keyword)
     end = closing(source, opening)
     sections = parts(source[opening + 1:end].replace("\\\n", " "), ":")
@@ -136,7 +136,7 @@ def value(operand):
         return f"std::bit_cast<float>(0x{match[1]}u)"
     if re.fullmatch(r"-?(0x[0-9a-fA-F]+|\d+)U?|-?\d+\.\d*", operand):
         return operand
-    if re.fullmatch(r"[%$]?[A-Za-z_]\w*", operand) and not operand.startswith("%") or re.fullmatch(r"%[a-z]+\d+", operand):
+    if re.fullmatch(r"\$?[A-Za-z_]\w*|%[a-z]+\d+", operand):
         return f"simt_r_{operand.lstrip('%$')}"
     raise PtxError(f"the SIMT machine does not know the operand {operand} of PTX")
 
@@ -420,7 +420,7 @@ def edits(path, source, code):
     found = []
     for match in re.finditer(r"\basm\b(?:\s*(?:volatile|__volatile__))?", code):
         try:
-            end, template, operands = statement(source, match.start(), match.end())
+            end, template, operands = statement(source, match.end())
             found.append((match.start(), end, translated(template, operands)))
         except PtxError as error:
             raise RequestError(f"{path}:{line_of(source, match.start())}: {error}") from None
