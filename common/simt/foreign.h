@@ -1,5 +1,5 @@
 // What a .cu file from elsewhere, with its own main, needs to be a C++ program: CUDA's built-ins,
-// the runtime's functions, and its launches, which common/tools/check_file.py rewrites.
+// the runtime's functions, and launches that end it when they fail.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,8 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "common/simt/launch.h"
-#include "common/simt/ptx.h"
+#include "common/simt/rewritten.h"
 
 #if defined(SIMT_WATCH)
 #include "common/watch/foreign.h"
@@ -19,15 +18,12 @@
 
 namespace simt {
 
-/// kernel<<<grid, block, shared_bytes, stream>>>(arguments…), of which the rewritten line passes
-/// the kernel as a call. Each thread gets its own copy of the arguments. A fault ends the program
-/// with its message and exit status 1, as a GPU's error would end a program that checks for it.
+/// A launch whose fault ends the program with its message and exit status 1, as a GPU's error would
+/// end a program that checks for it.
 template <typename Kernel>
-class ForeignLaunch {
+class ForeignLaunch : public RewrittenLaunch<Kernel> {
  public:
-  ForeignLaunch(const char* name, Kernel kernel, dim3 grid, dim3 block,
-                std::size_t shared_bytes = 0, cudaStream_t = nullptr)
-      : kernel_(kernel), launch_{grid, block, shared_bytes, nullptr, 0, false, name} {}
+  using RewrittenLaunch<Kernel>::RewrittenLaunch;
 
   template <typename... Args>
   void operator()(Args... args) const {
@@ -35,18 +31,16 @@ class ForeignLaunch {
     lnc::watch_foreign();
 #endif
     try {
-      run(launch_, [&] { kernel_(args...); });
+      RewrittenLaunch<Kernel>::operator()(args...);
     } catch (const std::exception& error) {
       std::fflush(stdout);
       std::fprintf(stderr, "%s\n", error.what());
       std::exit(1);
     }
   }
-
- private:
-  Kernel kernel_;
-  Launch launch_;
 };
+template <typename Kernel, typename... Configuration>
+ForeignLaunch(const char*, Kernel, Configuration...) -> ForeignLaunch<Kernel>;
 
 }  // namespace simt
 

@@ -7,9 +7,8 @@
     python3 -m common.tools.check_file --trace other.cu [--block N] [ARGUMENT…]
                                         what the warps of a block of each launch do, turn by turn: `make trace FILE=…`
 
-The file, and the headers that it includes from its own folder, are compiled as they are but for these rewritings, which
-keep the lines: `kernel<<<…>>>(…)`, `extern __shared__ T name[]`, inline PTX (inline_ptx.py) and, in front of it all, an
-include of common/simt/foreign.h. The address sanitizer watches every access to device
+The file, and the headers that it includes from its own folder, are compiled as rewrite_cuda.py makes them C++, with an
+include of common/simt/foreign.h in front. The address sanitizer watches every access to device
 memory. Exit status: that of the program; 1 where the machine or the sanitizer found a fault; 2 where the file cannot be
 run here, with one sentence that names the line.
 """
@@ -23,9 +22,9 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from common.tools import inline_ptx
-from common.tools.cpp_text import blanked, line_of
+from common.tools.cpp_text import blanked
 from common.tools.inline_ptx import RequestError
+from common.tools.rewrite_cuda import rewritten
 from common.watch import count, race, trace
 from common.watch.front import places_in
 from common.watch.lines import Lines, WatchError
@@ -36,103 +35,7 @@ SANITIZED = ("-fsanitize=address,undefined", "-fno-sanitize=null,pointer-overflo
 WATCHED = ("-gdwarf-4", "-fsanitize=thread", "-fsanitize-coverage=trace-pc", "-fno-tree-sra", "-fno-tree-vectorize",
            "-fno-semantic-interposition", "-Wno-tsan", "-DSIMT_WATCH")  # as CMakeLists.txt has them
 
-REFUSED = (  # what no header of the machine has: a pattern, what it is, what to use
-    (r"#\s*include\s*<mma\.h>|\bwmma::", "tensor-core fragments (wmma)", "plain multiply-adds in float"),
-    (r"\btexture\s*<|\btex[123]D\w*\s*[<(]|\bcudaTextureObject_t\b", "textures", "a pointer, and __ldg"),
-    (r"\bsurf[123]D\w*\s*[<(]|\bcudaSurfaceObject_t\b", "surfaces", "a pointer"),
-    (r"\bcudaLaunchCooperativeKernel\b|\bgrid_group\b", "a barrier of the whole grid", "two launches"),
-    (r"\bcudaGraph\w+", "CUDA graphs", "the launches themselves"),
-    (r"#\s*include\s*<(cublas|cudnn|cufft|curand|nccl|thrust|cutlass|cute)[\w/.]*>", "this library",
-     "code of your own"),
-)
-ALIGN = r"(?:(?:__align__|alignas)\s*\([^)]*\)\s*)?"
-EXTERN_SHARED = rf"\bextern\s+{ALIGN}__shared__\s+{ALIGN}([\w:\s<>]+?)\s*\b(\w+)\s*\[\s*\]\s*;"
 INCLUDE = r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"'
-
-
-class Launch(NamedTuple):
-    start: int  # of the kernel's name
-    configuration: tuple  # (start, end) between <<< and >>>
-    name: str
-
-
-# --- Rewriting ---
-
-
-def refuse(path, source, code):
-    """Raises RequestError for the first thing that the machine does not have."""
-    found = [(match.start(), what, instead) for pattern, what, instead in REFUSED
-             if (match := re.search(pattern, code))]
-    if found:
-        at, what, instead = min(found)
-        raise RequestError(f"{path}:{line_of(source, at)}: the SIMT machine has no {what}; use {instead}")
-
-
-def start_of_name(code, end):
-    """Where the expression that ends at `end` begins: a kernel's name, with namespaces and template arguments."""
-    at = end
-    while at > 0 and code[at - 1].isspace():
-        at -= 1
-    if at and code[at - 1] == ">":
-        depth = 0
-        while at > 0:
-            at -= 1
-            depth += (code[at] == ">") - (code[at] == "<")
-            if depth == 0:
-                break
-    while at > 0 and (code[at - 1].isalnum() or code[at - 1] in "_:"):
-        at -= 1
-    return at
-
-
-def launches(path, source, code):
-    """The launches of a source, in order."""
-    found = []
-    for match in re.finditer(r"<<<", code):
-        depth, at = 0, match.end()
-        while not (depth == 0 and code.startswith(">>>", at)):
-            if at >= len(code):
-                raise RequestError(f"{path}:{line_of(source, match.start())}: this <<< has no >>>")
-            depth += (code[at] in "([{") - (code[at] in ")]}")
-            at += 1
-        start = start_of_name(code, match.start())
-        name = source[start:match.start()].strip()
-        if not name:
-            raise RequestError(f"{path}:{line_of(source, match.start())}: no kernel's name stands before this <<<")
-        found.append(Launch(start, (match.end(), at), name))
-    return found
-
-
-def rewritten(path, source):
-    """The source as C++ with the same lines. Raises RequestError."""
-    code = blanked(source)
-    refuse(path, source, code)
-    edits = inline_ptx.edits(path, source, code)  # (start, end, text)
-    for launch in launches(path, source, code):
-        first, last = launch.configuration
-        call = f'[&](auto... simt_arguments) {{ {launch.name}(simt_arguments...); }}'
-        name = " ".join(launch.name.split()).replace('"', "'")
-        edits.append((launch.start, last + 3, f'::simt::ForeignLaunch("{name}", {call}, {source[first:last].strip()})'))
-    for match in re.finditer(EXTERN_SHARED, code):
-        edits.append((match.start(), match.end(), shared_array(path, source, code, match)))
-    for match in re.finditer(r"(?<!extern )\b__shared__\s+(alignas\s*\([^)]*\))", code):  # g++ wants it in front
-        edits.append((match.start(), match.end(), f"{match[1]} __shared__"))
-    for start, end, text in sorted(edits, reverse=True):
-        line_ends = re.findall(r"\\?\n", source[start:end])  # in a macro each has a backslash
-        source = source[:start] + text + "".join(line_ends[text.count("\n"):]) + source[end:]
-    return source
-
-
-def shared_array(path, source, code, match):
-    """What stands in place of an `extern __shared__ T name[];`."""
-    depth = code.count("{", 0, match.start()) - code.count("}", 0, match.start())
-    of_type, name = match[1].strip(), match[2]
-    if depth > 0:
-        return f"{of_type}* const {name} = ::lnc::dynamic_shared<{of_type}>();"
-    if source[source.rfind("\n", 0, match.start()) + 1:match.start()].strip():
-        line = line_of(source, match.start())
-        raise RequestError(f"{path}:{line}: outside a kernel, `extern __shared__` needs its own line")
-    return f"#define {name} (::lnc::dynamic_shared<{of_type}>())"  # of the whole file: what each block has
 
 
 class Unit:
@@ -166,7 +69,7 @@ class Unit:
             header = path.parent / match[1]
             return match[0].replace(match[1], str(self._write(header))) if header.is_file() else match[0]
 
-        text = re.sub(INCLUDE, include, rewritten(path, source), flags=re.MULTILINE)
+        text = re.sub(INCLUDE, include, rewritten(path, source, "::simt::ForeignLaunch"), flags=re.MULTILINE)
         first = '#include "common/simt/foreign.h"\n' if is_first else "#pragma once\n"
         place.write_text(f'{first}#line 1 "{path}"\n{text}', encoding="utf-8")
         return place

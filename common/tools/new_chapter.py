@@ -120,7 +120,8 @@ def renamed(line, chapter, identifier):
 def task(origin, identifier):
     """What the reader is asked for, under the idea."""
     return (f"The kernels below are empty, for you to write. The outputs are {OUTPUTS[origin.id[:3]]}. What `a` holds "
-            f"is explained in common/kernel/contract.h, and [n] is remark n of {origin.lesson}. "
+            f"is explained in common/kernel/contract.h, and [n] is remark n of {origin.lesson}. <<<...>>>, extern "
+            "__shared__ and inline PTX work, too. "
             f"`make run CH={identifier}` checks what you wrote; chapters/{origin.directory}/kernel.cu is a solution.")
 
 

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from common.tools import new_chapter
+from common.tools import new_chapter, rewrite_cuda
 from common.tools.find_chapter import CHAPTERS, is_own, known_chapters
 from common.tools.new_chapter import make_chapter, remarks
 
@@ -209,6 +209,7 @@ def commands(build, programs):
     return compiling, linking
 
 
+ROOT = CHAPTERS.parent
 QUIET = ["-Wno-unused", "-Wno-unused-parameter"]  # as CMakeLists.txt has it for a reader's own
 
 
@@ -220,18 +221,37 @@ def test_what_is_made_of_every_chapter_compiles(commands, build, of_every_chapte
     assert done.returncode == 0, done.stderr
 
 
-def test_what_is_made_runs_and_fails_its_check(commands, build, of_every_chapter, tmp_path):
+def run_of(kernel, commands, build, folder):
+    """Compiles a kernel as the build does fwd02's, and runs it."""
     compiling, linking = commands
-    kernel = of_every_chapter["fwd02"]
     theirs = compiling[compiling.index("-o") + 1]
-    names = {compiling[-1]: str(kernel), theirs: str(tmp_path / "kernel.o"), f"{theirs}.d": str(tmp_path / "kernel.d"),
-             "bin/fwd02": str(tmp_path / "mine")}
+    names = {compiling[-1]: str(kernel), theirs: str(folder / "kernel.o"), f"{theirs}.d": str(folder / "kernel.d"),
+             "bin/fwd02": str(folder / "mine")}
     directory = {words: words.replace("fwd02_warp_per_row", kernel.parent.name)
                  for words in compiling if words.startswith("-DLNC_KERNEL_FILE")}
-    for words in ([*compiling[:-2], *QUIET, *compiling[-2:]], linking):
+    for words in ([*compiling[:-2], *QUIET, f"-isystem{ROOT}/common/simt/include", *compiling[-2:]], linking):
         subprocess.run([(names | directory).get(word, word) for word in words], cwd=build, check=True)
-    done = subprocess.run([tmp_path / "mine", "--rows", "5", "--cols", "33", "--samples", "0"], capture_output=True,
+    return subprocess.run([folder / "mine", "--rows", "5", "--cols", "33", "--samples", "0"], capture_output=True,
                           text=True)
+
+
+def test_a_kernel_in_plain_cuda_runs(commands, build, tmp_path):
+    source = (CHAPTERS / known_chapters()["fwd02"] / "kernel.cu").read_text(encoding="utf-8")
+    launch = re.search(r"launch\(layer_norm_forward<T>,.*?\);", source, re.DOTALL)[0]
+    source = source.replace(
+        launch, "layer_norm_forward<T><<<blocks_for(a.rows, kWarpsPerBlock), kWarpsPerBlock * kWarpSize>>>(a);").replace(
+        "const int lane = threadIdx.x % kWarpSize;", 'int lane;\n  asm("mov.u32 %0, %%laneid;" : "=r"(lane));')
+    folder = tmp_path / "fwd02_plain"
+    folder.mkdir()
+    plain, kernel = folder / "kernel.cu", folder / "kernel.cpp"
+    plain.write_text(source, encoding="utf-8")
+    assert "<<<" in source and "asm(" in source and rewrite_cuda.main([plain, kernel]) == 0
+    done = run_of(kernel, commands, build, tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_what_is_made_runs_and_fails_its_check(commands, build, of_every_chapter, tmp_path):
+    done = run_of(of_every_chapter["fwd02"], commands, build, tmp_path)
     assert (done.returncode, done.stderr) == (1, "")
     assert len(re.findall(r"^  (?:y|mean|rstd) .* FAIL\n *no number at row 0.*: was it written\?$", done.stdout,
                           re.MULTILINE)) == 3, done.stdout
