@@ -83,7 +83,7 @@ def launches(path, source, code):
 
 
 def rewritten(path, source, launch_as="::simt::RewrittenLaunch"):
-    """The source as C++ with the same lines; a launch becomes a call of an object of `launch_as`. Raises RequestError."""
+    """The source as C++ with the same lines; a launch calls an object of `launch_as`. Raises RequestError."""
     code = blanked(source)
     refuse(path, source, code)
     edits = inline_ptx.edits(path, source, code)  # (start, end, text)
