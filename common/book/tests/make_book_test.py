@@ -47,6 +47,7 @@ def test_every_fault_is_told_with_its_file_and_line(repository):
     faults = {
         "a link": (LESSON, "[kernel.cu](kernel.cu)", "[kernel.cu](no_such_page.md)", "no_such_page"),
         "a word": (LESSON, "README.md#register", "README.md#no-such-word", "no-such-word"),
+        "a figure to move": (LESSON, "## Derivation", "<!-- to move: nothing -->\n\n## Derivation", "to move 'nothing'"),
         "an anchor": ("common/watch/README.md", "README.md#glossary", "README.md#no-such-anchor", "no-such-anchor"),
         "a remark without a lesson": (KERNEL, "// [5]", "// [5] and [77]", "remark [77] of kernel.cu is not in notes.md"),
         "a remark without a line": ("chapters/fwd03_block_per_row/notes.md", "**[1]**", "**[99]** Nowhere.\n\n**[1]**",

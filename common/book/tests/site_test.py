@@ -23,6 +23,7 @@ KINDS = {
     "map and glossary": "chapters/README.html",
     "lesson": LESSON,
     "long lesson": "chapters/bwd12_async_bulk/notes.html",
+    "lesson with figures to move": "chapters/copy00_machine/notes.html",
     "source": KERNEL,
     "long source": "chapters/fwd08_async_bulk/kernel.html",
     "questions": "chapters/fwd02_warp_per_row/questions.html",
