@@ -28,7 +28,7 @@ std::vector<ProblemSet> parse_problem_sets(std::string_view json, const std::str
   try {
     document = nlohmann::ordered_json::parse(json);
   } catch (const nlohmann::json::exception& error) {
-    throw RequestError(where + " is no JSON: " + error.what());
+    throw RequestError(where + " is not valid JSON: " + error.what());
   }
   const auto require = [&](bool holds, const std::string& what) {
     if (!holds) throw RequestError(where + ": " + what);

@@ -182,7 +182,9 @@ void print_progression(const std::vector<Result>& results) {
     }
     std::printf("  %s\n", r.passed() ? "pass" : "FAIL");
   }
-  if (emulated) std::printf("Emulated times are the SIMT machine's: they rank nothing on a GPU.\n");
+  if (emulated)
+    std::printf(
+        "Emulated times are those of the SIMT machine: they say nothing about a GPU's speed.\n");
 }
 
 Progress::Progress(std::size_t total) : total_(total), terminal_(isatty(STDERR_FILENO) != 0) {}

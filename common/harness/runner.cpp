@@ -66,7 +66,7 @@ Refusal obstacle(const Chapter& chapter, const Problem& problem) {
     return Refusal{std::string(chapter.id) + " needs " + gigabytes(bytes) + " of " + memory +
                    " memory for " + std::to_string(problem.rows) + " x " +
                    std::to_string(problem.cols) + " " + std::string(name(problem.dtype)) +
-                   ", and " + gigabytes(free) + " are free"};
+                   ", but only " + gigabytes(free) + " are free"};
   };
   if (needed > device_free) return refuse("device", needed, device_free);
   if (host_needed > host_free) return refuse("host", host_needed, host_free);

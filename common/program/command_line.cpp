@@ -153,7 +153,7 @@ std::string unknown(const std::string& word) {
   text += word;
   if (!own.empty() && one) text += "; its own option is " + list_of(own);
   if (!own.empty() && !one) text += "; options of some chapters are " + list_of(own);
-  return text + (own.empty() ? "; --help lists what it takes" : ", and --help lists all");
+  return text + (own.empty() ? "; --help lists its options" : ", and --help lists all");
 }
 
 /// Adds a number that is not an option of a problem.
@@ -228,37 +228,37 @@ CommandLine parse_command_line(int argc, char** argv) {
     if (option.name == "rows" || option.name == "cols" || option.name == "dtype")
       shape.push_back(added);
   }
-  app.add_flag("--parallel", parallel, "both of them: --second-input and --second-affine")
+  app.add_flag("--parallel", parallel, "both --second-input and --second-affine")
       ->group("Fused chapters");
   std::vector<std::string> set_names;
   for (const ProblemSet& set : parse_problem_sets(built_in_problem_sets(), "problem_sets.json", {}))
     set_names.push_back(set.name);
-  auto* const set =
-      app.add_option("--set", sets,
-                     "problem sets of the benchmark, a line for each result: " + list_of(set_names))
-          ->delimiter(',')
-          ->type_name("SET,...")
-          ->group("Sets");
+  auto* const set = app.add_option("--set", sets,
+                                   "problem sets of the benchmark, with one line per result: " +
+                                       list_of(set_names))
+                        ->delimiter(',')
+                        ->type_name("SET,...")
+                        ->group("Sets");
   app.add_option("--set-file", set_file,
-                 "take the sets from FILE, in the form of common/harness/problem_sets.json")
+                 "read the sets from FILE, in the form of common/harness/problem_sets.json")
       ->type_name("FILE")
       ->needs(set)
       ->group("Sets");
   for (CLI::Option* const option : shape) set->excludes(option);
   add_number(app, "--samples", line.sampling.samples,
              {0, 1000000, "a whole number of at least 0 and at most 1000000"},
-             "timing samples at most; 0 only checks")
+             "the most timing samples to take; 0 only checks")
       ->type_name("COUNT");
   add_number(app, "--budget-ms", line.sampling.budget_ms,
              {0, HUGE_VAL, "a number of at least 0", false, true},
-             "time to spend on samples, each chapter")
+             "time to spend on the samples of each chapter")
       ->type_name("MS");
-  app.add_flag("--warm", warm, "leave L2 as the sample before left it")->group("Measuring");
-  app.add_option("--json", line.json, "append the results to FILE, one JSON record a line")
+  app.add_flag("--warm", warm, "leave L2 as the previous sample left it")->group("Measuring");
+  app.add_option("--json", line.json, "append the results to FILE, one JSON record per line")
       ->type_name("FILE")
       ->group("Output");
   app.add_option("--dump", line.dump,
-                 "write inputs and outputs, dropout masks too, to DIR as .npy files, for NumPy")
+                 "write inputs and outputs, and dropout masks, to DIR as .npy files for NumPy")
       ->check(CLI::ExistingDirectory)
       ->type_name("DIR")
       ->group("Output");
@@ -313,7 +313,8 @@ std::string refusal_of_group(const CommandLine& line, const Chapter& chapter) {
 
 namespace {
 
-/// "; the library takes it: make run LIB=fwd_ring", for a problem that a chapter does not take.
+/// "; the library has a kernel for it: make run LIB=fwd_ring", for a problem that a chapter does
+/// not take.
 std::string other_kernel(const Chapter& chapter, const Problem& problem) {
   if (chapter.in_library() || chapter.direction() == Direction::Copy ||
       refusal(chapter, problem).empty())
@@ -324,7 +325,8 @@ std::string other_kernel(const Chapter& chapter, const Problem& problem) {
                                           .gpu = current_gpu()});
   constexpr std::string_view kLibrary = "lib_";
   if (!id.starts_with(kLibrary)) return "";
-  return "; the library takes it: make run LIB=" + std::string(id.substr(kLibrary.size()));
+  return "; the library has a kernel for it: make run LIB=" +
+         std::string(id.substr(kLibrary.size()));
 }
 
 }  // namespace

@@ -106,8 +106,8 @@ void print_choices(const Problem& problem) {
   }
   const char* const about =
       measured_gpu(gpu) != nullptr
-          ? "tuned on such a GPU"
-          : "not tuned on such a GPU: its defaults, with times of the GPU that each line names";
+          ? "tuned on this kind of GPU"
+          : "not tuned on this kind of GPU: defaults; each line names the GPU of its times";
   std::printf("\nThe dispatch chooses, for %s (%s):\n", describe(problem).c_str(), about);
   print_choice("forward", {.direction = Direction::Forward, .problem = problem, .gpu = gpu});
   print_choice("backward", {.direction = Direction::Backward, .problem = problem, .gpu = gpu});

@@ -1,7 +1,8 @@
 # Sourced: where the CUDA compiler is, and which GPU this machine has.
 # shellcheck shell=bash
 
-# The first that knows every architecture up to Blackwell. Whoever asks for nvcc, and whoever misses it, says this one.
+# The minimum version of nvcc, used by the search and by the error message: the first that knows every architecture up to
+# Blackwell.
 least_nvcc=12.8
 # shellcheck disable=SC2034  # for those who source this
 no_nvcc="no nvcc $least_nvcc or newer in PATH, CUDA_HOME or /usr/local/cuda"

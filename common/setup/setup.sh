@@ -110,7 +110,7 @@ install_packages() {
   say "apt-get installs ${packages[*]} (a minute or two; see $log)"
   "${as_root[@]}" dpkg --configure -a >"$log" 2>&1 || true # if the last time was interrupted
   # A broken list of some other repository need not stop us: the install decides.
-  "${apt[@]}" update >>"$log" 2>&1 || say "apt-get update failed; trying the lists that are there"
+  "${apt[@]}" update >>"$log" 2>&1 || say "apt-get update failed; using the existing package lists"
   if ! "${apt[@]}" install -y --no-install-recommends "${packages[@]}" >>"$log" 2>&1; then
     tail -n 20 "$log" >&2
     refuse "set-up: apt-get could not install ${packages[*]}; its whole output is in $log."
@@ -124,7 +124,7 @@ venv_works() { [ ! -e "$1/.unfinished" ] && "$1/bin/python" -m pip --version >/d
 venv_install() {
   local group=$1 venv=$2 pip=("$2/bin/python" -m pip install --quiet --disable-pip-version-check --only-binary :all:)
   if ! venv_works "$venv"; then
-    say "making $venv"
+    say "creating $venv"
     [ ! -e "$venv/.unfinished" ] || rm -rf "$venv"
     mkdir -p "$venv" && touch "$venv/.unfinished"
     "${PYTHON:-python3}" -m venv "$venv"

@@ -32,7 +32,7 @@ def test_seconds(ctest_output):
 
 def over(seconds, budget, what):
     """A sentence for each chapter over its budget."""
-    return [f"budget: {chapter} takes {taken:.0f} s to {what}, and its share is {budget} s"
+    return [f"budget: {chapter} takes {taken:.0f} s to {what}, but its share is {budget} s"
             for chapter, taken in sorted(seconds.items()) if taken > budget]
 
 

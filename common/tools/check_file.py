@@ -50,7 +50,7 @@ class Unit:
         if not self._has_kernel:
             raise RequestError(f"{path} has no kernel: no function in it is __global__")
         if not re.search(r"\bmain\s*\(", code):
-            raise RequestError(f"{path} has no main: a kernel alone becomes a chapter with `make new`")
+            raise RequestError(f"{path} has no main; `make new` makes a chapter for a kernel on its own")
 
     def _write(self, path):
         """Writes a file and what it includes; returns the place. Raises RequestError."""

@@ -85,7 +85,7 @@ def find_library_kernel(asked):
     near = suggestion(short(identifier), {short(each): each for each in known}, "LIB")
     raise LookupError(
         f"LIB={asked} is not a kernel of the library{near}: the kernels are "
-        f"{' '.join(map(short, known))}, and all stands for all of them.")
+        f"{' '.join(map(short, known))}; LIB=all selects all of them.")
 
 
 def find_program(chapter, library):

@@ -142,13 +142,13 @@ def make_chapter(asked, origin, chapters=CHAPTERS):
     if not asked:
         raise RequestError("CH is missing: make new CH=my01 FROM=fwd02")
     if name in known.values() or (name in known and not is_own(name)):
-        raise RequestError(f"CH={asked} is a chapter already; one of your own is called my and two digits: CH=my01")
+        raise RequestError(f"CH={asked} is already a chapter; your own id must be my and two digits: CH=my01")
     if not re.fullmatch(r"my\d\d", asked):
-        raise RequestError(f"CH={asked} is no name for a chapter of your own: take my and two digits, CH=my01")
+        raise RequestError(f"CH={asked} is not an id for a chapter of your own; use my and two digits, such as CH=my01")
     for directory in sorted(chapters.glob(f"{asked}*")):
-        raise RequestError(f"chapters/{directory.name} is there already: delete it, or choose another id than {asked}")
+        raise RequestError(f"chapters/{directory.name} already exists: delete it, or choose another id than {asked}")
     if not origin:
-        raise RequestError(f"FROM is missing, the chapter whose idea you want to try: make new CH={asked} FROM=fwd02")
+        raise RequestError(f"FROM, the chapter whose idea you want to try, is missing: make new CH={asked} FROM=fwd02")
     if is_own(Path(origin).name):
         raise RequestError(f"FROM={origin} is a chapter of your own: name one of the repository's, FROM=fwd02")
     found = find_chapter(origin, {each: name for each, name in known.items() if not is_own(each)}, "FROM")
@@ -169,8 +169,8 @@ def main(asked="", origin=""):
         print(error, file=sys.stderr)
         return 2
     print(f"1. Open chapters/{directory.name}/kernel.cu, and write what its comments ask for.")
-    print(f"2. make run CH={asked} builds and checks it. As it is, it fails.")
-    print(f"3. When it passes, compare: make run CH={found}. A solution is {found}'s kernel.")
+    print(f"2. make run CH={asked} builds and checks it. It fails until you have written the kernel.")
+    print(f"3. Once it passes, compare its time with make run CH={found}. The kernel of {found} is one solution.")
     return 0
 
 

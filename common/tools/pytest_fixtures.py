@@ -21,7 +21,7 @@ os.environ.setdefault("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")  # a compiled m
 
 def pytest_addoption(parser):
     parser.addoption("--build", default="build/cpu", metavar="DIRECTORY",
-                     help="the build that is tested, from the repository's top (default: %(default)s)")
+                     help="the build to test, relative to the repository's root (default: %(default)s)")
 
 
 def pytest_configure(config):
@@ -31,7 +31,7 @@ def pytest_configure(config):
 def built(directory, path, target):
     """The file of a build. Fails the test with the command that brings it."""
     if not (directory / path).exists():
-        pytest.fail(f"{directory / path} is not there; `bash common/setup/build.sh {directory.name} {target}` "
+        pytest.fail(f"{directory / path} does not exist; `bash common/setup/build.sh {directory.name} {target}` "
                     "builds it, and `make test` whatever the tests need", pytrace=False)
     return directory / path
 

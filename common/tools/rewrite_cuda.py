@@ -77,7 +77,7 @@ def launches(path, source, code):
         start = start_of_name(code, match.start())
         name = source[start:match.start()].strip()
         if not name:
-            raise RequestError(f"{path}:{line_of(source, match.start())}: no kernel's name stands before this <<<")
+            raise RequestError(f"{path}:{line_of(source, match.start())}: there is no kernel name before this <<<")
         found.append(Launch(start, (match.end(), at), name))
     return found
 

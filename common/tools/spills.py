@@ -97,9 +97,9 @@ def main(directory):
         good = good and chapter_is_good
         needed |= chapter_needs
     for known in set(KNOWN) - needed:
-        print(f"SPILL  nothing spills that matches {known.kernels}: take it out of {Path(__file__).name}")
+        print(f"SPILL  nothing spills that matches {known.kernels}: remove it from {Path(__file__).name}")
         good = False
-    print("spills: " + ("none but those that are known" if good else "see SPILL above"))
+    print("spills: " + ("only known ones" if good else "see SPILL above"))
     return 0 if good else 1
 
 

@@ -46,7 +46,7 @@ for part in $parts; do
         echo "skipped: compile-cuda: there is $no_nvcc"
       fi
       ;;
-    *) echo "test-all: '$part' is none of complete, sanitize, watch, notebooks, book, compile-cuda" >&2 && exit 2 ;;
+    *) echo "test-all: '$part' is not one of complete, sanitize, watch, notebooks, book, compile-cuda" >&2 && exit 2 ;;
   esac
 done
 printf 'test-all: %s\n' "${summary[@]}"

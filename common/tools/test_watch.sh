@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 if "${CXX:-c++}" --version | grep -q clang; then
-  echo "skipped: watch: only GCC puts calls into a kernel that tell of its accesses, and CXX is not GCC"
+  echo "skipped: watch: only GCC can insert the calls that report a kernel's accesses, and CXX is not GCC"
   exit
 fi
 bash common/setup/build.sh cpu-watch all

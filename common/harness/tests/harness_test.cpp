@@ -121,7 +121,7 @@ TEST_CASE("a wrong set file is refused with its name, the set's and the field's"
   const auto refused = [](const char* json) {
     return message_of([&] { (void)parse_problem_sets(json, "my.json", {}); });
   };
-  CHECK(contains(refused("{"), "my.json is no JSON"));
+  CHECK(contains(refused("{"), "my.json is not valid JSON"));
   const std::string field = refused(R"({"mine": {"problems": [{"colour": 1}]}})");
   CHECK(contains(field, "my.json, set 'mine'"));
   CHECK(contains(field, "'colour'"));

@@ -127,9 +127,9 @@ def test_the_committed_list_of_chapters_is_the_programs_own(run):
 
 
 @pytest.mark.parametrize("gpu, about, rule", [
-    ("h100", "(tuned on such a GPU)", r"lib_bwd_unaligned, by a rule tuned on an NVIDIA H100"),
-    ("h200", "(tuned on such a GPU)", r"lib_bwd_unaligned, by a rule tuned on an NVIDIA H200"),
-    ("b200", "(not tuned on such a GPU: its defaults", r"lib_bwd_ring, by a rule .*: the fastest, or")])
+    ("h100", "(tuned on this kind of GPU)", r"lib_bwd_unaligned, by a rule tuned on an NVIDIA H100"),
+    ("h200", "(tuned on this kind of GPU)", r"lib_bwd_unaligned, by a rule tuned on an NVIDIA H200"),
+    ("b200", "(not tuned on this kind of GPU: defaults", r"lib_bwd_ring, by a rule .*: the fastest, or")])
 def test_the_list_says_what_the_dispatch_takes_and_where_that_was_measured(run, backend, gpu, about, rule):
     if backend != "cpu":
         pytest.skip("LNC_GPU is for the CPU backend")

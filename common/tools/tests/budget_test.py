@@ -25,4 +25,4 @@ def test_the_quick_tests_count_and_not_the_complete_ones():
 
 def test_a_chapter_over_its_budget_is_named_with_both_numbers():
     assert budget.over({"fwd02": 0.3, "bwd12": 12.8}, 10, "test") == [
-        "budget: bwd12 takes 13 s to test, and its share is 10 s"]
+        "budget: bwd12 takes 13 s to test, but its share is 10 s"]
