@@ -1,11 +1,11 @@
 // bwd01 · One thread per row
 //
-// The three gradients by definition. A thread walks its row twice: once for the two means c1 and
-// c2, once for dx. dweight and dbias are sums over rows, so over threads, and every element adds
-// two numbers to device memory with an atomic.
+// The three gradients, computed as they are defined. A thread walks its row twice: once for the two
+// means c1 and c2, once for dx. dweight and dbias are sums over rows, and so over threads: for
+// every element, a thread adds to both in device memory, with two atomics.
 //
-// It should be the slowest chapter by far: uncoalesced reads as in fwd01, and 2·M·N atomics, where
-// the 32 lanes of a warp all add to the same address. bwd02 fixes both.
+// It should be the slowest chapter by far: its reads are uncoalesced, as in fwd01, and it sends
+// 2·M·N atomics, where the 32 lanes of a warp all add to the same address. bwd02 fixes both.
 #include "common/kernel/chapter.h"
 #include "common/kernel/gradient_sums.h"
 

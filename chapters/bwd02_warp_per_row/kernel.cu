@@ -1,11 +1,12 @@
 // bwd02 · One warp per row
 //
-// bwd01's lanes read addresses a row apart and all add to the same dweight. Here the 32 lanes of a
-// warp walk one row side by side: loads are coalesced, shuffles combine c1 and c2, and the 32
+// In bwd01 the lanes of a warp read addresses a row apart and all add to the same dweight. Here the
+// 32 lanes walk one row side by side: loads are coalesced, shuffles combine c1 and c2, and the 32
 // atomics of a request go to 32 neighbouring columns instead of one.
 //
-// It should be an order of magnitude faster. What remains: 2·M·N atomics, which all rows send to
-// the same few columns at the same time, and too few warps to hide the loads when rows are few.
+// It should be an order of magnitude faster than bwd01. What remains: 2·M·N atomics, which all rows
+// send to the same few columns at the same time, and, with few rows, too few warps to hide the
+// loads.
 #include "common/kernel/chapter.h"
 #include "common/kernel/gradient_sums.h"
 #include "common/kernel/reduce.h"

@@ -1,8 +1,8 @@
 // bwd03 · Shared-memory staging that does not pay
 //
 // bwd02 uses dy three times in its second walk, so this chapter keeps dy in shared memory: each
-// lane stores its element, waits for the warp, and reads it back. The loop counts in steps of a
-// warp, so that all lanes meet at the barrier.
+// lane stores its element, waits for the warp, and reads it back. The loop advances by a whole warp
+// at a time, so that all lanes meet at the barrier.
 //
 // It should gain nothing: a lane reads only what it wrote, and bwd02 already holds that value in a
 // register. Device memory delivers the same bytes; each step adds a store, a load and a barrier.

@@ -1,12 +1,13 @@
 // bwd04 · One block of 1024 threads per row
 //
-// bwd02 has one warp per row: with 1024 rows an H100 holds 8 warps per multiprocessor where 64 fit,
-// and in its second walk each warp makes 64 steps, one after the other. Here 1024 threads share a
-// row of 2048: two elements per thread, 64 warps per multiprocessor, all waiting at once. Only two
-// rows per multiprocessor are in flight, so their second walk finds x and dy in a cache.
+// bwd02 has one warp per row: with 1024 rows, a multiprocessor of an H100 has 8 warps where 64 fit,
+// and in its second walk each warp takes 64 steps, one after another. Here 1024 threads share a row
+// of 2048: two elements per thread, and 64 warps per multiprocessor that all wait at once. Only two
+// rows per multiprocessor are in flight, so the second walk finds x and dy in a cache.
 //
-// It should be faster with few rows, which now fill the GPU, and with many, where bwd02 reads x and
-// dy twice. The 2·M·N atomics stay, and two barriers per sum are new: bwd05 attacks the atomics.
+// It should be faster than bwd02 with few rows, which now fill the GPU, and with many, where bwd02
+// reads x and dy twice. The 2·M·N atomics stay, and each sum now needs two barriers: bwd05 attacks
+// the atomics.
 #include "common/kernel/chapter.h"
 #include "common/kernel/gradient_sums.h"
 #include "common/kernel/reduce.h"

@@ -1,11 +1,13 @@
 // bwd05 · A block takes many rows
 //
 // bwd04 sends 2·M·N atomics: each row adds each of its columns to dweight and dbias in L2. Here a
-// block walks G rows, with the same columns in the same threads. So a thread adds up its columns'
-// dweight and dbias in registers, row after row, and sends one atomic per column at the end.
+// block walks over G rows, and a thread has the same columns in each. So the thread adds up dweight
+// and dbias of its columns in registers, row after row, and sends one atomic per column and sum at
+// the end.
 //
-// The atomics should fall to a Gth. And because a thread's columns are few and fixed, xhat and wdy
-// stay in registers between the two halves of a row: x and dy are read once, without any cache.
+// The number of atomics should fall to 1 / G. And because a thread has few and fixed columns, xhat
+// and wdy stay in registers between the two halves of a row: it reads x and dy once, without any
+// cache.
 #include "common/kernel/chapter.h"
 #include "common/kernel/gradient_sums.h"
 #include "common/kernel/reduce.h"

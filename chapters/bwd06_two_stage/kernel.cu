@@ -1,13 +1,13 @@
 // bwd06 · Partial sums, then their sum
 //
 // bwd05 ends in atomics. They add in the order in which blocks arrive, so the last bits of dweight
-// and dbias change from run to run. Here each sum in memory has one writer. One kernel writes dx. A
-// second adds up 16 groups of rows, 32 columns a block, and stores each group's partial sums in its
-// own row of a workspace. A third adds these 16 rows. Every sum has one order, so every run gives
-// the same bits.
+// and dbias change from run to run. Here only one thread writes each sum in memory. One kernel
+// writes dx. A second one adds up 16 groups of rows, 32 columns per block, and stores each group's
+// partial sums in a row of a workspace. A third one adds these 16 rows. Every sum has a fixed
+// order, so every run gives the same bits.
 //
-// It should cost more than bwd05: the second kernel reads x and dy again, from L2 if they fit there
-// and from device memory if not, so that five tensors move instead of three.
+// It should take longer than bwd05: the second kernel reads x and dy again, from L2 if they fit
+// there and from device memory if not, so that five tensors move instead of three.
 #include "common/kernel/chapter.h"
 #include "common/kernel/reduce.h"
 

@@ -1,12 +1,13 @@
 // bwd07 · Gradients from y
 //
-// bwd09 reads x and mean for one purpose: xhat. But the layer that reads y keeps y in any case, and
-// xhat = (y - bias) / weight. So x and mean can be freed. The price is digits: the division by a
-// small weight magnifies the rounding of y.
+// bwd09 reads x and mean only to compute xhat. But the layer that reads y keeps y in any case, and
+// xhat = (y - bias) / weight. So x and mean can be freed. The price is accuracy: dividing by a
+// small weight magnifies the rounding error of y.
 //
-// It should cost almost no time: y takes the place of x, byte for byte. New are bias and 1 /
-// weight, which a block keeps in shared memory. Loaded from L1 for each row, the bias would wait
-// for the loads of the next row; the lesson shows that in the machine code.
+// It should take hardly more time than bwd09: y replaces x, byte for byte. The kernel also needs
+// bias and 1 / weight, which a block keeps in shared memory. If a thread loaded the bias from L1
+// for each row, it would wait for the next row's loads too; the lesson shows that in the machine
+// code.
 #include "common/kernel/chapter.h"
 #include "common/kernel/partial_sums.h"
 #include "common/kernel/reduce.h"

@@ -1,14 +1,14 @@
 // bwd08 · Sums in buffers under a lock
 //
-// bwd06 reads x and dy twice, the second time for dweight and dbias. Here they are read once: a
-// block computes the dx of its row and, from the same registers, the row's part of dweight and
-// dbias. It adds these to one of F buffers of 2·N sums, which rows share: it takes the lock of
-// buffer row % F, adds with ordinary loads and stores, and gives the lock back. A second kernel
-// adds the buffers.
+// bwd06 reads x and dy twice, the second time for dweight and dbias. Here a block reads them once:
+// it computes dx of its row and, from the same registers, the row's part of dweight and dbias. It
+// adds these to one of F buffers of 2·N sums, each shared by many rows: it takes the lock of buffer
+// row % F, adds with ordinary loads and stores, and releases the lock. A second kernel adds up the
+// buffers.
 //
-// Three tensors instead of five should save time. But the M / F rows of a buffer follow each other,
-// and each turn is a chain of trips to L2 that no bandwidth shortens: the lesson predicts it too
-// short.
+// Three tensors instead of five should save time. But the M / F rows of a buffer take its lock one
+// after another, and each time is a chain of trips to L2 that no bandwidth shortens. The lesson
+// predicts too short a time for that chain.
 #include "common/kernel/chapter.h"
 #include "common/kernel/partial_sums.h"
 #include "common/kernel/reduce.h"

@@ -1,13 +1,13 @@
 // bwd09 · Persistent blocks
 //
 // A block of bwd05 loads a row, waits for it, works on it, and only then loads the next. It loads
-// the weight again for each row, and ends in atomics that all blocks send to the same columns.
-// Here a block loads its next row before it works on this one, holds weight, dweight and dbias of
+// the weight again for each row, and ends in atomics that all blocks send to the same columns. Here
+// a block loads its next row before it works on the current one, keeps weight, dweight and dbias of
 // its columns in registers for the whole launch, and ends by writing one row of partial sums. A
-// second kernel adds these rows.
+// second kernel adds up these rows.
 //
 // It should cost what a triad costs, plus the partial sums through L2 and a second launch: too
-// little to see where there are many rows, a fifth of the time where there are 1024.
+// little to notice with many rows, but a fifth of the time with 1024.
 #include "common/kernel/chapter.h"
 #include "common/kernel/reduce.h"
 #include "common/kernel/vector.h"

@@ -1,12 +1,12 @@
 // bwd10 · The gradient of residual, dropout and the norm
 //
-// bwd09 ends at the gradient of what the norm read. After fwd07 that is a sum, and its gradient
-// passes on to the residual and to x and x1, each with a scale and a mask of its own. As separate
-// kernels these steps read what the one before has written. Here they happen while the gradient is
-// in a register, and the masks are drawn again from their seeds.
+// bwd09 ends at the gradient of what the norm read. In fwd07 that is a sum, and its gradient passes
+// on to the residual, and to x and x1, each with a scale and a mask of its own. As separate
+// kernels, these steps read what the one before has written. Here they happen while the gradient is
+// in a register, and the kernel generates the masks again from their seeds.
 //
-// It should cost the bytes of its tensors, each moved once. The masks take nearly as many
-// instructions as all the rest, but they should hide behind the bytes.
+// It should cost the bytes of its tensors, each moved once. The masks need nearly as many
+// instructions as all the rest, but these should hide behind the bytes.
 #include "common/kernel/branch.h"
 #include "common/kernel/chapter.h"
 #include "common/kernel/partial_sums.h"

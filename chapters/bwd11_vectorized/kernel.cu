@@ -1,9 +1,9 @@
 // bwd11 · Asynchronous copies to a thread's own ring
 //
-// bwd09 holds the next row in registers while it works on one: 16 of a thread's 128 only wait, and
-// a second row ahead has no room. Here two rows ahead wait in shared memory. Asynchronous copies
-// bring them there without passing through registers. Each thread copies exactly the vectors that
-// it will use itself, so no barrier separates a copy from its reader.
+// bwd09 holds the next row in registers while it works on one: 16 of a thread's 128 registers only
+// wait, and there is no room for a second row. Here two rows ahead wait in shared memory.
+// Asynchronous copies bring them there without passing through registers. Each thread copies
+// exactly the vectors that it will use itself, so no barrier separates a copy from its reader.
 //
 // It should cost what bwd09 costs: 3·M·N elements, each moved once, the blocks' sums, and a second
 // launch. The lesson says where it does.

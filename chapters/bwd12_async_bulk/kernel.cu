@@ -1,12 +1,12 @@
 // bwd12 · Bulk copies in a ring, an early last sum
 //
-// In bwd11 every thread spends instructions on requesting its part of the rows to come, and the
-// last sum is launched only when this kernel has ended. Here one thread requests whole rows of x
-// and dy from the copy engine, as in fwd08, up to three rows ahead. The kernel that adds up the
-// blocks' sums is launched while this one still runs.
+// In bwd11 every thread spends instructions on requesting its part of the next rows, and the kernel
+// for the last sum is launched only when the first kernel has ended. Here one thread requests whole
+// rows of x and dy from the copy engine, as in fwd08, up to three rows ahead. The kernel that adds
+// up the blocks' sums is launched while the first one still runs.
 //
-// It should cost what a triad costs, 3·M·N elements, each moved once, and the blocks' sums on top:
-// the second launch, which bwd11 pays, is hidden. The lesson says where that holds.
+// It should cost what a triad costs, 3·M·N elements, each moved once, plus the blocks' sums: the
+// second launch, for which bwd11 waits, is hidden. The lesson says where that holds.
 #include "common/kernel/chapter.h"
 #include "common/kernel/hopper.h"
 #include "common/kernel/reduce.h"

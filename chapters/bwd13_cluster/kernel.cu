@@ -3,11 +3,11 @@
 // A block of bwd12 has room for a row of 16 KB, 8192 halves. Here a cluster of up to 16 blocks has
 // a row, and each block a slice of up to 16 KB. The ring, the sums in registers and the early last
 // sum are bwd12's. What is new is how c1 and c2 cross the cluster: each block sends its two sums, 8
-// bytes, to every block. While they are on their way, it forms the sums of the next row; only then
-// does it form dx of this one.
+// bytes, to every block. While they are on their way, it computes the sums of the next row, and
+// only then dx of the current one.
 //
 // It should run at the speed of a triad for wide rows of up to 256 KB: 3·M·N elements, each moved
-// once. On narrow rows the exchange, not memory, should set the pace.
+// once. On narrow rows the exchange, not memory, should limit the speed.
 #include "common/kernel/chapter.h"
 #include "common/kernel/gradient_terms.h"
 #include "common/kernel/hopper.h"

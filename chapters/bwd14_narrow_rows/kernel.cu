@@ -1,9 +1,9 @@
 // bwd14 · Several rows a warp, their sums in registers
 //
-// In bwd12 a row has 32 lanes at least. A row of 64 halves is eight vectors: 8 lanes have work, all
-// 32 take part in the shuffles, and after every row the block meets at a barrier. Here a row has a
-// team of lanes within a warp, as in fwd10, and needs no other warp for c1 and c2. Blocks stay; a
-// lane keeps dweight and dbias of its columns in registers over all rows of its team, and
+// In bwd12 a row occupies at least 32 lanes. A row of 64 halves is eight vectors: 8 lanes have
+// work, all 32 take part in the shuffles, and after every row the block meets at a barrier. Here a
+// team of lanes within a warp has a row, as in fwd10, so c1 and c2 need no other warp. Blocks stay:
+// a lane keeps dweight and dbias of its columns in registers over all rows of its team, and
 // asynchronous copies of its own, as in bwd11, bring it the vectors of the next rows.
 //
 // It should run at the speed of a triad: 3·M·N elements, each moved once.

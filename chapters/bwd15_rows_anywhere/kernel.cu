@@ -1,10 +1,10 @@
 // bwd15 · Rows that start anywhere, their sums in registers
 //
 // bwd12 refuses rows of 4097 halves: it reads whole vectors, and seven of eight such rows start
-// between two 16-byte boundaries. But the starts repeat: row 8 starts as row 0 does, row 9 as row
-// 1. Here a block takes only rows that start alike and counts vectors from the boundary before the
-// row, so a thread has the same columns in all of them and its sums stay in registers. Only a row's
-// first and last vector, where they are not whole, are loaded and stored element by element.
+// between two 16-byte boundaries. But the offsets repeat: row 8 starts as row 0 does, row 9 as row
+// 1. Here a block processes only rows with the same offset, and counts vectors from the boundary
+// before the row, so a thread has the same columns in all of them and its sums stay in registers.
+// If a row's first or last vector is not whole, the kernel loads and stores it element by element.
 //
 // It should take as long as bwd12 takes for aligned rows: 3·M·N elements, each moved once. The
 // lesson says where it does not.

@@ -1,13 +1,13 @@
 // bwd17 · A small tensor in one shot
 //
-// Few clusters leave few partial sums, but then each block has many rows with a narrow slice of
-// each, and bwd13 waits at a barrier and for an exchange in every one of them. Where x and dy are
+// With few clusters there are few partial sums to add up, but each block has a narrow slice of many
+// rows, and for every one of them bwd13 waits at a barrier and for an exchange. If x and dy are
 // small, all of them fit into the multiprocessors' shared memory at once. Here every block requests
 // all its x and dy before it does anything else, and each pair of warps works on rows of its own.
 // No barrier holds up a block, and no slot is used twice.
 //
-// It should cost bwd13's bytes, a quarter of its partial sums where that has clusters of two, and
-// none of its barriers. A tensor of more than about 12 MiB takes several shots.
+// It should move bwd13's bytes, with a quarter of its partial sums where that has clusters of two,
+// and wait at none of its barriers. A tensor of more than about 12 MiB needs several shots.
 #include "common/kernel/chapter.h"
 #include "common/kernel/gradient_terms.h"
 #include "common/kernel/hopper.h"

@@ -1,10 +1,11 @@
 // bwd19 · Narrow rows that start anywhere, by rows and by columns
 //
 // bwd14 needs rows of whole vectors. Here rows of 65 halves come in tiles, as in fwd15: the copy
-// engine brings a tile of x and one of dy, and takes dx away. In shared memory a tile can be walked
-// both ways, and it is walked three times: by rows for c1 and c2, two threads a row; by columns for
-// dweight and dbias, a thread a column; and by rows again for dx. No sum needs a shuffle: c1 and c2
-// meet in shared memory, and a column's sums stay in one thread until all tiles are done.
+// engine brings a tile of x and one of dy, and stores dx. In shared memory threads can walk a tile
+// by rows or by columns, and they walk it three times: by rows for c1 and c2, two threads per row;
+// by columns for dweight and dbias, one thread per column; and by rows again for dx. No sum needs a
+// shuffle: c1 and c2 meet in shared memory, and one thread keeps a column's sums until all tiles
+// are done.
 //
 // It should run at the speed of a triad, 3·M·N elements, each moved once, if the walks of one block
 // overlap the copies of the others. The lesson says how far they do.

@@ -1,7 +1,7 @@
 // copy00 · The machine
 //
-// The smallest kernel that does something: y becomes x. It has no rows and no sums, and no thread
-// needs another. What it costs is what the machine costs.
+// The smallest kernel that does something: it copies x to y. It has no rows and no sums, and no
+// thread depends on another. What it costs is what the machine costs.
 //
 // It should cost a launch, and one read and one write of every byte. No kernel that reads x and
 // writes y can cost less, so a copy is the roof of every forward chapter.

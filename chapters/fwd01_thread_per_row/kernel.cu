@@ -1,11 +1,11 @@
 // fwd01 · One thread per row
 //
-// The definition of layer normalisation, as a thread computes it alone: the mean of its row, then
-// the variance about that mean, then y. Three walks over x, one row per thread.
+// The definition of layer normalisation, computed by one thread for each row: first the mean, then
+// the variance about that mean, then y. The thread walks its row of x three times.
 //
-// It should cost far more than its bytes. The 32 lanes of a warp read 32 addresses a whole row
-// apart, so one request touches 32 sectors of 32 bytes to use 4 bytes of each; and few rows are few
-// blocks, so most multiprocessors idle. fwd02 fixes both.
+// It should take far longer than its bytes require. The 32 lanes of a warp read 32 addresses a
+// whole row apart, so one request touches 32 sectors of 32 bytes and uses 4 bytes of each. And few
+// rows make few blocks, so most multiprocessors idle. fwd02 addresses both.
 #include "common/kernel/chapter.h"
 
 namespace fwd01 {

@@ -1,11 +1,11 @@
 // fwd02 · One warp per row
 //
-// fwd01 gives a thread a whole row, so the 32 lanes of a warp read addresses a row apart: 32
-// sectors per request where 4 would do for float. Here the 32 lanes walk one row together, side by
+// In fwd01 each thread has a whole row, so the 32 lanes of a warp read addresses a row apart: 32
+// sectors per request, where 4 would do for float. Here the 32 lanes walk one row together, side by
 // side, and shuffles combine their partial sums in five steps.
 //
-// A request for x should take an eighth of fwd01's sectors, and 32 times as many threads share the
-// work. Few rows still leave most of the GPU idle: fwd03 puts more threads on a row.
+// A request for x should touch an eighth of fwd01's sectors, and 32 times as many threads share the
+// work. With few rows, most of the GPU is still idle: fwd03 puts more threads on a row.
 #include "common/kernel/chapter.h"
 #include "common/kernel/reduce.h"
 

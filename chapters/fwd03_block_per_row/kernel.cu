@@ -1,11 +1,12 @@
 // fwd03 · One block per row
 //
-// fwd02 puts 32 threads on a row: 1024 rows are 1024 warps, an eighth of what an H100 can hold,
-// and each waits for its own loads. Here 256 threads share a row, so the same problem fills every
-// multiprocessor with loads in flight. The price: sums now cross warps, through shared memory and
-// two block-wide barriers each.
+// fwd02 puts 32 threads on a row: 1024 rows make 1024 warps, an eighth of what an H100 can hold,
+// and each warp waits for its own loads. Here 256 threads share a row, so the same 1024 rows fill
+// every multiprocessor with loads in flight. In return, each sum now crosses warps, which takes
+// shared memory and two block-wide barriers.
 //
-// It should cost fwd02's bytes, or fewer: an eighth as many rows are in flight and must fit in L2.
+// It should move as many bytes as fwd02, or fewer: only an eighth as many rows are in flight and
+// must fit in L2.
 #include "common/kernel/chapter.h"
 #include "common/kernel/reduce.h"
 

@@ -1,13 +1,14 @@
 // fwd04 · Welford
 //
-// fwd03 walks a row three times, because the variance waits for the mean. Here one walk brings
-// both: each thread keeps a running mean and the squares about it, and Chan's formula merges these
-// partial results over 32 lanes and 4 warps. Layer norm does all of it on x - near, where `near` is
-// the row's first element. So the mean is kept in two floats, and keeps its digits however large it
-// is, as long as that element is near it. RMS norm is the same kernel with a mean of 0.
+// fwd03 walks a row three times, because the variance has to wait for the mean. Here one walk
+// computes both: each thread keeps a running mean and the sum of squares about it, and Chan's
+// formula merges these partial results over 32 lanes and 4 warps. Layer norm does all of this on x
+// - near, where `near` is the row's first element. The mean is thus kept in two floats, and stays
+// accurate however large it is, as long as it is close to `near`. RMS norm is the same kernel with
+// a mean of 0.
 //
-// A row costs two walks and one barrier instead of three and four. But the saved walk came from L1
-// or L2, and each element costs a reciprocal: it should lose time and gain digits.
+// A row needs two walks and one barrier instead of three and four. But the walk that it saves read
+// from L1 or L2, and each element now needs a reciprocal: it should lose time and gain accuracy.
 #include "common/kernel/chapter.h"
 
 namespace fwd04 {

@@ -1,11 +1,13 @@
 // fwd05 · A row in tiles
 //
-// fwd03's thread loads one element, adds it, loads the next, and leaves it to the compiler to move
-// loads ahead; in the last walk the compiler cannot. Here a block walks its row in tiles of 1024
-// columns. A thread has eight places in a tile: it loads all eight, and only then uses them.
+// A thread of fwd03 loads one element, adds it, loads the next, and relies on the compiler to move
+// loads ahead, which the compiler cannot do in the last walk. Here a block walks its row in tiles
+// of 1024 columns. A thread has eight columns of a tile: it loads all eight, and only then uses
+// them.
 //
-// Eight loads wait together, so the last walk should wait 2 times instead of 8 at 2048 columns. The
-// kernel still walks the row three times: what that costs depends on the cache that holds it.
+// Eight loads are in flight together, so at 2048 columns the last walk should wait 2 times instead
+// of 8. The kernel still walks the row three times: what that costs depends on the cache that holds
+// the row.
 #include "common/kernel/chapter.h"
 #include "common/kernel/reduce.h"
 

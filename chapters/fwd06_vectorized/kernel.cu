@@ -1,9 +1,9 @@
 // fwd06 · 128-bit access, the row in registers
 //
 // fwd05 reads each row three times, 2 or 4 bytes per thread and instruction. Here a thread loads 16
-// bytes with one instruction and keeps them in registers until it has the statistics, so x is read
-// once, whatever the caches do, with a quarter (float) or an eighth (half) of the loads of one of
-// fwd05's walks.
+// bytes with each instruction and keeps them in registers until it has the statistics. So it reads
+// x only once, whatever the caches do, and issues a quarter (float) or an eighth (half) as many
+// loads as one of fwd05's walks.
 //
 // It should cost what a copy costs: 2·M·N elements, each moved once. The lesson says where it does.
 #include "common/kernel/chapter.h"

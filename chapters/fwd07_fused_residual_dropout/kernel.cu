@@ -1,13 +1,13 @@
 // fwd07 · Residual, dropout and the norm in one kernel
 //
-// fwd06 runs the norm at the speed of a copy. But a transformer scales, drops and adds to the
-// residual stream before it normalises, and as kernels of their own these steps write each sum to
-// device memory for the next to read. Here they happen while an element is in a register: every
-// input is read once, every output written once. Dropout stores nothing: Philox computes its mask
-// from a seed and the column, here and again in the backward pass.
+// fwd06 runs the norm at the speed of a copy. But before the norm, a transformer scales x, drops
+// elements and adds the residual stream. As separate kernels, these steps write each sum to device
+// memory for the next to read. Here they happen while an element is in a register: the kernel reads
+// every input once and writes every output once. Dropout stores no mask: Philox computes it from a
+// seed and the column, here and again in the backward pass.
 //
-// It should cost its own bytes. Philox doubles the instructions, which by their count should still
-// hide behind memory.
+// It should cost its own bytes. Philox doubles the number of instructions, but going by that number
+// they should still hide behind memory.
 #include "common/kernel/branch.h"
 #include "common/kernel/chapter.h"
 #include "common/kernel/reduce.h"

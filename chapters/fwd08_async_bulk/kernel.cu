@@ -1,9 +1,9 @@
 // fwd08 · Persistent blocks, bulk copies in a ring
 //
 // A block of fwd06 requests its row, waits for it, computes, and retires; its successor starts with
-// nothing in flight. Here blocks stay and walk over rows. While a block computes one row, the copy
-// engine brings its next rows to a ring in shared memory. One thread requests a whole row with one
-// instruction, and no register waits for it, so weight and bias stay in registers for all rows.
+// nothing in flight. Here blocks stay and walk over many rows. While a block computes one row, the
+// copy engine brings its next rows to a ring in shared memory. One thread requests a whole row with
+// one instruction, and no register waits for it, so weight and bias stay in registers for all rows.
 //
 // It should cost what a copy costs: 2·M·N elements, each moved once. On small tensors it should
 // also save fwd06's waits for weight and bias, and it does; on large tensors fwd06 is faster.

@@ -1,14 +1,14 @@
 // fwd09 · A row over a cluster
 //
-// fwd06 ends where the registers of a block end, at 16 384 halves a row. A wider row would be read
-// again from L2 or device memory for y, as fwd05 does. Hopper starts up to 16 blocks together, a
-// cluster, and each may write into the others' shared memory. Here the blocks of a cluster hold a
-// row in registers, each warp a piece of it. A warp sends the mean and the squares of its piece,
-// 8 bytes, to every block. Then each warp merges all pieces into the row's mean and variance, and
-// computes y of its own piece.
+// The registers of a block limit fwd06 to 16 384 halves per row. For y it would have to read a
+// wider row again, from L2 or device memory, as fwd05 does. Hopper starts up to 16 blocks together
+// as a cluster, and each of them may write to the others' shared memory. Here the blocks of a
+// cluster hold a row in registers, each warp a piece of it. A warp sends the mean and the squares
+// of its piece, 8 bytes, to every block. Then each warp merges the moments of all pieces into the
+// row's mean and variance, and computes y for its own piece.
 //
 // It should cost what a copy costs, 2·M·N elements, each moved once, plus one exchange between
-// multiprocessors where no other cluster has work to hide it.
+// multiprocessors if no other cluster has work to hide it.
 #include "common/kernel/chapter.h"
 #include "common/kernel/hopper.h"
 #include "common/kernel/reduce.h"

@@ -1,13 +1,13 @@
 // fwd10 · Several rows a warp
 //
-// fwd06 gives a row one warp at least. A row of 64 halves is 128 bytes, eight vectors: 24 of the 32
-// lanes have nothing to load, and the warp requests 128 bytes, waits for them, and ends. Here a row
-// has a team of as many lanes as it has vectors, rounded up to a power of two, and a warp has
-// several teams. Each lane requests the vectors of four rows before it uses the first, so that a
-// warp has up to 2 KB in flight.
+// fwd06 assigns at least one warp to a row. A row of 64 halves is 128 bytes, eight vectors: 24 of
+// the 32 lanes have nothing to load, and the warp requests 128 bytes, waits for them, and ends.
+// Here a team of lanes has a row: as many lanes as the row has vectors, rounded up to a power of
+// two. A warp holds several teams. Each lane requests the vectors of four rows before it uses the
+// first, so that a warp has up to 2 KB in flight.
 //
-// It should cost what a copy costs: 2·M·N elements, each moved once, and 8 bytes of statistics a
-// row, which count where rows are this short.
+// It should cost what a copy costs: 2·M·N elements, each moved once, and 8 bytes of statistics per
+// row, which matter when rows are this short.
 #include "common/kernel/chapter.h"
 #include "common/kernel/reduce.h"
 #include "common/kernel/vector.h"

@@ -1,14 +1,14 @@
 // fwd15 · Narrow rows that start anywhere, a tile at a time
 //
-// fwd10 needs rows of whole vectors. A row of 65 halves starts at any element, and loaded element
-// by element, a request brings 64 bytes where it could bring 512. Here a block has a tile of 128
-// neighbouring rows, which starts at a 16-byte boundary. The copy engine brings the tile to shared
-// memory with one request, and stores it with another. In shared memory a row may start
-// anywhere, so a thread has a row for itself, as in fwd01.
+// fwd10 needs rows of whole vectors. A row of 65 halves may start at any element, and if lanes load
+// it element by element, a request brings 64 bytes where it could bring 512. Here a block has a
+// tile of 128 neighbouring rows, which starts at a 16-byte boundary. The copy engine brings the
+// tile to shared memory with one request, and stores it with another. In shared memory a row may
+// start anywhere, so each thread can process a row of its own, as in fwd01.
 //
-// It should cost what a copy costs: 2·M·N elements, each moved once, and 8 bytes of statistics a
-// row; the walks over shared memory should hide behind other blocks' copies. Where rows start at
-// boundaries, lanes meet in banks: those rows are fwd10's.
+// It should cost what a copy costs: 2·M·N elements, each moved once, and 8 bytes of statistics per
+// row; the walks over shared memory should hide behind other blocks' copies. If rows start at
+// 16-byte boundaries, lanes conflict in the banks: fwd10 handles such rows.
 #include "common/kernel/chapter.h"
 #include "common/kernel/hopper.h"
 #include "common/kernel/vector.h"

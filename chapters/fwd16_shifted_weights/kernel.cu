@@ -1,12 +1,13 @@
 // fwd16 · Rows that start anywhere, their weight shifted
 //
 // fwd06 needs rows that start at 16-byte boundaries; of rows of 4097 halves only one in eight does.
-// Here a row's vectors are on y's boundaries, wherever the row starts. The elements of x, weight
-// and bias that belong to one are in two aligned vectors: a thread loads both and shifts what it
-// needs into place. The few columns at the row's ends are the edges; a lane takes each.
+// Here a row's vectors start at y's boundaries, wherever the row starts. The elements of x, weight
+// and bias that belong to such a vector are in two aligned vectors: a thread loads both and shifts
+// what it needs into place. The few columns before and after a row's whole vectors are its edges;
+// single lanes process them.
 //
 // It should cost what a copy costs: 2·M·N elements, each moved once. Loads from L1 double, and a
-// vector takes up to 45 instructions more than fwd06's; both should hide behind device memory.
+// vector needs up to 45 instructions more than in fwd06; both should hide behind device memory.
 #include "common/kernel/chapter.h"
 #include "common/kernel/reduce.h"
 #include "common/kernel/vector.h"

@@ -1,13 +1,14 @@
 // fwd18 · A producer warp, full and empty barriers
 //
-// In fwd08 all warps of a block wait for a row together and meet four times in its two sums; only
-// then may one of them request another row. Here one warp, the producer, only requests rows, and
-// the others, the consumers, only compute, a row each. Two mbarriers per slot are all they share:
-// full, the row has arrived; empty, it has been read. No consumer waits for another.
+// In fwd08 all warps of a block wait for a row together and meet four times for its two sums; only
+// then may a thread request another row. Here one warp, the producer, only requests rows, and the
+// others, the consumers, only compute, each on a row of its own. They share only two mbarriers per
+// slot: full says that the row has arrived, empty that it has been read. No consumer waits for
+// another.
 //
 // The ring alone decides how much is in flight, so a warp per row, as in fwd02, should be enough
-// again, at the cost of a copy. It gains on fwd08 where rows are many; with few rows, or rows so
-// wide that few consumers fit, it loses.
+// again to reach the speed of a copy. The kernel beats fwd08 with many rows; with few rows, or rows
+// so wide that few consumers fit, it is slower.
 #include "common/kernel/chapter.h"
 #include "common/kernel/hopper.h"
 #include "common/kernel/reduce.h"
