@@ -1,20 +1,21 @@
 // lib_bwd_any · Persistent blocks, partial sums in registers
 //
 // The general backward kernel: layer and RMS norm, every type, width and alignment, strided x and
-// dy, y recomputed on request, on every GPU. As many blocks as the GPU runs at once share the rows;
-// each keeps weight, dweight and dbias of its columns in registers, loads its next row while it
-// works on one, and stores one row of partial sums. Rows too wide for a block are cut into slices
-// of columns, and a first kernel computes their c1 and c2, so x and dy are read twice.
+// dy, y recomputed on request, on every GPU. As many blocks as the GPU runs at once share the rows.
+// Each block keeps weight, dweight and dbias of its columns in registers, loads its next row while
+// it works on the current one, and stores one row of partial sums. Rows too wide for a block are
+// cut into slices of columns, and a first kernel computes their c1 and c2, so x and dy are read
+// twice.
 //
 // Parts: persistent.h (teams, shares, slices, the walk over the rows; bwd09), partial_sums.h
-// (bwd06), gradient_terms.h (bwd01's formulas), rows.h (strides), vector.h (fwd06). This file says
-// what a row is.
+// (bwd06), gradient_terms.h (bwd01's formulas), rows.h (strides), vector.h (fwd06). This file
+// defines what a row is.
 //
-// Measured on an H100, layer norm, in brackets % of a triad:
-// - Two blocks a multiprocessor, 512 threads with 128 registers each: 161 µs at bf16 16384 × 4096;
-//   one takes 206, four 170.
-// - 1152 µs at bf16 131072 × 4096 (92 %), 19.5 at f32 1024 × 2048 (71 %); in slices 913 at bf16
-//   16384 × 16384 (58 %), where lib_bwd_cluster takes 540.
+// Measured on an H100, layer norm; in brackets, % of a triad's speed:
+// - Two blocks per multiprocessor, of 512 threads with 128 registers each: 161 µs at bf16 16384 ×
+//   4096; one block takes 206, four take 170.
+// - 1152 µs at bf16 131072 × 4096 (92 %), 19.5 at f32 1024 × 2048 (71 %); cut into slices, 913 at
+//   bf16 16384 × 16384 (58 %), where lib_bwd_cluster takes 540.
 // - Unaligned rows move element by element: 378 µs at bf16 16384 × 4097, where lib_bwd_unaligned
 //   takes 156.
 #include "common/kernel/chapter.h"

@@ -1,22 +1,24 @@
 // lib_bwd_cluster · Wide rows over a cluster
 //
 // Aligned rows of up to 262 144 columns, layer and RMS norm, on Hopper. A persistent cluster of 2
-// to 16 blocks walks over rows, a slice of the columns in each block: a ring of bulk copies for x
-// and dy, the weight in shared memory, dweight and dbias in registers. The blocks exchange a row's
-// two sums through distributed shared memory while they add up the next row. (If only one row fits,
-// float past 185 088 columns, a row's dx follows its own sums.)
+// to 16 blocks walks over rows, and each block has a slice of the columns: a ring of bulk copies
+// brings x and dy, the weight is in shared memory, and dweight and dbias are in registers. The
+// blocks exchange a row's two sums through distributed shared memory while they add up the next
+// row. (If only one row fits, which is so for floats beyond 185 088 columns, the blocks compute dx
+// of a row right after its own sums.)
 //
 // Parts: cluster_backward.h (the walk, the exchange; bwd13), ring.h (fwd08, bwd12),
 // column_gradients.h (bwd01, bwd09), partial_sums.h (bwd06, early start bwd12), vector.h (fwd06).
 //
 // Measurements behind the constants, on an H100, layer norm:
-// - kSliceBytes: slices of 16 to 18 KB are fastest at every width. bf16 2048 × 32768 takes 154 µs
-//   with four of 16 KB, 159 with three of 21, 164 with two of 32; 1024 × 65536 152 with eight of
-//   16, 237 with twelve of 11. On an H200 32 KB would be better: 455 against 488 at 4096 × 65536.
-// - Lane 0 alone loads mean and rstd: 146 µs against 154 in RMS norm of f32 2048 × 16384, where
-//   nvcc put the common value in a uniform register and waited for it.
+// - kSliceBytes: slices of 16 to 18 KB are the fastest at every width. bf16 2048 × 32768 takes 154
+//   µs with four slices of 16 KB, 159 with three of 21, 164 with two of 32; 1024 × 65536 takes 152
+//   with eight of 16 and 237 with twelve of 11. On an H200 32 KB would be better: 455 µs against
+//   488 at 4096 × 65536.
+// - Only lane 0 loads mean and rstd: 146 µs in RMS norm of f32 2048 × 16384. When all lanes loaded
+//   them, nvcc put the common value in a uniform register and waited for it: 154 µs.
 // - The result: 540 µs at bf16 16384 × 16384 (98.5 % of a triad), 544 at 4096 × 65536 (98 %), 585
-//   at 1024 × 262144 (91 %). Up to 8192 columns lib_bwd_ring is ahead.
+//   at 1024 × 262144 (91 %). Up to 8192 columns lib_bwd_ring is faster.
 #include "common/kernel/chapter.h"
 #include "common/kernel/cluster_backward.h"
 #include "common/kernel/column_gradients.h"

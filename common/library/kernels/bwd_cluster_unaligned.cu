@@ -1,21 +1,24 @@
 // lib_bwd_cluster_unaligned · Wide unaligned rows over a cluster
 //
-// Rows of nearly 512 KB that start anywhere, layer and RMS norm, on Hopper; meant for those too
-// wide for lib_bwd_unaligned. It uses lib_bwd_cluster's persistent cluster, whose rows all start
-// alike. The blocks share the vectors that a row spans. The first and last of these may belong
-// partly to another row: each is the first vector of some thread, and only a thread's first vector
-// is masked. If x, dy and dx start differently, threads load all elements: correct, but slow.
+// Rows of up to nearly 512 KB that start anywhere, layer and RMS norm, on Hopper; meant for rows
+// that are too wide for lib_bwd_unaligned. It uses lib_bwd_cluster's persistent clusters, and the
+// rows of one cluster all start at the same offset from a 16-byte boundary. The blocks share the
+// vectors that a row spans. The first and the last of these may belong partly to another row. Each
+// of the two is the first vector of some thread, and only first vectors are masked. If x, dy and dx
+// start at different offsets, threads load every vector element by element, which is correct but
+// slow.
 //
-// Parts: cluster_backward.h (the walk, the exchange; bwd13), unaligned_rows.h (rows that start
-// alike; bwd15), ring.h (fwd08, bwd12), column_gradients.h (bwd01, bwd09), partial_sums.h (bwd06,
+// Parts: cluster_backward.h (the walk, the exchange; bwd13), unaligned_rows.h (rows at the same
+// offset; bwd15), ring.h (fwd08, bwd12), column_gradients.h (bwd01, bwd09), partial_sums.h (bwd06,
 // early start bwd12), vector.h (fwd06).
 //
 // Measurements behind the constants, on an H100, 128 MiB, layer norm, µs:
-// - Cuts: bf16 of 12 289 columns takes 166 in two blocks of 256 threads a multiprocessor, 181 with
-//   512; of 20 001 156 in two of 512, 160 to 191 in three to five of 256; f32 of 12 289 156 in
-//   three of 512, 151 to 168 in four to eight of 256.
-// - Masks: 155 at f32 667 × 50257, 162 at bf16 1335 × 50257; with the edges in single threads of
-//   block 0, 165 and 160.
+// - Cuts: 12 289 columns of bf16 take 166 in blocks of 256 threads, two per multiprocessor, and 181
+//   in blocks of 512; 20 001 columns take 156 in clusters of two blocks of 512, and 160 to 191 in
+//   clusters of three to five of 256; 12 289 columns of f32 take 156 in three blocks of 512, and
+//   151 to 168 in four to eight of 256.
+// - Masks: 155 at f32 667 × 50257, 162 at bf16 1335 × 50257. If single threads of block 0 handle
+//   the edges instead, 165 and 160.
 // - The result: 165 at bf16 5460 × 12289 and 162 at 1335 × 50257 (84 and 85 % of a triad), 155 at
 //   f32 2730 × 12289 (89 %), where lib_bwd_any takes 349, 355 and 275.
 #include "common/kernel/chapter.h"

@@ -2,20 +2,22 @@
 //
 // The memory-efficient backward pass: xhat = (y - bias) / weight, so neither x nor mean is read.
 // Every width, type and alignment, layer and RMS norm, on every GPU. The walk is lib_bwd_any's,
-// with RowsOfY in place of RowsOfX. Rows too wide for a block are cut into slices of columns, and a
+// with RowsOfY instead of RowsOfX. Rows too wide for a block are cut into slices of columns, and a
 // first kernel computes c1 and c2 of each row.
 //
 // Parts: persistent.h (teams, shares, slices, the walk over the rows; bwd09), partial_sums.h
 // (bwd06), vector.h (fwd06). bwd07 teaches the formulas and the clamp of small weights.
 //
-// Measured on an H100, layer norm, in brackets % of a triad: 300 µs at bf16 131072 × 1024 (90 %),
-// 1167 at × 4096 (91 %), 2441 at × 8192 (86 %), where lib_bwd_any takes 295, 1152 and 2398; 187 at
-// f16 4096 × 12288 (56 %), in slices. 1 / weight stays in shared memory and bias is read from L1
-// for each row, since 16-bit types already take 127 or 128 of 128 registers. That costs a wait for
-// the next row's loads, which bwd07 avoids with the bias in shared memory, too: 1097 µs at × 4096.
+// Measured on an H100, layer norm; in brackets, % of a triad's speed: 300 µs at bf16 131072 × 1024
+// (90 %), 1167 at × 4096 (91 %), 2441 at × 8192 (86 %), where lib_bwd_any takes 295, 1152 and 2398;
+// 187 at f16 4096 × 12288 (56 %), cut into slices. 1 / weight stays in shared memory, and threads
+// read the bias from L1 for each row, because 16-bit types already need 127 or 128 of 128
+// registers. With the bias, a thread also waits for the next row's loads. bwd07 avoids this wait by
+// keeping the bias in shared memory too: 1097 µs at × 4096.
 //
-// Digits: dweight is off by about u / (8 |weight|) with a bias, u being the element's rounding: 5 %
-// at a weight of 0.01 in bf16. RMS norm loses nothing until the clamp at eps.
+// Accuracy: with a bias, the relative error of dweight is about u / (8 |weight|), where u is the
+// unit roundoff of the element type: 5 % at a weight of 0.01 in bf16. RMS norm loses nothing until
+// the weight is clamped at eps.
 #include "common/kernel/chapter.h"
 #include "common/kernel/gradient_terms.h"
 #include "common/kernel/partial_sums.h"

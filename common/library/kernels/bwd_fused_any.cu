@@ -1,22 +1,23 @@
 // lib_bwd_fused_any · The gradient of residual, dropout and the norm in one pass
 //
-// The general fused backward kernel, for all that lib_fwd_fused_any does: residual (of x's type or
-// float), dropout, rowscale, a second input, a second weight and bias, a gradient that bypasses the
-// norm; every width and alignment, on every GPU. Persistent blocks keep dweight and dbias in
-// registers; masks are recomputed from their seeds while the gradient is in a register. Wide rows
-// are cut into slices, and a first kernel computes their sums.
+// The general fused backward kernel, for everything that lib_fwd_fused_any does: residual (of x's
+// type or float), dropout, rowscale, a second input, a second weight and bias, a gradient that
+// bypasses the norm; every width and alignment, on every GPU. Persistent blocks keep dweight and
+// dbias in registers; the masks are computed again from their seeds while the gradient is in a
+// register. Wide rows are cut into slices, and a first kernel computes their sums.
 //
 // Parts: branch.h and philox.h (fwd07, backward bwd10), gradient_terms.h (bwd01's formulas),
 // partial_sums.h (bwd06), reduce.h's team_sums, vector.h (fwd06). bwd09 teaches the blocks.
 //
-// Measured on an H100, layer norm with residual and prenorm, in brackets % of a triad:
-// - bf16 16384 × 4096: 218 µs (85 %), where lib_bwd_fused takes 191; with a float residual 383 (96
-//   %). With dropout, 131072 × 4096 takes 2311 µs (76 %), without 1636 (86 %).
-// - Groups: f32 1024 × 2048 takes 21.4 µs with 4 rows a block and 26.0 with 8; bf16 16384 × 4096 is
-//   fastest with 64, 193 µs, and the plan uses 62.
-// - made_anew: without it the 16-byte variants spill up to 208 bytes a thread; bf16 131072 × 4096
-//   takes 1749 µs, with dropout 2531.
-// - kAhead: with a float residual and one pair, loading a row ahead would spill 132 to 236 bytes.
+// Measured on an H100, layer norm with residual and prenorm; in brackets, % of a triad's speed:
+// - bf16 16384 × 4096: 218 µs (85 %), where lib_bwd_ring takes 191; with a float residual 383 (96
+//   %). At 131072 × 4096, 2311 µs (76 %) with dropout and 1636 (86 %) without.
+// - Groups: f32 1024 × 2048 takes 21.4 µs with 4 rows per block and 26.0 with 8; bf16 16384 × 4096
+//   is fastest with 64 rows, 193 µs, and the plan uses 62.
+// - made_anew: without it the 16-byte variants spill up to 208 bytes per thread, and bf16 131072 ×
+//   4096 takes 1749 µs, or 2531 with dropout.
+// - kAhead: with a float residual and one pair of weight and bias, loading a row ahead would spill
+//   132 to 236 bytes.
 #include "common/kernel/branch.h"
 #include "common/kernel/chapter.h"
 #include "common/kernel/gradient_terms.h"

@@ -1,24 +1,24 @@
 // lib_bwd_narrow · Narrow rows: teams of lanes with their own sums
 //
 // Rows of up to 512 columns, layer and RMS norm, every type and alignment, strided x and dy, on
-// every GPU. A row has a team of lanes within a warp, so c1 and c2 take a few shuffles and no
-// barrier. Persistent blocks: each lane keeps dweight and dbias of its columns in registers over
-// all rows of its team, and its own asynchronous copies bring the next rows. Unaligned rows move
-// element by element through registers.
+// every GPU. A team of lanes within a warp processes a row, so c1 and c2 need a few shuffles and no
+// barrier. Blocks are persistent: each lane keeps dweight and dbias of its columns in registers
+// over all rows of its team, and its own asynchronous copies bring the next rows. Unaligned rows
+// move element by element through registers.
 //
 // Parts: cp_async.h (cp.async; bwd11), column_gradients.h (bwd01, bwd09), partial_sums.h (bwd06),
 // reduce.h's warp_sum over a team (fwd02), rows.h (strides), vector.h (fwd06).
 // bwd14 teaches the teams, after fwd10.
 //
-// Measurements behind the constants, on an H100, 128 MiB a tensor, layer norm / RMS norm:
-// - Teams without idle lanes: bf16 takes 153 / 150 µs at 96 columns, with one vector of 16 bytes a
-//   lane 160 / 155; 150 / 147 at 192 against 157 / 152.
+// Measurements behind the constants, on an H100, 128 MiB per tensor, layer norm / RMS norm:
+// - Teams without idle lanes: bf16 takes 153 / 150 µs at 96 columns, against 160 / 155 with one
+//   16-byte vector per lane; at 192 columns 150 / 147 against 157 / 152.
 // - Lanes for a row of single elements, bf16: 1032444 × 65 takes 197 / 197 µs with 8, 240 / 227
 //   with 16, 411 / 341 with 32; 528416 × 127 188 / 185 with 16, 218 / 206 with 8.
-// - kBlocks: three blocks leave 80 registers a thread; nvcc takes 56 in RMS norm and up to 72 in
-//   layer norm of 16 bits.
+// - kBlocks: three blocks leave 80 registers per thread; nvcc uses 56 for RMS norm and up to 72 for
+//   layer norm of 16-bit types.
 // - The result, bf16: 150 µs at 64 columns (92 % of a triad), 148 at 128, 147 at 256. At 16384 ×
-//   256 lib_bwd_ring is ahead, 18.2 against 19.5: its last sum starts early.
+//   256 lib_bwd_ring is faster, 18.2 against 19.5, because its last sum starts early.
 #include "common/kernel/chapter.h"
 #include "common/kernel/column_gradients.h"
 #include "common/kernel/cp_async.h"

@@ -1,21 +1,23 @@
 // lib_bwd_one_shot · Small tensors in one shot
 //
 // Aligned rows of up to 64 KB, layer and RMS norm, parameters of x's type, on Hopper; meant for
-// small tensors, which fit in the multiprocessors' shared memory at once. Every block requests all
-// of its rows before it does anything else. A team of one to four warps has rows of its own, a
-// slice of each in every block of a cluster, and exchanges a row's sums while it adds up its next
-// row. A few clusters leave few partial sums. Larger tensors take several shots.
+// small tensors, which fit into the shared memory of all multiprocessors at once. Every block
+// requests all of its rows before it does anything else. A team of one to four warps has rows of
+// its own, with a slice of each in every block of the cluster, and exchanges a row's sums while it
+// adds up its next row. With few clusters there are few partial sums. Larger tensors need several
+// shots.
 //
 // Parts: hopper.h (bulk copies, clusters, remote stores; fwd08, fwd09, bwd13), column_gradients.h
 // (bwd01, bwd09), partial_sums.h (bwd06, early start bwd12), reduce.h, vector.h (fwd06).
 // bwd17 teaches the shot.
 //
-// Measurements behind the constants, on an H100, bf16 512 × 8192 in layer norm, unless it says
-// otherwise. The trials are programs with nothing but this kernel, which takes 20.4 µs there:
-// - Clusters of eight blocks: four take 21.8, 16 take 23.6 to 31.6. Teams of four warps with one
-//   vector take 22.5. 24 warps take 20.0 here, but 21.3 against 20.4 at 7168 columns.
-// - EvictFirst: 20.35 µs, 20.70 without. The second kernel adds up four columns a thread: 20.35,
-//   21.28 without.
+// Measurements behind the constants, on an H100, bf16 512 × 8192 in layer norm unless stated
+// otherwise. The trials are programs that contain only this kernel, which takes 20.4 µs in them:
+// - Clusters of eight blocks: clusters of four take 21.8, and of 16 take 23.6 to 31.6. Teams of
+//   four warps with one vector take 22.5. 24 warps per block take 20.0 here, but 21.3 against 20.4
+//   at 7168 columns.
+// - EvictFirst: 20.35 µs, and 20.70 without. The second kernel adds up four columns per thread:
+//   20.35 µs, and 21.28 otherwise.
 // - The result: 21.8 µs at 512 × 8192 (lib_bwd_ring 25.0), 21.8 at 256 × 16384 (lib_bwd_cluster
 //   27.9), 22.2 at 128 × 32768 (28.0). A second shot costs 2 µs: 34.8 at 16 MiB of 8192 columns,
 //   where the best other kernel takes 34.4.

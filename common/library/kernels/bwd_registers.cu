@@ -1,23 +1,23 @@
 // lib_bwd_registers · A ring of asynchronous copies for each thread
 //
 // Aligned rows of up to 16 384 columns, layer and RMS norm, on GPUs with enough shared memory (224
-// KB for the widest). Each thread copies the elements that it will use itself, up to four vectors
-// ahead of its current row, from global to shared memory, bypassing registers, and reads them there
-// twice: no barrier between a copy and its reader. Registers hold dweight and dbias, shared memory
-// the weight.
+// KB for the widest). Each thread copies the elements that it will use itself from device memory to
+// shared memory, up to four vectors ahead of its current row and bypassing registers, and reads
+// them there twice. So no barrier is needed between a copy and its reader. Registers hold dweight
+// and dbias, and shared memory holds the weight.
 //
 // Parts: cp_async.h (cp.async; bwd11), column_gradients.h (bwd01, bwd09), partial_sums.h (bwd06),
 // reduce.h (fwd02), vector.h (fwd06).
 //
 // Measurements behind the constants, on an H100, bf16, layer norm:
-// - kBlockWarps: 65536 × 2048 takes 287 µs with two blocks of 8 warps, 306 with one of 16, whose
-//   rows wait for each other.
-// - kAhead: four or eight vectors take 286.5 and 287.9 µs at 131072 × 1024, 438 and 442 at 16384 ×
-//   12288.
-// - The result: 546 µs at 65536 × 4096 (97 % of a triad), 574 at 16384 × 16384 (93 %). 150 against
-//   lib_bwd_cluster's 180 at 9216 columns of 128 MiB, 155 against 157 at 12 288; from 12 289 on
-//   lib_bwd_cluster is ahead, 150 against 160 at 16 384. On an H200 this kernel keeps 16 384: 115
-//   against 127.
+// - kBlockWarps: 65536 × 2048 takes 287 µs with two blocks of 8 warps, and 306 with one of 16, in
+//   which rows wait for each other.
+// - kAhead: four and eight vectors take 286.5 and 287.9 µs at 131072 × 1024, and 438 and 442 at
+//   16384 × 12288.
+// - The result: 546 µs at 65536 × 4096 (97 % of a triad), 574 at 16384 × 16384 (93 %). With 128
+//   MiB, 150 against lib_bwd_cluster's 180 at 9216 columns and 155 against 157 at 12 288; from 12
+//   289 columns on lib_bwd_cluster is faster, 150 against 160 at 16 384. On an H200 this kernel is
+//   still the faster one at 16 384: 115 against 127.
 #include "common/kernel/chapter.h"
 #include "common/kernel/column_gradients.h"
 #include "common/kernel/cp_async.h"

@@ -1,24 +1,27 @@
 // lib_bwd_ring · Rows of up to 8192 columns through a ring
 //
-// Aligned rows, dense or strided; a residual and prenorm; RMS and layer norm, frozen parameters. It
-// has two parts. Streams says what is loaded for a row and where its gradient goes: PlainStreams
-// loads x and dy; ResidualStreams loads z = x + residual, dy, and the gradient of z that bypasses
-// the norm, which it adds to dx. The kernel walks the rows: the ring of fwd08, the persistent sums
-// of bwd09, the early last sum of bwd12.
+// Aligned rows, dense or strided; layer and RMS norm; with an optional residual and prenorm; frozen
+// parameters. The code has two parts. A Streams class says what is loaded for a row and where its
+// gradient goes: PlainStreams loads x and dy; ResidualStreams loads z = x + residual, dy, and the
+// gradient of z that bypasses the norm, which it adds to dx. The kernel walks over the rows, with
+// the ring of fwd08, the persistent sums of bwd09 and the early last sum of bwd12.
 //
-// Shapes, measured on an H100 with a cold L2. Up to 12 MiB a tensor: two blocks of 256 threads for
-// up to 2048 columns, since these need the registers; three stages, since two lose 4 % and four
-// leave L1 too little. Larger tensors are faster with fewer rows at a time, from the former shape
-// to that of launch_long(): bf16 29127 x 2304 159.6 to 151.2 us, 14563 x 4608 160.7 to 153.1, RMS
-// norm of 43690 x 1536 145.5 to 142.3; f32 16384 x 2048 146.4 to 141.8, 8192 x 4096 145.5 to 143.1.
-// It returns false where they are slower: bf16 58254 x 1152 takes 156.2 us against 152.8, 1024 x
-// 8192 34.9 against 34.4; f32 14563 x 2304 148.8 against 144.0, 4096 x 8192 149.6 against 148.3.
-// Of large 16-bit tensors, RMS norm is faster if the next row's rstd is requested after a row's
-// barrier, where rows fill 13/16 or more of their threads' columns: 32768 x 2048 146.2 to 142.6 us,
-// 18724 x 3584 146.7 to 143.8, 16384 x 4096 146.8 to 143.7, 10082 x 6656 146.4 to 144.7, 8192 x
-// 8192 147.6 to 144.9. Narrower rows take up to 7 % more, layer norm up to 9 %, 2048 x 8192 2 %;
-// float does not change.
-// Loads are EvictFirst up to 12 MiB, where nothing that they push out of L2 is read again.
+// Shapes, measured on an H100 with a cold L2. Up to 12 MiB per tensor: two blocks of 256 threads
+// for up to 2048 columns, because their threads need the registers; three stages, because two are
+// 4 % slower, and four leave too little L1. Larger tensors are faster with fewer rows at a time.
+// From the shape above to that of launch_long(), the times change as follows: bf16 29127 x 2304
+// 159.6 to 151.2 us, 14563 x 4608 160.7 to 153.1, RMS norm of 43690 x 1536 145.5 to 142.3; f32
+// 16384 x 2048 146.4 to 141.8, 8192 x 4096 145.5 to 143.1. launch_long() returns false where its
+// shape is slower: bf16 58254 x 1152 takes 156.2 us against 152.8, 1024 x 8192 34.9 against 34.4;
+// f32 14563 x 2304 148.8 against 144.0, 4096 x 8192 149.6 against 148.3.
+//
+// RMS norm of large 16-bit tensors is faster if threads request the next row's rstd after the
+// barrier of the current row, provided that rows fill at least 13/16 of their threads' columns:
+// 32768 x 2048 146.2 to 142.6 us, 18724 x 3584 146.7 to 143.8, 16384 x 4096 146.8 to 143.7, 10082 x
+// 6656 146.4 to 144.7, 8192 x 8192 147.6 to 144.9. Narrower rows would take up to 7 % longer, layer
+// norm up to 9 %, and 2048 x 8192 2 %; float does not change.
+//
+// Up to 12 MiB, loads are EvictFirst, because nothing that they push out of L2 is read again.
 #include "common/kernel/chapter.h"
 #include "common/kernel/column_gradients.h"
 #include "common/kernel/gradient_terms.h"

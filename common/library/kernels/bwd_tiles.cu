@@ -2,19 +2,19 @@
 //
 // Rows of up to 512 bytes that start anywhere, layer and RMS norm, on Hopper. A persistent block
 // has a tile of 64 neighbouring rows of x and one of dy, which the copy engine loads; dx replaces x
-// and is bulk-stored. Each tile is walked three times: by rows for c1 and c2, two threads a row; by
-// columns for dweight and dbias; by rows for dx. No shuffles: partial results meet in shared
-// memory.
+// in shared memory, and a bulk store writes it. The threads walk each tile three times: by rows for
+// c1 and c2, with two threads per row; by columns for dweight and dbias; and by rows for dx. There
+// are no shuffles, because partial results meet in shared memory.
 //
 // Parts: tile.h (fwd15), hopper.h (bulk copies; fwd08, stores fwd15), gradient_terms.h (bwd01),
 // partial_sums.h (bwd06, early start bwd12). bwd19 teaches the three walks.
 //
 // Measurements behind the constants, on an H100, layer norm, 1032444 × 65, 528416 × 127 and 263172
 // × 255 of bf16, µs:
-// - Two threads a row, 64 rows a tile: 162, 158, 162; a thread a row, 128 rows a tile: 168, 166,
-//   177.
-// - A block's tiles a grid apart: 161, 157, 165; neighbouring tiles: 184, 173, 172.
-// - Fewer blocks, five a multiprocessor, take 156 at 65 columns, but 192 against 167 at 33.
+// - Two threads per row and 64 rows per tile: 162, 158, 162; one thread per row and 128 rows per
+//   tile: 168, 166, 177.
+// - A block's tiles lie a whole grid apart: 161, 157, 165; if they are neighbours: 184, 173, 172.
+// - Only five blocks per multiprocessor take 156 at 65 columns, but 192 against 167 at 33.
 // - The result: 160 at 1032444 × 65 (86 % of a triad; lib_bwd_narrow 197), 156 at 528416 × 127
 //   (187). Even widths lose to bank conflicts: 722 at 64 columns, where lib_bwd_narrow takes 150.
 #include "common/kernel/chapter.h"

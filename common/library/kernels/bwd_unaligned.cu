@@ -1,10 +1,11 @@
 // lib_bwd_unaligned · Unaligned rows in a ring, sums in registers
 //
 // Rows of up to 8184 columns that start anywhere, layer and RMS norm, on Hopper. The copy engine
-// loads neighbouring rows in the 16-byte vectors that contain them. A block steps only to rows that
-// start alike, so a thread has the same columns in each and keeps their dweight and dbias in
-// registers. A row has a team of as many warps as it needs. If x, dy and dx start differently, the
-// same kernel reads shared memory element by element.
+// loads neighbouring rows in the 16-byte vectors that contain them. A block processes only rows
+// that start at the same offset from a 16-byte boundary, so a thread has the same columns in each
+// of them and keeps their dweight and dbias in registers. A row has a team of as many warps as it
+// needs. If x, dy and dx start at different offsets, the same kernel reads shared memory element by
+// element.
 //
 // Parts: unaligned_rows.h (periods, a thread's columns; bwd15), ring.h and hopper.h (fwd08, bwd12),
 // column_gradients.h (bwd01, bwd09), partial_sums.h (bwd06, early start bwd12), reduce.h's
@@ -13,10 +14,10 @@
 // Measurements behind the constants, on an H100, layer norm / RMS norm:
 // - TwoBlocks: bf16 16384 × 4097 took 167 / 163 µs with two blocks of up to 18 warps, 182 / 175
 //   with one of 1024 threads.
-// - A copy has the same offset in a 128-byte line as its source: 157 / 153 µs at bf16 16384 × 4097;
-//   at the stage's start 161 / 157.
-// - Sixteen columns a thread in 18 warps spill four to six registers in layer norm of halves: rows
-//   end at 8184.
+// - Each copy has the same offset in a 128-byte line as its source: 157 / 153 µs at bf16 16384 ×
+//   4097; if it begins at the start of the stage, 161 / 157.
+// - Sixteen columns per thread in 18 warps would spill four to six registers in layer norm of
+//   halves; hence the limit of 8184 columns.
 // - The result: 156 / 152 µs at bf16 16384 × 4097 (89 / 90 % of a triad), 148 / 146 at 65536 ×
 //   1001, 149 / 149 at f32 8192 × 4097; lib_bwd_any takes 378, 215 and 283 in layer norm. Some
 //   aligned widths are faster than with lib_bwd_ring, whose copies begin at a stage's start: 148

@@ -2,22 +2,24 @@
 //
 // Aligned rows of up to 256 KB, layer and RMS norm, on Hopper. A cluster of 2 to 16 blocks holds
 // two neighbouring rows in registers, exchanges the moments of their pieces once, and retires.
-// Blocks of four warps let several clusters share a multiprocessor: while one waits for moments,
-// others load. Weight and bias are loaded once for both rows, before the exchange.
+// Blocks have only four warps, so several clusters share the same multiprocessors: while one waits
+// for moments, others load. Each cluster loads weight and bias once for both rows, before the
+// exchange.
 //
-// Parts: pieces.h (moments of a piece, their merge, the cut of a row), clusters.h (the exchange,
+// Parts: pieces.h (the moments of a piece, merging them, cutting a row), clusters.h (the exchange,
 // the launch), vector.h (fwd06). fwd09 teaches the cluster and the exchange, fwd04 the mean in two
 // floats.
 //
 // Measurements behind the constants, on an H100 with 128 MiB of bf16, layer norm:
 // - kRows: two rows take 100 µs at 512 × 131072, one row 105. Four are 2 to 42 % slower.
-// - kMostWarps: at 2048 × 131072 blocks of 128 threads with eight vectors take 371 µs, of 256 with
-//   four 427.
-// - Few vectors: 2048 × 32768 takes 95.8 µs in eight blocks of four vectors a lane, 96.8 in four of
-//   eight; layer norm at 1365 × 49152 99.7 in twelve, 96.5 in six of eight.
-// - Arriving after the loads, not before them: 96 µs against 111 at 2048 × 32768.
-// - The result: 363 µs at bf16 4096 × 65536, 99 % of a copy, as at 16384 × 16384; 8 MiB of 128 ×
-//   32768 takes 12.2.
+// - kMostWarps: at 2048 × 131072, blocks of 128 threads with eight vectors take 371 µs, and blocks
+//   of 256 threads with four vectors 427.
+// - Vectors per lane: 2048 × 32768 takes 95.8 µs in eight blocks with four vectors per lane, and
+//   96.8 in four blocks with eight; 1365 × 49152 takes 99.7 in twelve blocks, and 96.5 in six with
+//   eight vectors.
+// - Arrival at the cluster's barrier after the loads: 96 µs at 2048 × 32768; before them, 111.
+// - The result: 363 µs at bf16 4096 × 65536, 99 % of a copy's speed, as at 16384 × 16384; 12.2 at
+//   128 × 32768, which is 8 MiB.
 #include "common/kernel/chapter.h"
 #include "common/kernel/clusters.h"
 #include "common/kernel/hopper.h"

@@ -1,22 +1,23 @@
 // lib_fwd_cluster_ring · Very wide rows: a cluster with rings of bulk copies
 //
-// Aligned rows of up to 1.7 MB, layer and RMS norm, on Hopper; meant for those too wide for
-// lib_fwd_cluster. A cluster of up to 16 blocks has a row, and each of its warps a piece of it: a
-// ring of bulk copies for x, and weight and bias in shared memory where they fit. The warps
-// exchange the moments of their pieces once a row and never meet at a block's barrier.
+// Aligned rows of up to 1.7 MB, layer and RMS norm, on Hopper; meant for rows that are too wide for
+// lib_fwd_cluster. A cluster of up to 16 blocks has a row, and each of its warps a piece of the
+// row. Each warp brings x through a ring of bulk copies; weight and bias are in shared memory if
+// they fit. The warps exchange the moments of their pieces once per row and never meet at a block's
+// barrier.
 //
 // Parts: ring.h and hopper.h (fwd08; clusters and remote stores fwd09), pieces.h (moments of a
-// piece and their merge; fwd09, for the mean in two floats fwd04), clusters.h (the launch),
+// piece and merging them; fwd09, and fwd04 for the mean in two floats), clusters.h (the launch),
 // vector.h (fwd06).
 //
 // Measurements behind the constants, on an H100:
-// - Three, four or eight stages, and two, four or eight vectors a lane, change the times by 2 % at
-//   most.
-// - No arrival says that moments have been read; rotating sets keep rows separate. An arrival at
-//   the receiver's mbarrier with every message takes 429 to 436 µs at bf16 1024 × 262144, against
-//   374; forwarded by one warp, 411 against 373.
-// - Moments about the mean of the first vectors need one walk over a piece, not two: 4 % less time
-//   at bf16 256 × 262144.
+// - With three, four or eight stages, and two, four or eight vectors per lane, the times differ by
+//   2 % at most.
+// - No arrival signals that moments have been read; instead, rows rotate through several sets of
+//   moments. An arrival at the receiver's mbarrier with every message takes 429 to 436 µs at bf16
+//   1024 × 262144, against 374; if one warp forwards the messages, 411 against 373.
+// - Computing moments about the mean of the first vectors needs one walk over a piece instead of
+//   two, which takes 4 % less time at bf16 256 × 262144.
 // - The result, layer norm: 374 µs at bf16 1024 × 262144 (96 % of a copy), 390 at f32 512 × 262144
 //   (92 %), where lib_fwd_registers takes 761 and 718; 405 at bf16 4096 × 65536, where
 //   lib_fwd_cluster takes 363.

@@ -1,22 +1,24 @@
 // lib_fwd_cluster_unaligned · Wide unaligned rows in the registers of a cluster
 //
 // Rows of up to 512 KB that start anywhere, layer and RMS norm, on Hopper; meant for rows too wide
-// for lib_fwd_unaligned. A cluster of 2 to 16 blocks holds a row in registers, a piece of its whole
-// vectors in each warp and the row's ends in single lanes, exchanges the pieces' moments once, and
-// retires.
+// for lib_fwd_unaligned. A cluster of 2 to 16 blocks holds a row in registers: each warp has a
+// piece of the row's whole vectors, and single lanes have the edges. It exchanges the moments of
+// the pieces once, and retires.
 //
 // Parts: shifted_rows.h (whole vectors of an unaligned row, weight and bias shifted into place;
 // fwd16), pieces.h and clusters.h (moments, cluster, exchange; fwd09, fwd04).
 //
 // Measurements behind the constants, on an H100 with 128 MiB, layer norm:
-// - Vectors a lane: bf16 of 20 001 columns takes 104 µs with six and 108 with eight or four; of 100
-//   003 columns 115 with eight and 124 with six; f32 of 12 289 100 with six and 105 with four.
-// - Weight and bias after the exchange, a vector at a time: 104 µs at bf16 20 001 columns; two
-//   vectors at once 120, weight before the exchange 128.
-// - One row a cluster that retires: 109 µs at bf16 1335 × 50257; clusters that stay 116 to 127.
+// - Vectors per lane: 20 001 columns of bf16 take 104 µs with six and 108 with eight or four;
+//   100 003 columns take 115 with eight and 124 with six; 12 289 columns of f32 take 100 with six
+//   and 105 with four.
+// - Loading weight and bias after the exchange, one vector at a time: 104 µs at 20 001 columns of
+//   bf16; two vectors at once, 120; the weight before the exchange, 128.
+// - Clusters that retire after one row: 109 µs at bf16 1335 × 50257; persistent clusters, 116 to
+//   127.
 // - The result: 102 µs at bf16 5460 × 12289, 109 at 1335 × 50257, 100 at f32 2730 × 12289; a copy
-//   takes 94. If x and y start differently, 161 at 5460 × 12289. Up to 8192 columns
-//   lib_fwd_unaligned is far ahead.
+//   takes 94. If x and y start at different offsets, 161 at 5460 × 12289. Up to 8192 columns
+//   lib_fwd_unaligned is much faster.
 #include "common/kernel/chapter.h"
 #include "common/kernel/clusters.h"
 #include "common/kernel/hopper.h"

@@ -1,8 +1,8 @@
 // lib_fwd_narrow · Narrow rows: teams of lanes, several rows a warp
 //
 // Rows of up to 512 columns, layer and RMS norm, every type and alignment, strided x, on every GPU.
-// A row has a team of 4 to 32 lanes, so a warp has several rows side by side, and each lane
-// requests several of its team's rows before it uses the first. Rows of whole vectors move 16 bytes
+// A team of 4 to 32 lanes has a row, so a warp has several rows side by side, and each lane
+// requests its part of several rows before it uses the first. Rows of whole vectors move 16 bytes
 // at a time; other rows move element by element.
 //
 // Parts: own_vectors.h (fwd06), moments.h (fwd04), reduce.h's warp_sum over part of a warp (fwd02),
@@ -10,13 +10,15 @@
 //
 // Measurements behind the constants, on an H100 with a cold L2, layer norm / RMS norm:
 // - Lanes for a row of single elements, bf16: 1032444 × 65 takes 144 / 123 µs with 16 lanes, 220 /
-//   192 with 32, 144 / 142 with 8; 528416 × 127 132 / 108 with 16, 215 / 166 with 8; 300000 × 33 40
-//   with 8 lanes against 41 with 16; 300000 × 255 125 with 32, 170 with 16. Hence 8 lanes up to 32
-//   columns, 16 up to 128, then 32.
-// - Registers, bf16: 56 for RMS norm and 71 for layer norm, 36 and 28 warps a multiprocessor.
-// - Three vectors a lane for 65 to 96 columns of 16 bits, layer norm: 932067 × 72 takes 102 µs with
-//   4 lanes, 110 with 16; 838860 × 80 98 against 105; at 96 columns they are equal. RMS norm takes
-//   up to 6 % more with 4. Other teams without idle lanes are within 1.6 % at 192 and 256 columns.
+//   192 with 32, 144 / 142 with 8; 528416 × 127 takes 132 / 108 with 16, 215 / 166 with 8; 300000 ×
+//   33 takes 40 with 8 and 41 with 16; 300000 × 255 takes 125 with 32 and 170 with 16. Hence 8
+//   lanes up to 32 columns, 16 up to 128, then 32.
+// - Registers, bf16: 56 for RMS norm and 71 for layer norm, which allow 36 and 28 warps per
+//   multiprocessor.
+// - Three vectors per lane for 65 to 96 columns of 16 bits, layer norm: 932067 × 72 takes 102 µs
+//   with 4 lanes and 110 with 16; 838860 × 80 takes 98 and 105; at 96 columns they are equal. RMS
+//   norm takes up to 6 % longer with 4. Other teams without idle lanes are within 1.6 % at 192 and
+//   256 columns.
 // - The result, 128 MiB of bf16: 98 / 96 µs at 64 columns, 97 / 95 at 128, 97 / 96 at 256; a copy
 //   takes 94.
 #include "common/kernel/chapter.h"

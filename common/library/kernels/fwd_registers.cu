@@ -1,23 +1,23 @@
 // lib_fwd_registers · Rows in registers, by 16-byte accesses
 //
-// The general forward kernel: layer and RMS norm, every type, width and alignment, strided x. A row
-// has a warp, or a block of as few warps as hold it, and each thread holds up to seven 16-byte
-// vectors of x, packed. Rows over 64 KB are kept in shared memory; the part that does not fit there
-// is read again in each walk.
+// The general forward kernel: layer and RMS norm, every type, width and alignment, strided x. A
+// warp has a row, or a block of as few warps as can hold it. Each thread holds up to seven 16-byte
+// vectors of x, packed. Rows over 64 KB are kept in shared memory; the part that does not fit is
+// read again in each walk.
 //
-// Parts: vector.h and columns.h (16-byte accesses, element by element at the ends of an unaligned
+// Parts: vector.h and columns.h (16-byte accesses, and single elements at the ends of an unaligned
 // row; fwd06), moments.h (a mean in two floats; fwd04), reduce.h (fwd02, fwd03), rows.h (strides).
 //
-// Measurements behind the constants, on an H100 unless it says H200, layer norm with a cold L2:
-// - Vectors and warps a row (Share), bf16 of 128 MiB on an H200: 72 µs at 1152 columns with five
-//   vectors a thread, against 104 in blocks of a fixed size; 73 against 106 at 2304. Eight vectors
-//   spill.
-// - f32, 292 × 7168: 11.9 µs in eight warps of seven vectors, of which four blocks fit on a
-//   multiprocessor; 13.1 in 14 warps of four.
-// - One block prefetches weight and bias: bf16, 8 MiB of 2048 columns: 11.2 µs, against 12.5 with
-//   none and 19.1 if every block does.
-// - The result: 94 to 100 % of a copy from 64 MiB a tensor on, up to 16 384 columns (51.5 µs at f16
-//   4096 × 8192, 717 at bf16 131072 × 4096); 47 to 64 % from 65 536 columns on.
+// Measurements behind the constants, on an H100 unless an H200 is named, layer norm with a cold L2:
+// - Vectors and warps per row (Share), 128 MiB of bf16 on an H200: 72 µs at 1152 columns with five
+//   vectors per thread, against 104 with blocks of a fixed size; 73 against 106 at 2304. Eight
+//   vectors would spill.
+// - f32, 292 × 7168: 11.9 µs with eight warps of seven vectors per lane, four such blocks per
+//   multiprocessor; 13.1 with 14 warps of four vectors.
+// - One block prefetches weight and bias: bf16, 8 MiB of 2048 columns: 11.2 µs, against 12.5 if
+//   none does and 19.1 if every block does.
+// - The result: 94 to 100 % of a copy's speed from 64 MiB per tensor on, up to 16 384 columns (51.5
+//   µs at f16 4096 × 8192, 717 at bf16 131072 × 4096); 47 to 64 % from 65 536 columns on.
 #include "common/kernel/chapter.h"
 #include "common/kernel/columns.h"
 #include "common/kernel/kinds.h"

@@ -1,21 +1,21 @@
 // lib_fwd_ring · Persistent blocks with a ring of bulk copies
 //
 // Aligned rows of up to 16 384 columns, layer and RMS norm, on Hopper. Each block walks over many
-// rows; one thread requests the next ones from the copy engine, up to four rows ahead, while weight
+// rows. One thread requests the next rows from the copy engine, up to four rows ahead, and weight
 // and bias stay in registers.
 //
 // Parts: ring.h and hopper.h (slots, mbarriers, bulk copies; fwd08), own_vectors.h (a thread's
 // vectors of a row; fwd06), moments.h (fwd04), reduce.h's row_sums (one barrier a sum).
 //
 // Measurements behind the constants, on an H100, layer norm with a cold L2:
-// - kMostStages: two, three, four and six stages are within 2 % at 4096 columns; one takes 7 %
-//   more. Rows of 64 KB get three, since four do not fit.
+// - kMostStages: two, three, four and six stages are within 2 % of each other at 4096 columns; one
+//   stage takes 7 % longer. Rows of 64 KB use three stages, because four do not fit.
 // - Blocks: as many as fit. bf16 16384 × 4096 takes 137 µs with 128 blocks, 106 with 256, 104 with
 //   512.
-// - The ring starts at a 128-byte line: bf16 32768 × 2048 takes 107 µs, against 118 at 32 modulo
-//   128.
+// - The ring starts at a 128-byte line: bf16 32768 × 2048 takes 107 µs, against 118 if it starts 32
+//   bytes after one.
 // - The result: 7.9 µs at bf16 128 × 8192, against lib_fwd_registers's 8.3. With many rows it is
-//   slower: 785 µs at bf16 131072 × 4096, against 717. On an H200, f16 4096 × 14848, it is ahead,
+//   slower: 785 µs at bf16 131072 × 4096, against 717. On an H200 it is faster at f16 4096 × 14848,
 //   70 µs against 76.
 #include "common/kernel/chapter.h"
 #include "common/kernel/kinds.h"

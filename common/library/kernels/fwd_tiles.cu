@@ -1,19 +1,19 @@
 // lib_fwd_tiles · Narrow unaligned rows in tiles
 //
 // Rows of up to 512 bytes that start anywhere, layer and RMS norm, on Hopper. A block has a tile of
-// 64 or 128 neighbouring rows, which together start at a 16-byte boundary: the copy engine loads it
-// into shared memory and stores it back, in one request each, and a thread has a row, wherever that
-// starts.
+// 64 or 128 neighbouring rows, which together start at a 16-byte boundary. The copy engine loads
+// the tile into shared memory with one request, and stores it with another. Each thread has a row,
+// wherever the row starts.
 //
-// Parts: tile.h (tiles, which thread has which row; fwd15), hopper.h (bulk copies; fwd08, stores
-// fwd15), moments.h (fwd04). The walks over a row are fwd01's.
+// Parts: tile.h (tiles, and which thread has which row; fwd15), hopper.h (bulk copies; fwd08,
+// stores fwd15), moments.h (fwd04). The walks over a row are fwd01's.
 //
 // Measurements behind the constants, on an H100 with a cold L2, layer norm / RMS norm:
 // - kTileBytes: with 36 KB six blocks share a multiprocessor.
-// - Four columns at a time: bf16 263172 × 255 takes 109 / 104 µs, column by column 115 / 108.
+// - Four columns at a time: bf16 263172 × 255 takes 109 / 104 µs; one column at a time, 115 / 108.
 // - The result: 99 / 97 µs at bf16 1032444 × 65 (lib_fwd_narrow 145 / 123), 98 / 97 at 528416 × 127
 //   (132 / 107); a copy takes 94. Even widths lose to bank conflicts: 546 µs at 64 columns of bf16,
-//   152 at 80; lib_fwd_narrow takes these.
+//   152 at 80; lib_fwd_narrow handles these widths.
 #include "common/kernel/chapter.h"
 #include "common/kernel/hopper.h"
 #include "common/kernel/kinds.h"

@@ -1,23 +1,25 @@
 // lib_fwd_unaligned · Unaligned rows in registers, weight and bias shifted
 //
-// Rows of up to 36 KB that start anywhere, layer and RMS norm, on every GPU. A row has a warp or a
-// block and retires with it. Vectors start at y's 16-byte boundaries; weight and bias, which start
-// elsewhere, are loaded as the two whole vectors around each and shifted into place. Up to 15
-// elements at the row's ends go to single lanes.
+// Rows of up to 36 KB that start anywhere, layer and RMS norm, on every GPU. A warp or a block has
+// a row, and retires after it. Vectors start at y's 16-byte boundaries. Weight and bias start at
+// other offsets, so a thread loads the two whole vectors that contain each of its vectors and
+// shifts the elements into place. Single lanes handle the edges, up to 15 elements at the row's
+// ends.
 //
 // Parts: shifted_rows.h (whole vectors, edges, shifts; fwd16), pieces.h (moments of a warp's piece
-// and their merge; fwd09, fwd04). The prefetch by block 0 is lib_fwd_registers's.
+// and merging them; fwd09, fwd04). Block 0 prefetches weight and bias, as in lib_fwd_registers.
 //
 // Measurements behind the constants, on an H100 with 128 MiB, layer norm / RMS norm:
-// - kMinBlocks: 56 registers give 36 warps a multiprocessor, and three blocks of 12 warps fit.
-// - One exchange between warps: 97 µs at bf16 5460 × 12289; with two, for the mean and then the
-//   deviations, 103.
+// - kMinBlocks: 56 registers allow 36 warps per multiprocessor, so three blocks of 12 warps fit.
+// - One exchange between warps: 97 µs at bf16 5460 × 12289; with two exchanges, for the mean and
+//   then for the deviations, 103.
 // - At most 18 warps: with up to 32, 20 001 halves take 122 / 110 µs; lib_fwd_cluster_unaligned
 //   takes 104 / 100.
-// - One test a row, not one a vector, for weight and bias: 96.7 µs against 99.4 at bf16 16384 ×
-//   4097.
+// - Testing once per row, not once per vector, how to load weight and bias: 96.7 µs against 99.4 at
+//   bf16 16384 × 4097.
 // - The result: 96.5 / 95.9 µs at bf16 16384 × 4097, 95.4 / 94.7 at 65536 × 1001, 96.0 / 95.2 at
-//   f32 8192 × 4097; a copy takes 94. If x and y start differently, 158 at bf16 5460 × 12289.
+//   f32 8192 × 4097; a copy takes 94. If x and y start at different offsets, 158 at bf16 5460 ×
+//   12289.
 #include "common/kernel/chapter.h"
 #include "common/kernel/kinds.h"
 #include "common/kernel/pieces.h"
