@@ -282,5 +282,6 @@ def provenance(records):
     for key, word in (("device", ""), ("driver", "driver "), ("cuda", "CUDA "), ("torch", "PyTorch "), ("date", ""),
                       ("commit", "commit ")):
         values = sorted({str(record[key]) for record in told if record.get(key)})
-        parts += [word + " and ".join(values)] if values else []
+        several = key == "commit" and len(values) > 1
+        parts += [(word.replace(" ", "s ") if several else word) + " and ".join(values)] if values else []
     return ", ".join(parts)
