@@ -14,53 +14,74 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from common.results import records as measurements
 from common.results import store
+from common.results.problems import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 COUNTED = Path("notebooks/data/counts.csv")
 MEASURED = Path("notebooks/data/counts_h100.csv")
 PROBLEMS = ("--rows 1024 --cols 2048", "--dtype bf16 --rows 512 --cols 2560", "--rows 777 --cols 1001")
 NEAR = 0.05  # two figures agree that differ by less, of the larger
-GLOBAL = "l1tex__t_{}_pipe_lsu_mem_global_op_{}.sum"
+SECTOR = 32  # bytes
+ATOMICS = ("red", "atom")
 
 
 class Quantity(NamedTuple):
     name: str
-    counted: object  # of a record's totals
-    measured: object  # of a record's metrics
+    counted: Callable  # of a record's totals
+    measured: Callable  # of a record's metrics
+
+
+def total(*names, times=1):
+    """Of totals or metrics, the sum of these."""
+    return lambda record: times * sum(record[name] for name in names)
+
+
+def of_op(what, *ops, times=1):
+    """The same of the requests or sectors of some operations on device memory that the hardware has seen."""
+    names = [f"l1tex__t_{what}_pipe_lsu_mem_global_op_{op}.sum" for op in ops]
+    return lambda metrics: times * sum(metrics.get(name, 0) for name in names)
 
 
 def ratio(top, bottom):
-    return top / bottom if bottom else 0
+    return lambda record: top(record) / bottom(record) if bottom(record) else 0
 
 
-def of_op(what, *ops):
-    return lambda m: sum(m.get(GLOBAL.format(what, op), 0) for op in ops)
+def from_l2(totals):
+    """Bytes that L1 and bulk copies ask L2 for."""
+    return LOAD_SECTORS(totals) * SECTOR - totals["sectors held by L1"] * SECTOR + totals["bulk load bytes"]
 
 
-ATOMICS = ("red", "atom")
+LOADS = total("load requests", "async copy requests")
+LOAD_SECTORS = total("load sectors", "async copy sectors")
 QUANTITIES = (
-    Quantity("load requests", lambda t: t["load requests"] + t["async copy requests"], of_op("requests", "ld")),
-    Quantity("sectors a load request",
-             lambda t: ratio(t["load sectors"] + t["async copy sectors"],
-                             t["load requests"] + t["async copy requests"]),
-             lambda m: ratio(of_op("sectors", "ld")(m), of_op("requests", "ld")(m))),
-    Quantity("store requests", lambda t: t["store requests"], of_op("requests", "st")),
-    Quantity("sectors a store request", lambda t: ratio(t["store sectors"], t["store requests"]),
-             lambda m: ratio(of_op("sectors", "st")(m), of_op("requests", "st")(m))),
-    Quantity("L2 sectors written", lambda t: t["store sectors"] + t["bulk store bytes"] // 32,
-             lambda m: m["lts__t_sectors_srcunit_tex_op_write.sum"]),
-    Quantity("atomic requests", lambda t: t["atomic requests"], of_op("requests", *ATOMICS)),
-    Quantity("atomic sectors", lambda t: t["atomic sectors"], of_op("sectors", *ATOMICS)),
-    Quantity("shared-memory passes",
-             lambda t: t["shared load passes"] + t["shared store passes"] + t["async copy passes"],
-             lambda m: m["memory_l1_wavefronts_shared"]),
-    Quantity("bank conflicts", lambda t: t["shared conflicts"],
+    Quantity("load requests", LOADS, of_op("requests", "ld")),
+    Quantity("sectors a load request", ratio(LOAD_SECTORS, LOADS),
+             ratio(of_op("sectors", "ld"), of_op("requests", "ld"))),
+    Quantity("store requests", total("store requests"), of_op("requests", "st")),
+    Quantity("sectors a store request", ratio(total("store sectors"), total("store requests")),
+             ratio(of_op("sectors", "st"), of_op("requests", "st"))),
+    Quantity("L2 sectors written", lambda t: t["store sectors"] + t["bulk store bytes"] // SECTOR,
+             total("lts__t_sectors_srcunit_tex_op_write.sum")),
+    Quantity("atomic requests", total("atomic requests"), of_op("requests", *ATOMICS)),
+    Quantity("atomic sectors", total("atomic sectors"), of_op("sectors", *ATOMICS)),
+    Quantity("shared-memory passes", total("shared load passes", "shared store passes", "async copy passes"),
+             total("memory_l1_wavefronts_shared")),
+    Quantity("bank conflicts", total("shared conflicts"),
              lambda m: m["memory_l1_wavefronts_shared"] - m["memory_l1_wavefronts_shared_ideal"]),
+)
+BYTES = (  # of all kernels of a chapter
+    Quantity("loads ask L1 for", lambda t: LOAD_SECTORS(t) * SECTOR, of_op("sectors", "ld", times=SECTOR)),
+    Quantity("L1 and bulk copies ask L2 for", from_l2, total("lts__t_sectors_srcunit_tex_op_read.sum", times=SECTOR)),
+    Quantity("device memory gives", lambda t: from_l2(t) - t["sectors held by L2"] * SECTOR,
+             total("dram__bytes_read.sum")),
+    Quantity("stores write to L2", lambda t: t["store sectors"] * SECTOR + t["bulk store bytes"],
+             total("lts__t_sectors_srcunit_tex_op_write.sum", times=SECTOR)),
+    Quantity("atomics update in L2", total("atomic sectors", times=SECTOR), of_op("sectors", *ATOMICS, times=SECTOR)),
 )
 
 
@@ -124,19 +145,16 @@ def read(path):
     return [record for record in records if not record["chapter"].startswith("former ")]
 
 
+def key_of(record):
+    return record["chapter"], base_name(record["kernel"]), words(record["problem"])
+
+
 def cells(root=ROOT):
     """All cells of the kernels that are in both files."""
-    hardware = {}
-    for record in read(root / MEASURED):
-        key = (record["chapter"], base_name(record["kernel"]), words(record["problem"]))
-        hardware.setdefault(key, []).append(record["metrics"])
-    found = []
-    for record in read(root / COUNTED):
-        key = (record["chapter"], base_name(record["kernel"]), words(record["problem"]))
-        for quantity in QUANTITIES if hardware.get(key) else ():
-            found.append(Cell(*key, quantity.name, quantity.counted(record["totals"]),
-                              quantity.measured(hardware[key][-1])))
-    return found
+    hardware = {key_of(record): record["metrics"] for record in read(root / MEASURED)}
+    return [Cell(*key_of(record), quantity.name, quantity.counted(record["totals"]),
+                 quantity.measured(hardware[key_of(record)]))
+            for record in read(root / COUNTED) if key_of(record) in hardware for quantity in QUANTITIES]
 
 
 def count(program):
@@ -178,43 +196,13 @@ def table_rows(found):
     return {problem: [(*key, *texts) for key, texts in rows.items()] for problem, rows in tables.items()}
 
 
-SECTOR = 32
-
-
 def bytes_of(chapter, problem, root=ROOT):
     """{what: (counted, measured)} in bytes, over a chapter's kernels; a measured one may be None."""
-    counted = [record["totals"] for record in read(root / COUNTED)
-               if record["chapter"] == chapter and words(record["problem"]) == problem]
-    measured = [record["metrics"] for record in read(root / MEASURED)
-                if record["chapter"] == chapter and words(record["problem"]) == problem]
-    if not counted:
-        return {}
-
-    def of_counts(quantity):
-        return sum(quantity(totals) for totals in counted)
-
-    def of_metrics(quantity):
-        return sum(quantity(metrics) for metrics in measured) if measured else None
-
-    def asked(totals):
-        return (totals["load sectors"] + totals["async copy sectors"]) * SECTOR
-
-    def from_l2(totals):
-        return asked(totals) - totals["sectors held by L1"] * SECTOR + totals["bulk load bytes"]
-
-    return {
-        "loads ask L1 for": (of_counts(asked), of_metrics(lambda m: of_op("sectors", "ld")(m) * SECTOR)),
-        "L1 and bulk copies ask L2 for":
-            (of_counts(from_l2), of_metrics(lambda m: m["lts__t_sectors_srcunit_tex_op_read.sum"] * SECTOR)),
-        "device memory gives": (of_counts(lambda t: from_l2(t) - t["sectors held by L2"] * SECTOR),
-                                of_metrics(lambda m: m["dram__bytes_read.sum"])),
-        "stores write to L2":
-            (of_counts(lambda t: t["store sectors"] * SECTOR + t["bulk store bytes"]),
-             of_metrics(lambda m: m["lts__t_sectors_srcunit_tex_op_write.sum"] * SECTOR)),
-        "atomics update in L2":
-            (of_counts(lambda t: t["atomic sectors"] * SECTOR),
-             of_metrics(lambda m: of_op("sectors", *ATOMICS)(m) * SECTOR)),
-    }
+    counted, measured = ([record[field] for record in read(root / file)
+                          if record["chapter"] == chapter and words(record["problem"]) == problem]
+                         for file, field in ((COUNTED, "totals"), (MEASURED, "metrics")))
+    return {one.name: (sum(map(one.counted, counted)), sum(map(one.measured, measured)) if measured else None)
+            for one in BYTES if counted}
 
 
 def written_once(chapter, root=ROOT):
