@@ -51,6 +51,9 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import NamedTuple
 
+from common.bench.compare_peers import positive
+from common.results.records import read_objects
+from common.results.rendering import markdown
 from common.tools.find_chapter import is_own, kernel_sources
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -688,13 +691,7 @@ class Judge:
 
 def recorded(path):
     """The records of a file of results; a last line that was cut off is none."""
-    records = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            records.append(json.loads(line))
-        except json.JSONDecodeError:
-            continue
-    return records
+    return [record for _, record in read_objects(path) if record]
 
 
 def identity(record):
@@ -746,7 +743,7 @@ def run(arguments):
     if out.exists() and not arguments.resume:
         raise UserError(f"{out} is there already: --resume goes on with it, --out names another.")
     chosen = choose(arguments)
-    done = {identity(record): record["verdict"] for record in (recorded(out) if out.exists() else [])}
+    done = {identity(record): record["verdict"] for record in (recorded(out) if out.exists() else ())}
     left = [mutant for mutant in chosen if tuple(mutant) not in done]
     counts = Counter(done[tuple(mutant)] for mutant in chosen if tuple(mutant) in done)
     before = number = len(chosen) - len(left)
@@ -784,15 +781,9 @@ HEAD = ["made", "did not compile", "same code", "killed by quick", "only by comp
 def table_row(name, records):
     counts = Counter(record["verdict"] for record in records)
     faults = len(records) - counts["does-not-compile"] - counts["same-code"]
-    cells = [name, len(records), counts["does-not-compile"], counts["same-code"]]
-    for verdict in VERDICTS[2:]:
-        share = f" ({100 * counts[verdict] / faults:.0f} %)" if faults else ""
-        cells.append(f"{counts[verdict]}{share}")
-    return markdown_row(cells)
-
-
-def markdown_row(cells):
-    return "| " + " | ".join(map(str, cells)) + " |"
+    shares = [f" ({100 * counts[verdict] / faults:.0f} %)" if faults else "" for verdict in VERDICTS[2:]]
+    return [name, *map(str, (len(records), *(counts[verdict] for verdict in VERDICTS[:2]))),
+            *(f"{counts[verdict]}{share}" for verdict, share in zip(VERDICTS[2:], shares))]
 
 
 def tables(records):
@@ -801,9 +792,8 @@ def tables(records):
               ("part", lambda record: part(record["file"]), sorted({part(record["file"]) for record in records}))]
     lines = []
     for title, key, names in groups:
-        lines += [markdown_row([title, *HEAD]), markdown_row(["---"] + ["---:"] * len(HEAD))]
-        lines += [table_row(name, [r for r in records if key(r) == name]) for name in names]
-        lines += [table_row("all", records), ""]
+        rows = [table_row(name, [r for r in records if key(r) == name]) for name in names]
+        lines += [markdown([title, *HEAD], [*rows, table_row("all", records)]), ""]
     return "\n".join(lines)
 
 
@@ -830,13 +820,6 @@ def table(arguments):
     return 0
 
 
-def positive(text):
-    number = int(text)
-    if number < 1:
-        raise ValueError
-    return number
-
-
 def parse(argv):
     parser = argparse.ArgumentParser(prog="mutants.py", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -844,12 +827,12 @@ def parse(argv):
     choice = argparse.ArgumentParser(add_help=False)
     choice.add_argument("--only", nargs="+", default=[], metavar="PATH", help="sources that begin with this")
     choice.add_argument("--seed", type=int, default=1, help="of the sample")
-    choice.add_argument("--count", type=positive, default=400, help="of mutants, at most")
+    choice.add_argument("--count", type=positive(int), default=400, help="of mutants, at most")
     lists = commands.add_parser("list", parents=[choice], help="print the faults")
     lists.set_defaults(command=list_mutants)
     runs = commands.add_parser("run", parents=[choice], help="decide on them")
     runs.add_argument("--build", default=ROOT / "build/cpu", help="a build of the CPU backend")
-    runs.add_argument("--jobs", type=positive, default=2, help="mutants at a time")
+    runs.add_argument("--jobs", type=positive(int), default=2, help="mutants at a time")
     runs.add_argument("--suite", choices=["quick", "complete", "both"], default="both")
     runs.add_argument("--out", default=ROOT / "build/mutants.jsonl", help="where the verdicts go")
     runs.add_argument("--resume", action="store_true", help="go on with --out")
