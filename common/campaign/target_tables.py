@@ -6,7 +6,6 @@ import sys
 from common.campaign import targets
 from common.results import tables
 from common.results.peer_tables import WIDTHS_COMMAND
-from common.results.records import MISSING
 from common.results.rendering import table
 
 
@@ -15,17 +14,7 @@ def target_rows(results):
     """this project's targets: which are met, and where not"""
     records = results.with_widths().peers.records
     found = targets.standings(records)
-    rows = []
-    for target, missed, total, worst in targets.target_rows(found):
-        if not total:
-            cells = MISSING, "not measured"
-        elif missed is None:
-            mean, of_roof = worst
-            cells = ("met" if mean <= target.limit else "missed",
-                     f"{mean:.3f}" + (f"; the triad itself {of_roof:.3f}" if of_roof else ""))
-        else:
-            cells = f"{missed} of {total}" if missed else f"met at {total}", worst or MISSING
-        rows.append((f"{target.direction}, {target.words}", targets.bound(target), *cells))
+    rows = [(target, target.bound, *targets.target_row(target, found)) for target in targets.targets()]
     measured = any(worst != "not measured" for *_, worst in rows)
     return {"rows": rows, "records": targets.judged_records(records, found)} if measured else None
 
@@ -34,8 +23,8 @@ def target_rows(results):
 def misses(results):
     """what misses them, region by region"""
     found = targets.region_rows(targets.standings(results.with_widths().peers.records))
-    return {"rows": [(region if at == 0 or found[at - 1][0] != region else "", f"{target.direction}, {target.words}",
-                      targets.bound(target), *more) for at, (region, target, *more) in enumerate(found)]}
+    return {"rows": [(region if at == 0 or found[at - 1][0] != region else "", target, target.bound, *more)
+                     for at, (region, target, *more) in enumerate(found)]}
 
 
 def main(argv):

@@ -13,8 +13,8 @@ cannot be used.
 """
 
 import argparse
+import itertools
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +23,7 @@ from common.results import records as measurements
 from common.results.chapters import KINDS
 from common.results.device import PEERS
 from common.results.problems import ROOT, SETS, WIDTHS, DataError, Problem, mib, problem_of
-from common.results.records import geometric_mean, is_right, provenance
+from common.results.records import MISSING, geometric_mean, is_right, provenance
 
 LARGEST = Problem.of("f32", 512, 262144)  # 512 MiB, of the set "wide"
 
@@ -92,24 +92,22 @@ class Target(NamedTuple):
     words: str
     direction: str
     problems: list
-    value: Callable  # of a Standing; None where it cannot be told
+    value: str  # a field of a Standing
     limit: float
     at_least: bool = False  # else at most
+    is_mean: bool = False  # the geometric mean over the problems is held against the limit, else each problem's value
+    of_roof: str = ""  # of a mean: the field with what a kernel would have at the roof; no limit below it can be met
+
+    def __str__(self):
+        return f"{self.direction}, {self.words}"
+
+    @property
+    def bound(self):
+        return f"{'least' if self.at_least else 'most'} {self.limit:g}"
 
     def missed_by(self, value):
         """Above 0 where it is missed."""
         return self.limit - value if self.at_least else value - self.limit
-
-
-class Mean(NamedTuple):
-    """The geometric mean of a value over problems, which is at most the limit."""
-
-    words: str
-    direction: str
-    problems: list
-    value: Callable
-    limit: float
-    of_roof: Callable | None = None  # the value that a kernel would have at the roof: no limit below it can be met
 
 
 def at(sizes, low=1, high=1 << 30, more=lambda cols: True):
@@ -125,58 +123,52 @@ def of_list(kind, dtype):
     return [problem for problem in WIDTHS if (problem.kind, problem.dtype) == (kind, dtype)]
 
 
-def share(one):
-    return one.share
-
-
-def of_peer(one):
-    return one.of_peer
-
-
-def roof_of_peer(one):
-    return one.roof_of_peer
-
-
 def targets():
     middle, round_widths = at([128], 256, 16384), at([128], more=thousands)
     outside = [*at([128], high=255), *at([128], low=16385)]
     found = [
-        Target("128 MiB, from 256 columns on: % of the copy", "forward", at([128], low=256), share, 97, True),
-        Target("128 MiB, below 256 columns: % of the copy", "forward", at([128], high=255), share, 93, True),
-        Target("128 MiB: ours / fastest peer", "forward", at([128]), of_peer, 1.01),
-        Target("8 MiB: ours / fastest peer", "forward", at([8]), of_peer, 1.02),
-        Target("128 MiB, 256 to 16384 columns: % of the triad", "backward", middle, share, 93, True),
-        Target("128 MiB, below 256 and beyond 16384 columns: % of the triad", "backward", outside, share, 90, True),
-        Target("128 MiB, multiples of 1024 up to 8192: % of the triad", "backward", round_widths, share, 95, True),
-        Target("64 MiB: % of the triad", "backward", at([64]), share, 90, True),
-        Target("128 MiB: ours / fastest peer", "backward", at([128]), of_peer, 1.0),
-        Target("64 MiB: ours / fastest peer", "backward", at([64]), of_peer, 1.0),
-        Target("8 MiB: ours / fastest peer", "backward", at([8]), of_peer, 1.0),
-        Target("8 MiB: ours / triad", "backward", at([8]), lambda one: one.times_roof, 1.30),
-        Target(f"{LARGEST}: % of the triad", "backward", [LARGEST], share, 88, True)]
+        Target("128 MiB, from 256 columns on: % of the copy", "forward", at([128], low=256), "share", 97, True),
+        Target("128 MiB, below 256 columns: % of the copy", "forward", at([128], high=255), "share", 93, True),
+        Target("128 MiB: ours / fastest peer", "forward", at([128]), "of_peer", 1.01),
+        Target("8 MiB: ours / fastest peer", "forward", at([8]), "of_peer", 1.02),
+        Target("128 MiB, 256 to 16384 columns: % of the triad", "backward", middle, "share", 93, True),
+        Target("128 MiB, below 256 and beyond 16384 columns: % of the triad", "backward", outside, "share", 90, True),
+        Target("128 MiB, multiples of 1024 up to 8192: % of the triad", "backward", round_widths, "share", 95, True),
+        Target("64 MiB: % of the triad", "backward", at([64]), "share", 90, True),
+        Target("128 MiB: ours / fastest peer", "backward", at([128]), "of_peer", 1.0),
+        Target("64 MiB: ours / fastest peer", "backward", at([64]), "of_peer", 1.0),
+        Target("8 MiB: ours / fastest peer", "backward", at([8]), "of_peer", 1.0),
+        Target("8 MiB: ours / triad", "backward", at([8]), "times_roof", 1.30),
+        Target(f"{LARGEST}: % of the triad", "backward", [LARGEST], "share", 88, True)]
     for dtype in ("bf16", "f32"):
-        found += [Mean(f"{dtype}, {KINDS['layer']}, the list at 128 MiB: mean of ours / fastest peer", "backward",
-                       of_list("layer", dtype), of_peer, 0.75, roof_of_peer),
+        found += [Target(f"{dtype}, {KINDS['layer']}, the list at 128 MiB: mean of ours / fastest peer", "backward",
+                         of_list("layer", dtype), "of_peer", 0.75, is_mean=True,
+                         of_roof="roof_of_peer"),
                   # ours / peer <= 1.08 triad / peer: in a mean over the same problems the peer's time falls out
-                  Mean(f"{dtype}, {KINDS['rms']}, the list at 128 MiB: mean of ours / triad", "backward",
-                       of_list("rms", dtype), lambda one: one.times_roof, 1.08)]
+                  Target(f"{dtype}, {KINDS['rms']}, the list at 128 MiB: mean of ours / triad", "backward",
+                         of_list("rms", dtype), "times_roof", 1.08, is_mean=True)]
     return found
 
 
 # --- The judgement ---
 
 
-def values_of(target, found):
-    """{problem: the target's value} of what is measured."""
-    return {problem: value for problem in target.problems
-            if (one := found.get((target.direction, problem))) and (value := target.value(one))}
+def values_of(target, found, value=None):
+    """{problem: the target's value, or another one} of what is measured."""
+    standings_of = {problem: found.get((target.direction, problem)) for problem in target.problems}
+    values = {problem: getattr(one, value or target.value) for problem, one in standings_of.items() if one}
+    return {problem: value for problem, value in values.items() if value}
+
+
+def mean_of(target, found, value=None):
+    """The geometric mean of values_of(); None where there are none."""
+    values = values_of(target, found, value).values()
+    return geometric_mean(list(values)) if values else None
 
 
 def mean_of_roof(target, found):
-    """A Mean's value if each of its problems took the roof's time; None where it does not ask for that."""
-    values = [value for problem in target.problems if target.of_roof
-              and (one := found.get((target.direction, problem))) and (value := target.of_roof(one))]
-    return geometric_mean(values) if values else None
+    """A mean if each of its problems took the roof's time; None where it does not ask for that."""
+    return mean_of(target, found, target.of_roof) if target.of_roof else None
 
 
 def misses(target, values):
@@ -188,38 +180,25 @@ def misses(target, values):
 def judge(target, found, most=8):
     """(whether it is met everywhere, the line that says so)"""
     values = values_of(target, found)
-    lacking = len(target.problems) - len(values)
-    gaps = f"; {lacking} of {len(target.problems)} problems not measured" if lacking else ""
-    start = f"{target.direction}, {target.words}"
     if not values:
-        return False, f"unmeasured  {start}"
-    if isinstance(target, Mean):
-        mean = geometric_mean(list(values.values()))
+        return False, f"unmeasured  {target}"
+    lacking, missed = len(target.problems) - len(values), misses(target, values)
+    gaps = f"; {lacking} of {len(target.problems)} problems not measured" if lacking else ""
+    if target.is_mean:
+        mean, least = mean_of(target, found), mean_of_roof(target, found)
         met = mean <= target.limit
-        by = f", {'met' if met else 'missed'} by {abs(mean - target.limit):.3f}"
-        least = mean_of_roof(target, found)
-        beside = f"; the roof itself {least:.3f}" if least else ""
-        return met and not lacking, f"{verdict(met)}  {start} at {bound(target)}: {mean:.3f}{by}{beside}{gaps}"
-    missed = misses(target, values)
-    start += f" at {bound(target)}"
-    if not missed:
+        text = f": {mean:.3f}, {'met' if met else 'missed'} by {abs(mean - target.limit):.3f}"
+        text += f"; the roof itself {least:.3f}" if least else ""
+    elif met := not missed:
         nearest_one = max(values, key=lambda problem: target.missed_by(values[problem]))
-        return not lacking, (f"{verdict(True)}  {start}: {'least' if target.at_least else 'most'} "
-                             f"{where(nearest_one, values)}, of {len(values)}, by at least "
-                             f"{digits(-target.missed_by(values[nearest_one]), target)}{gaps}")
-    worst = "; ".join(where(problem, values) for problem in missed[:most])
-    worst += f"; and {len(missed) - most} more" if len(missed) > most else ""
-    return False, (f"{verdict(False)}  {start}: at {len(missed)} of {len(values)}, by up to "
-                   f"{digits(target.missed_by(values[missed[0]]), target)}: {worst}{gaps}")
-
-
-def verdict(met):
-    return "met   " if met else "MISSED"
-
-
-def bound(target):
-    at_least = not isinstance(target, Mean) and target.at_least
-    return f"{'least' if at_least else 'most'} {target.limit:g}"
+        text = (f": {'least' if target.at_least else 'most'} {where(nearest_one, values)}, of {len(values)}, by at "
+                f"least {digits(-target.missed_by(values[nearest_one]), target)}")
+    else:
+        worst = "; ".join(where(problem, values) for problem in missed[:most])
+        worst += f"; and {len(missed) - most} more" if len(missed) > most else ""
+        text = (f": at {len(missed)} of {len(values)}, by up to "
+                f"{digits(target.missed_by(values[missed[0]]), target)}: {worst}")
+    return met and not lacking, f"{'met   ' if met else 'MISSED'}  {target} at {target.bound}{text}{gaps}"
 
 
 def digits(value, target):
@@ -228,8 +207,7 @@ def digits(value, target):
 
 def where(problem, values):
     value = values[problem]
-    return f"{problem.dtype} {problem.kind} {problem.cols} ({value:.1f})" if value > 10 else (
-        f"{problem.dtype} {problem.kind} {problem.cols} ({value:.3f})")
+    return f"{problem.dtype} {problem.kind} {problem.cols} ({value:.{1 if value > 10 else 3}f})"
 
 
 def judged_records(records, found):
@@ -261,32 +239,27 @@ def region_of(problem):
     return next(name for name, has in REGIONS.items() if has(mib(problem), problem.cols))
 
 
-def target_rows(found):
-    """[(target, missed at, of, the worst problem and its value)]: a row a target. The last is None where none is
-    missed; of a Mean nothing is missed at a problem, and the last is the mean and, where it asks, that of the roof."""
-    rows = []
-    for target in targets():
-        values = values_of(target, found)
-        if isinstance(target, Mean):
-            mean = geometric_mean(list(values.values())) if values else None
-            rows.append((target, None, len(values), (mean, mean_of_roof(target, found))))
-        else:
-            missed = misses(target, values)
-            rows.append((target, len(missed), len(values), where(missed[0], values) if missed else None))
-    return rows
+def target_row(target, found):
+    """(missed at, the worst) in words, as a row of a table shows them; of a mean, whether it is met, and the mean."""
+    values = values_of(target, found)
+    if not values:
+        return MISSING, "not measured"
+    if target.is_mean:
+        mean, of_roof = mean_of(target, found), mean_of_roof(target, found)
+        return ("met" if mean <= target.limit else "missed",
+                f"{mean:.3f}" + (f"; the triad itself {of_roof:.3f}" if of_roof else ""))
+    if not (missed := misses(target, values)):
+        return f"met at {len(values)}", MISSING
+    return f"{len(missed)} of {len(values)}", where(missed[0], values)
 
 
 def region_rows(found):
     """[(region, target, missed at, of, the worst problem and value)] of what is missed, region by region."""
     rows = []
-    for region in REGIONS:
-        for target in targets():
-            if isinstance(target, Mean):
-                continue
-            values = {problem: value for problem, value in values_of(target, found).items()
-                      if region_of(problem) == region}
-            if missed := misses(target, values):
-                rows.append((region, target, len(missed), len(values), where(missed[0], values)))
+    for region, target in itertools.product(REGIONS, [target for target in targets() if not target.is_mean]):
+        values = {problem: value for problem, value in values_of(target, found).items() if region_of(problem) == region}
+        if missed := misses(target, values):
+            rows.append((region, target, len(missed), len(values), where(missed[0], values)))
     return rows
 
 
