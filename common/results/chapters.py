@@ -104,9 +104,6 @@ class ChapterMap:
     def __init__(self, chapters):
         self.chapters = {identifier: chapter for identifier, chapter in chapters.items() if chapter.road}
 
-    def __contains__(self, chapter):
-        return chapter.id in self.chapters
-
     def parent(self, chapter):
         return self.chapters.get(chapter.parent)
 
@@ -142,10 +139,9 @@ class ChapterMap:
         return chapter
 
     def roads(self):
-        """{side road: its chapters}, each after its parent."""
+        """{side road: its chapters}, in reading order."""
         roads = {}
         for chapter in self.chapters.values():
-            parent = self.parent(chapter)
-            if chapter.road != MAIN and not (parent and parent.road == chapter.road):
-                roads.setdefault(chapter.road, []).extend(self.along(chapter))
+            if chapter.road != MAIN:
+                roads.setdefault(chapter.road, []).append(chapter)
         return roads
