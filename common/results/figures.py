@@ -1,4 +1,6 @@
-"""The figures of measurements: of README.md, which `make tables` writes as SVG, and of the notebooks.
+"""The figures of our own measurements: of README.md, which `make tables` writes as SVG, and of the notebooks.
+
+Those of ours beside others' kernels, of the widths and of training are in peer_figures.py.
 
 A figure is drawn from the rows of device.py and says in its title what there is to see in these very rows. A
 notebook's rows may be of several devices: a row's "of" names its own. The last device is the reader's, which the title
@@ -24,13 +26,11 @@ from common.results.drawing import (
     capital,
     device_of,
     devices_of,
-    digest,
     draw_beside,
     draw_cells,
     draw_lines,
     draw_roof_time,
     drawing,
-    drawn_from,
     label_ends,
     log_axis,
     name_marks,
@@ -40,24 +40,9 @@ from common.results.drawing import (
     styles_of,
     time_label,
     whiskers,
-    write_figure,
-)
-from common.results.peer_figures import (
-    peers_map,
-    peers_words,
-    standings,
-    training,
-    training_words,
-    widths,
-    widths_words,
 )
 from common.results.problems import problem_of
 from common.results.records import number
-
-__all__ = ["by", "digest", "drawn_from", "fused", "groups", "model", "peers_map", "peers_words", "problem_of",
-           "progression", "standings", "sweep", "traffic", "training", "training_words", "waits", "widths",
-           "widths_words", "write_figure"]
-
 
 # --- One problem, chapter by chapter ---
 

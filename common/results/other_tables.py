@@ -5,7 +5,7 @@ import re
 import textwrap
 from pathlib import Path
 
-from common.results import figures
+from common.results import peer_figures
 from common.results.chapters import KINDS
 from common.results.peer_tables import WIDTHS_COMMAND, bf16_width_rows, pairs_of_layer_norm
 from common.results.pictures import PictureError, pictures_of
@@ -32,7 +32,7 @@ def training(results):
     """a GPT's training with each norm, and its figure"""
     rows = [row for kind in KINDS for row in results.training_rows(kind)]
     drawn = [row for row in rows if row["kind"] == "layer"]
-    return {"rows": rows, "image": drawn and figures.training_words(drawn)} if rows else None
+    return {"rows": rows, "image": drawn and peer_figures.training_words(drawn)} if rows else None
 
 
 def host_records(results, what):
@@ -116,8 +116,8 @@ def part(results, request):
 # --- Pictures ---
 
 
-@table("picture peers", "make peers", name="peers.svg", rows_of=pairs_of_layer_norm, words=figures.peers_words)
-@table("picture widths", WIDTHS_COMMAND, name="widths.svg", rows_of=bf16_width_rows, words=figures.widths_words)
+@table("picture peers", "make peers", name="peers.svg", rows_of=pairs_of_layer_norm, words=peer_figures.peers_words)
+@table("picture widths", WIDTHS_COMMAND, name="widths.svg", rows_of=bf16_width_rows, words=peer_figures.widths_words)
 def picture(results, name, rows_of, words):
     """our time over each peer's on the problems of `make peers`; or over the widths, with our share of the roof"""
     rows = rows_of(results)

@@ -1,4 +1,4 @@
-"""The figures of ours beside others' kernels: figures.py, which is what to import, has the others."""
+"""The figures of ours beside others' kernels, of every width and of training; figures.py has the others."""
 
 from math import ceil, log2
 

@@ -20,7 +20,7 @@ import difflib
 import re
 import sys
 
-from common.results import chapter_tables, figures, machine_tables  # noqa: F401  each registers its tables
+from common.results import chapter_tables, drawing, figures, machine_tables, peer_figures  # noqa: F401  some register tables
 from common.results.chapters import DIRECTIONS
 from common.results.device import open_results
 from common.results.other_tables import MarkerError
@@ -108,9 +108,9 @@ def figures_of(results):
             for problems in ([PROGRESSION], SWEEP)]
     return [(FIGURES / "progression.svg", both[0], figures.progression),
             (FIGURES / "sweep.svg", both[1], figures.sweep),
-            (FIGURES / "peers.svg", pairs_of_layer_norm(results), figures.peers_map),
-            (FIGURES / "widths.svg", bf16_width_rows(results), figures.widths),
-            (FIGURES / "training.svg", results.training_rows(), figures.training),
+            (FIGURES / "peers.svg", pairs_of_layer_norm(results), peer_figures.peers_map),
+            (FIGURES / "widths.svg", bf16_width_rows(results), peer_figures.widths),
+            (FIGURES / "training.svg", results.training_rows(), peer_figures.training),
             *((chapter.directory / f"{name}.svg", svg, None) for chapter in results.chapters.values()
               for name, (_, svg) in pictures_of(results.root / chapter.directory).items())]
 
@@ -118,7 +118,7 @@ def figures_of(results):
 def refresh(path, rows, draw, root, check):
     """Draws a figure whose data changed. True unless it should only be checked and disagrees."""
     there = root / path
-    if not rows or (figures.drawn_from(there) == figures.digest(rows) if draw else
+    if not rows or (drawing.drawn_from(there) == drawing.digest(rows) if draw else
                     there.exists() and there.read_text(encoding="utf-8") == rows):
         return True
     if check:
@@ -126,7 +126,7 @@ def refresh(path, rows, draw, root, check):
     elif not draw:
         there.write_text(rows, encoding="utf-8")
         print(f"{path}: drawn")
-    elif figures.write_figure(draw, rows, there):
+    elif drawing.write_figure(draw, rows, there):
         print(f"{path}: drawn")
     else:
         print(f"matplotlib is not installed, so {path} stays as it is; "

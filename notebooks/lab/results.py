@@ -11,14 +11,14 @@ one sentence says so and names the command that measures it.
 """
 
 from common.results.peers import RequestError, is_of_widths, parse_shapes
-from common.results import device, figures
+from common.results import device, figures, peer_figures
 from common.results.chapters import DIRECTIONS, KINDS
 from common.results.problems import LARGE, SETS, SWEEP, DataError, problem_of
 from common.results.records import load
 
 from . import ROOT
 
-__all__ = ["LARGE", "SWEEP", "Data", "figures", "open_data", "problem"]
+__all__ = ["LARGE", "SWEEP", "Data", "figures", "open_data", "peer_figures", "problem"]
 
 
 def problem(text):

@@ -8,10 +8,10 @@ import pytest
 from lab import results
 
 from common.bench.tests.made_up import DEVICE, EMULATED, LARGE, catalogue, jsonl, peer, profile, record, records
-from common.results import figures
+from common.results import figures, peer_figures
 from common.results.chapters import CATALOGUE
 from common.results.device import DATA, LOCAL, VARIABLE, make_results
-from common.results.problems import PROGRESSION, SWEEP, WIDTHS, DataError, Problem
+from common.results.problems import PROGRESSION, SWEEP, WIDTHS, DataError, Problem, problem_of
 from common.results.records import load
 from common.results.tests.figures_test import check_words, texts_of
 
@@ -70,8 +70,8 @@ def drawings(data, direction):
             "time": figures.sweep(many, "median_us", colours),
             "model": figures.model(many, 3.5, 2000, colours), "groups": figures.groups(data.group_rows(direction)),
             "fused": figures.fused(fused), "traffic": figures.traffic(profiles), "waits": figures.waits(profiles),
-            "beside_peers": figures.peers_map(ratios, share=True, beside=data.fastest(ratios)),
-            "standings": figures.standings(*data.contenders(direction, "layer"))}
+            "beside_peers": peer_figures.peers_map(ratios, share=True, beside=data.fastest(ratios)),
+            "standings": peer_figures.standings(*data.contenders(direction, "layer"))}
 
 
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
@@ -122,7 +122,7 @@ def test_a_row_beside_the_named_peers_is_over_the_fastest_of_these(repository):
 
 def test_ours_and_the_peers_stand_at_their_share_of_the_roof(repository):
     row, = repository().against_peers("fwd", "layer")
-    lines = figures.peers_map([row], share=True).axes[0].lines
+    lines = peer_figures.peers_map([row], share=True).axes[0].lines
     places = [float(line.get_xdata()[0]) for line in lines if line.get_marker() in ("o", "D")]
     assert places == pytest.approx([row["of_roof"], row["of_roof"] * row["ratios"]["torch"][0]])
 
@@ -168,7 +168,7 @@ def test_the_widths_are_the_readers_own_or_another_devices_by_its_name(repositor
     assert [(row["device"], row["dtype"]) for row in rows] == [("Another GPU", "bf16")] * 8
     data = repository(own=[record("fwd01", 20.0, device="Another GPU")])
     assert len(data.width_rows("f32")) == 8 and capsys.readouterr().out == ""
-    assert {problem.cols for problem in map(figures.problem_of, data.contenders("fwd", "layer")[0])} == {2048}
+    assert {problem.cols for problem in map(problem_of, data.contenders("fwd", "layer")[0])} == {2048}
     assert {row["of"] for row in data.against_peers("fwd", "layer")} == {DEVICE}
 
 

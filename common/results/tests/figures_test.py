@@ -10,10 +10,10 @@ from matplotlib.text import Text
 
 from common.results.profiles import load_profiles
 from common.bench.tests.made_up import DEVICE, EMULATED, jsonl, peer, profile, record, records, training
-from common.results import figures
+from common.results import figures, peer_figures
 from common.results.chapters import KINDS, Chapter
 from common.results.device import DeviceResults
-from common.results.drawing import shortened, spread_of, spread_out
+from common.results.drawing import digest, drawn_from, shortened, spread_of, spread_out, write_figure
 from common.results.peer_figures import FARTHEST
 from common.results.problems import PROGRESSION, SWEEP, WIDTHS
 from common.results.records import load, load_training
@@ -63,9 +63,9 @@ def drawings(book):
     both = [row for d in DIRECTIONS for row in book.rows(d, [PROGRESSION])]
     sweep = [row for d in DIRECTIONS for row in book.rows(d, SWEEP)]
     return {"sweep": lambda: figures.sweep(sweep),
-            "map": lambda: figures.peers_map([row for d in DIRECTIONS for row in book.against_peers(d)]),
+            "map": lambda: peer_figures.peers_map([row for d in DIRECTIONS for row in book.against_peers(d)]),
             "progression": lambda: figures.progression(both),
-            "training": lambda: figures.training([] if book.emulated else book.training_rows())}
+            "training": lambda: peer_figures.training([] if book.emulated else book.training_rows())}
 
 
 def texts_of(figure):
@@ -113,7 +113,7 @@ def test_every_word_of_a_figure_can_be_read_and_its_title_names_the_device(chapt
 def test_the_widths_are_drawn_for_both_directions_beside_the_roof_and_the_fastest_peer(kinds):
     rows = rows_of_widths(kinds=kinds)
     assert len(rows) == 6 * 2 * 2 * len(kinds)
-    figure = figures.widths(rows)
+    figure = peer_figures.widths(rows)
     check_words("widths", figure)
     words = [text for text, _ in texts_of(figure)]
     for title in ("forward: % of a copy", "backward: % of a triad", "forward: ours / fastest peer"):
@@ -141,7 +141,7 @@ def test_two_drawings_that_differ_in_the_last_digits_of_their_layout_are_one_fil
 
 
 def test_one_width_alone_is_no_picture(capsys):
-    assert figures.widths(rows_of_widths((4096,))) is None
+    assert peer_figures.widths(rows_of_widths((4096,))) is None
     assert "hold no width of the list" in capsys.readouterr().out
 
 
@@ -157,7 +157,7 @@ def test_emulated_times_are_labelled_and_stand_alone(capsys):
 
 def test_without_rows_there_is_no_figure():
     for draw in (figures.progression, figures.sweep, figures.groups, figures.fused, figures.traffic, figures.waits,
-                 figures.peers_map, figures.widths, figures.training):
+                 peer_figures.peers_map, peer_figures.widths, peer_figures.training):
         assert draw([]) is None
 
 
@@ -165,10 +165,10 @@ def test_the_same_data_give_the_same_file_with_a_title_and_words_for_those_who_d
     rows = make_book(2).rows("fwd", [PROGRESSION])
     paths = [tmp_path / name for name in ("a.svg", "b.svg")]
     for path in paths:
-        assert figures.write_figure(figures.progression, rows, path)
+        assert write_figure(figures.progression, rows, path)
     assert paths[0].read_bytes() == paths[1].read_bytes()
-    assert figures.drawn_from(paths[0]) == figures.digest(rows)
-    assert figures.drawn_from(tmp_path / "c.svg") is None
+    assert drawn_from(paths[0]) == digest(rows)
+    assert drawn_from(tmp_path / "c.svg") is None
     text = paths[0].read_text(encoding="utf-8")
     assert "<title>Forward falls from 1\u202f678 to 62.9 µs, 13 % of the roof " in text
     assert "From fwd01 to fwd02: forward falls from 1\u202f678 to 62.9 µs" in text
@@ -201,7 +201,7 @@ def train(*entries):
     """The figure of these records of gpt_training.py."""
     book = make_book(1)
     book.training = load_text(load_training, jsonl(*entries))
-    return figures.training(book.training_rows())
+    return peer_figures.training(book.training_rows())
 
 
 NORMS = ["torch, reordered", "torch.compile", "enable()", "ours", "ours, memory-efficient"]
@@ -262,7 +262,7 @@ def test_one_sample_has_no_spread():
 
 def test_the_peers_stand_at_our_time_over_theirs():
     ratios = make_book(2).against_peers("fwd")
-    figure = figures.peers_map(ratios)
+    figure = peer_figures.peers_map(ratios)
     dots = [float(line.get_xdata()[0]) for line in figure.axes[0].lines if line.get_marker() in "os^"]
     assert [round(dot, 3) for dot in dots] == [0.909, 0.833, 0.769]
     words = [text for text, _ in texts_of(figure)]
@@ -273,7 +273,7 @@ def test_the_peers_stand_at_our_time_over_theirs():
 def test_a_peer_beyond_the_edge_is_said_with_its_number():
     row, = make_book(2).against_peers("fwd")
     row["ratios"]["torch"] = [0.07, 0.072, 0.068]
-    figure = figures.peers_map([row])
+    figure = peer_figures.peers_map([row])
     check_words("peers", figure)
     assert "torch 0.07" in [text for text, _ in texts_of(figure)]
     assert figure.axes[0].get_xlim()[0] == FARTHEST

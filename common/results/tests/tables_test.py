@@ -4,7 +4,7 @@ import pytest
 
 from common.bench import profile_chapter
 from common.bench.tests.made_up import DEVICE, Repository, jsonl, peer, record, training
-from common.results import chapter_tables, device, figures, machine_tables, peer_tables, problems, tables
+from common.results import chapter_tables, device, drawing, machine_tables, peer_tables, problems, tables
 from common.results.chapters import MAIN
 from common.results.problems import PROGRESSION, ROOT, SETS
 
@@ -42,7 +42,7 @@ class Tables(Repository):
 @pytest.fixture
 def repo(tmp_path, capsys, monkeypatch):
     repo = Tables(tmp_path, capsys)
-    monkeypatch.setattr(figures, "write_figure", lambda draw, rows, path: repo.write(path, f"data {figures.digest(rows)}"))
+    monkeypatch.setattr(drawing, "write_figure", lambda draw, rows, path: repo.write(path, f"data {drawing.digest(rows)}"))
     return repo
 
 
@@ -114,7 +114,7 @@ def test_a_marker_in_a_code_block_is_an_example(repo):
 
 
 def test_without_matplotlib_the_figure_stays(repo, monkeypatch):
-    monkeypatch.setattr(figures, "write_figure", lambda *_: False)
+    monkeypatch.setattr(drawing, "write_figure", lambda *_: False)
     assert repo.run() == 0 and "matplotlib is not installed" in repo.out
 
 
