@@ -37,18 +37,7 @@ from common.results import seeds
 from common.results.chapters import DIRECTIONS, KINDS, SHORT, ChapterMap, find_chapters, find_library
 from common.results.problems import PROGRESSION, ROOT, WIDTHS, problem_of
 from common.results.records import (
-    MISSING,
-    MODEL,
-    DataError,
-    Measurements,
-    MissingData,
-    gbps,
-    is_right,
-    load,
-    load_training,
-    provenance,
-    roof_gbps,
-)
+    MISSING, MODEL, DataError, Measurements, MissingData, gbps, is_right, load, load_training, provenance, roof_gbps)
 
 DATA = Path("notebooks/data/h100.csv")
 LOCAL = Path("notebooks/data/local.jsonl")

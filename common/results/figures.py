@@ -13,34 +13,9 @@ import textwrap
 
 from common.results.chapters import MAIN
 from common.results.drawing import (
-    ASIDE,
-    AXES,
-    BLACK,
-    BLANK,
-    COLOURS,
-    DIRECTIONS,
-    MARKS,
-    WIDTH,
-    WORDS,
-    by,
-    capital,
-    device_of,
-    devices_of,
-    draw_beside,
-    draw_cells,
-    draw_lines,
-    draw_roof_time,
-    drawing,
-    label_ends,
-    log_axis,
-    name_marks,
-    name_rows,
-    new_figure,
-    set_ticks,
-    styles_of,
-    time_label,
-    whiskers,
-)
+    ASIDE, AXES, BLACK, BLANK, COLOURS, DIRECTIONS, MARKS, WIDTH, WORDS, by, capital, device_of, devices_of,
+    draw_beside, draw_cells, draw_lines, draw_roof_time, drawing, label_ends, log_axis, name_marks, name_rows,
+    new_figure, set_ticks, styles_of, time_label, whiskers)
 from common.results.problems import problem_of
 from common.results.records import number
 

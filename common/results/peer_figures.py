@@ -5,29 +5,8 @@ from math import ceil, log2
 from common.results.chapters import KINDS
 from common.results.device import provenance
 from common.results.drawing import (
-    ASIDE,
-    BLACK,
-    BLANK,
-    COLOURS,
-    DIRECTIONS,
-    MARKS,
-    RING,
-    WIDTH,
-    WORDS,
-    by,
-    capital,
-    device_of,
-    devices_of,
-    draw_cells,
-    drawing,
-    name_marks,
-    name_rows,
-    new_figure,
-    point_out,
-    set_ticks,
-    spread_out,
-    styles_of,
-)
+    ASIDE, BLACK, BLANK, COLOURS, DIRECTIONS, MARKS, RING, WIDTH, WORDS, by, capital, device_of, devices_of,
+    draw_cells, drawing, name_marks, name_rows, new_figure, point_out, set_ticks, spread_out, styles_of)
 from common.results.problems import problem_of
 from common.results.records import geometric_mean
 
