@@ -1,18 +1,15 @@
 """The notebooks' figures of measurements: of one device, of one over another, and what is said where data lack."""
 
 import dataclasses
-import json
 import re
 
 import pytest
 from lab import results
 
-from common.bench.tests.made_up import DEVICE, EMULATED, LARGE, catalogue, jsonl, peer, profile, record, records
+from common.bench.tests.made_up import DEVICE, EMULATED, LARGE, Repository, peer, profile, record, records
 from common.results import figures, peer_figures
-from common.results.chapters import CATALOGUE
-from common.results.device import DATA, LOCAL, VARIABLE, make_results
+from common.results.device import DATA, LOCAL, VARIABLE
 from common.results.problems import PROGRESSION, SWEEP, WIDTHS, DataError, Problem, problem_of
-from common.results.records import load
 from common.results.tests.figures_test import check_words, texts_of
 
 CHAPTERS = [f"{direction}{number:02d}" for direction in ("fwd", "bwd") for number in range(1, 5)]
@@ -31,27 +28,21 @@ def measured(chapters=CHAPTERS, **fields):
 def repository(tmp_path, monkeypatch):
     """A function that writes a small repository's files and opens them as a notebook does."""
     monkeypatch.delenv(VARIABLE, raising=False)
+    repo = Repository(tmp_path)
 
-    def write(name, text):
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-
-    def open_data(own=(), named=None, committed=None, **more):
-        for name in CHAPTERS:
-            write(f"chapters/{name}_idea/kernel.cu", "")
-        write(CATALOGUE, catalogue(ROADS, **{name: (f"{name}_idea", "An idea with a fairly long title", "rows a block")
-                                             for name in CHAPTERS}))
-        write(DATA, jsonl(*(committed or measured())))
-        write("notebooks/data/h100_profile.csv", jsonl(*map(profile, CHAPTERS)))
-        peers = [peer(name, direction, 10.0 + i, **({} if i else {"chosen": f"{direction[0]}wd01"}))
-                 for direction in ("forward", "backward")
-                 for i, name in enumerate(("dispatch", "torch", f"{direction[0]}wd02"))]
-        write("notebooks/data/peers_h100.csv", jsonl(*peers))
+    def open_data(own=(), named=None, committed=None, chapters=CHAPTERS, roads=ROADS, **more):
+        repo.list_chapters(roads, **{name: (f"{name}_idea", "An idea with a fairly long title", "rows a block")
+                                     for name in chapters})
+        repo.write(DATA, *(committed or measured()))
+        repo.write("notebooks/data/h100_profile.csv", *map(profile, CHAPTERS))
+        repo.write("notebooks/data/peers_h100.csv", *(
+            peer(name, direction, 10.0 + i, **({} if i else {"chosen": f"{direction[0]}wd01"}))
+            for direction in ("forward", "backward")
+            for i, name in enumerate(("dispatch", "torch", f"{direction[0]}wd02"))))
         if own:
-            write(LOCAL if named is None else named, jsonl(*own))
-        for name, text in more.items():
-            write(f"notebooks/data/{name}{'.jsonl' if name.startswith('local') else '.csv'}", text)
+            repo.write(named or LOCAL, *own)
+        for name, entries in more.items():
+            repo.write(f"notebooks/data/{name}{'.jsonl' if name.startswith('local') else '.csv'}", *entries)
         if named:
             monkeypatch.setenv(VARIABLE, str(named))
         return results.open_data(tmp_path)
@@ -83,7 +74,7 @@ def test_every_word_can_be_read_and_the_title_names_the_device(repository, direc
 
 def test_the_readers_own_gpu_stands_over_the_committed_one_in_the_same_panels(repository):
     data = repository(own=measured(CHAPTERS[:3] + CHAPTERS[4:7], device="My GPU"),
-                      local_profile=jsonl(*(profile(name, device="My GPU") for name in CHAPTERS)))
+                      local_profile=[profile(name, device="My GPU") for name in CHAPTERS])
     assert list(data.books) == [DEVICE, "My GPU"]
     drawn = drawings(data, "fwd")
     for name in ("steps", "cycles", "over_columns", "time", "model", "groups", "fused", "traffic"):
@@ -163,7 +154,7 @@ def test_the_widths_are_the_readers_own_or_another_devices_by_its_name(repositor
     lacking = f'{DEVICE} has no width beside peers; `make peers ARGS="--set widths"` measures them.'
     assert repository().width_rows("bf16") == []
     assert capsys.readouterr().out == lacking + "\n"
-    rows = repository(peers_other=jsonl(*of_widths("Another GPU"))).width_rows("bf16")
+    rows = repository(peers_other=of_widths("Another GPU")).width_rows("bf16")
     assert capsys.readouterr().out == f"{lacking} What follows is Another GPU's.\n"
     assert [(row["device"], row["dtype"]) for row in rows] == [("Another GPU", "bf16")] * 8
     data = repository(own=[record("fwd01", 20.0, device="Another GPU")])
@@ -211,17 +202,9 @@ def test_traffic_compares_like_with_like(repository):
     assert bars == pytest.approx([32 * 1.1] * 4)  # sectors read and written, beside a prediction of both
 
 
-def test_a_copy_is_no_forward_chapter(repository, tmp_path):
-    copied = {**record("fwd01", 9.0), "chapter": "copy00", "direction": "copy", "road": "main line", "parent": ""}
-    data = repository(committed=[*measured(), copied])
-    listed = json.loads((tmp_path / CATALOGUE).read_text(encoding="utf-8"))
-    entry = {**listed["chapters"][0], "id": "copy00", "file": "chapters/copy00_machine/kernel.cu", "direction": "copy"}
-    listed["chapters"][0]["parent"] = "copy00"
-    listed["chapters"] = [entry, *listed["chapters"]]
-    (tmp_path / CATALOGUE).write_text(json.dumps(listed), encoding="utf-8")
-    (tmp_path / "chapters/copy00_machine").mkdir()
-    (tmp_path / "chapters/copy00_machine/kernel.cu").write_text("", encoding="utf-8")
-    data.books = {DEVICE: make_results(tmp_path, load(tmp_path / DATA))}
+def test_a_copy_is_no_forward_chapter(repository):
+    data = repository(committed=[*measured(), {**record("fwd01", 9.0), "chapter": "copy00", "direction": "copy"}],
+                      chapters=["copy00", *CHAPTERS], roads={**ROADS, "fwd01": ("copy00", "main line")})
     assert "copy00" in data.own.chapters
     for direction in ("fwd", "bwd"):
         shown = [*data.rows(direction, data.problems()), *data.group_rows(direction), *data.fused_rows(direction)]
