@@ -33,7 +33,6 @@ some faults change only the time, or write where nobody reads.
 """
 
 import argparse
-import bisect
 import json
 import os
 import random
@@ -54,6 +53,7 @@ from typing import NamedTuple
 from common.bench.compare_peers import positive
 from common.results.records import read_objects
 from common.results.rendering import markdown
+from common.tools.cpp_text import blanked, line_of
 from common.tools.find_chapter import is_own, kernel_sources
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -104,9 +104,7 @@ def one_line(text):
 # ---------------------------------------------------------------------------------------------------
 # Where faults may be: the text with the rest blanked, character for character.
 
-NOT_CODE = re.compile(
-    r'//[^\n]*|/\*.*?\*/|R"(?P<mark>[^(\s]*)\(.*?\)(?P=mark)"|"(?:\\.|[^"\\\n])*"|(?<!\w)\'(?:\\.|[^\'\\\n])+\''
-    r"|^[ \t]*\#(?:\\\n|[^\n])*", re.DOTALL | re.MULTILINE)
+DIRECTIVE = re.compile(r"^[ \t]*\#(?:\\\n|[^\n])*", re.MULTILINE)
 PROSE = re.compile(r"\bstatic_assert\s*\(|\bfail\(|\bthrow\b|\btemplate <|\bconst Registration \w+\{")
 CLOSING = {"(": ")", "[": "]", "{": "}", "<": ">"}
 
@@ -117,12 +115,11 @@ def blank(text, begin, end):
 
 def code_of(text):
     """`text` with blanks, as many, for all that is not to be changed."""
-    code = NOT_CODE.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
-    for match in list(PROSE.finditer(code)):
-        if match[0] == "throw":
-            end = code.find(";", match.end())
-        else:
-            end = matching(code, match.end() - 1)
+    code = blanked(text)
+    for match in DIRECTIVE.finditer(code):
+        code = blank(code, match.start(), match.end())
+    for match in PROSE.finditer(code):
+        end = code.find(";", match.end()) if match[0] == "throw" else matching(code, match.end() - 1)
         code = blank(code, match.start(), end)
     return code
 
@@ -156,8 +153,7 @@ def subscripts(code):
 
 
 def within(spans, at):
-    i = bisect.bisect_right(spans, (at, len(spans) and spans[-1][1] + 1)) - 1
-    return any(begin <= at < end for begin, end in spans[max(0, i - 3):i + 1])
+    return any(begin <= at < end for begin, end in spans)
 
 
 def in_bodies(code, pattern):
@@ -328,15 +324,14 @@ KINDS = {rule.__name__: rule
 def mutants_of(text, file):
     """The Mutants of one source, by place."""
     code = code_of(text)
-    starts = [0] + [match.end() for match in re.finditer("\n", text)]
     found = {}
     for name, rule in KINDS.items():
         for edit in rule(code):
-            line = bisect.bisect_right(starts, edit.begin)
-            start = starts[line - 1]
-            source = text[start:].split("\n", 1)[0].strip()
+            start = text.rfind("\n", 0, edit.begin) + 1
+            source = text[start:].partition("\n")[0].strip()
             # An index's operator may be a loop's stride too: the first rule that makes a change has it.
-            made = Mutant(file, line, edit.begin - start + 1, name, text[edit.begin:edit.end], edit.new, source)
+            made = Mutant(file, line_of(text, edit.begin), edit.begin - start + 1, name, text[edit.begin:edit.end],
+                          edit.new, source)
             found.setdefault((edit, made.old), made)
     return sorted(found.values())
 
