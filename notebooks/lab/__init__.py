@@ -19,7 +19,6 @@ import io
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -35,12 +34,13 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # a notebook runs in its own directory
 
 from common.results.records import read_objects  # noqa: E402
+from common.tools import check_file  # noqa: E402
 
 BUILD = ROOT / "build" / "cpu"
 WATCHING = ROOT / "build" / "cpu-watch"  # a build whose machine sees each load and store
 KERNELS = ROOT / "build" / "notebooks"  # those of the reader's own
+PROGRAMS = ROOT / "build" / "foreign"  # which check_file.py makes of them
 MERE_CHECK = 2  # ninja's steps where there is nothing to build
-TEMPLATE = "fwd01"  # the chapter with whose commands a kernel of your own is built
 
 
 class LabError(Exception):
@@ -63,12 +63,12 @@ def command(*words, **options):
 
 
 @functools.cache
-def program(chapter, build=BUILD):
-    """The path of a chapter's program, built if it is not up to date: this chapter's alone.
+def program(chapter, build=BUILD, product="bin/{}"):
+    """The path of a chapter's program, or of another target's product, built if it is not up to date: this alone.
 
     Says beforehand how long the first build takes, and which of its steps is done.
     """
-    path = build / "bin" / chapter
+    path = build / product.format(chapter)
     command("bash", ROOT / "common/setup/setup.sh", "cpu")
     if not path.exists():
         machine = (build / "libsimt.a").exists()
@@ -152,30 +152,24 @@ def as_numbers(array):
 
 
 def compile_kernel(name, source):
-    """Compiles CUDA C++ with a main() of its own, as the chapters are compiled for the CPU backend.
+    """Compiles CUDA C++ with a main() of its own for the CPU backend, as `make check FILE=…` does, without sanitizers.
 
     Returns the program's path. Raises LabError with the compiler's words.
     """
-    program(TEMPLATE)
+    program("foreign", product="lib{}.a")
     KERNELS.mkdir(parents=True, exist_ok=True)
+    (PROGRAMS / name).unlink(missing_ok=True)  # where this one fails, none of before runs in its place
     file = KERNELS / f"{name}.cu"
-    file.with_suffix("").unlink(missing_ok=True)  # where this one fails, none of before runs in its place
     file.write_text(source, encoding="utf-8")
-    lines = command("ninja", "-C", BUILD, "-t", "commands", TEMPLATE).splitlines()
-    compiling = next(words for line in lines if (words := shlex.split(line))[-1].endswith("kernel.cu"))
-    linking = [word for word in shlex.split(lines[-1])  # : && c++ … kernel.cu.o main.cpp.o … && :
-               if word not in (":", "&&") and not word.endswith("main.cpp.o")]
-    theirs = compiling[compiling.index("-o") + 1]
-    names = {compiling[-1]: file, theirs: file.with_suffix(".o"), f"{theirs}.d": file.with_suffix(".d"),
-             f"bin/{TEMPLATE}": file.with_suffix("")}
-    for words in (compiling, linking):
-        command(*(names.get(word, word) for word in words), cwd=BUILD)
-    return file.with_suffix("")
+    try:
+        return check_file.compiled(file, check_file.Build(BUILD, (), (), check_file.PLAIN.libraries))
+    except check_file.RequestError as error:
+        raise LabError(str(error)) from None
 
 
 def run_kernel(name, schedule="forward"):
     """Runs a kernel that was compiled under this name and returns what its main() printed."""
-    path = KERNELS / name
+    path = PROGRAMS / name
     if not path.exists():
         raise LabError(f"no kernel '{name}' is compiled; run the cell that begins with %%kernel {name}")
     return command(path, env=environment(schedule))

@@ -72,7 +72,7 @@ class Kernels(unittest.TestCase):
 
     def test_a_compiler_s_error_is_shown(self):
         with self.assertRaisesRegex(lab.LabError, "wrong.cu:1:.* error: .*nonsense"):
-            lab.compile_kernel("wrong", "nonsense x;")
+            lab.compile_kernel("wrong", f"nonsense x; {DOUBLES}")
 
 
 class Numbers(unittest.TestCase):
