@@ -82,7 +82,7 @@ def chosen_records(book):
     own = [record for record in book.measured.records
            if record.get("chapter") in book.chapters and is_right(record) and problem_of(record).group is None]
     shared = [record for direction in DIRECTIONS for kind in KINDS
-              for problem, records in book.shared_runs(direction, kind).items() if set_of(problem) == "peers"
+              for problem, (records, _) in book.compared(direction, kind).items() if set_of(problem) == "peers"
               for record in records if is_shown(record)]
     return own + shared
 

@@ -42,7 +42,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -619,7 +618,6 @@ class Judge:
         self.build, self.suite = build, suite
         self.unmutated = {}  # the object of each source
         self.taken = {}  # the seconds of each (program, suite)
-        self.lock = threading.Lock()
 
     def check_unmutated(self, program, suites):
         """Compiles a program without a mutant, and runs it: what is wrong with it, or None."""
@@ -627,8 +625,7 @@ class Judge:
             attempt = Attempt(self.build, folder)
             if not attempt.compile(program):
                 return f"{program.name} does not compile as it is"
-            with self.lock:
-                self.unmutated |= {source: path.read_bytes() for source, path in attempt.objects.items()}
+            self.unmutated.update({source: path.read_bytes() for source, path in attempt.objects.items()})
             for suite in suites:
                 began = time.monotonic()
                 failure = attempt.run(program, suite, 10 * SECONDS["complete"])

@@ -138,11 +138,11 @@ class DeviceResults:
     # --- Beside peers ---
 
     def contenders(self, direction, kind="layer"):
-        """(our rows, the peers' rows) to compare, problem by problem: those of shared_runs().
+        """(our rows, the peers' rows) to compare, problem by problem: those of compared().
 
         A peer's row has its provider's name in place of a chapter; ours are the dispatch's and the chapters'.
         """
-        records = [record for together in self.shared_runs(direction, kind).values() for record in together]
+        records = [record for together, _ in self.compared(direction, kind).values() for record in together]
         return ([self.row(record) for record in records if is_ours(record["provider"])],
                 [self.row(record) for record in records if not is_ours(record["provider"])])
 
@@ -192,10 +192,6 @@ class DeviceResults:
                 found.setdefault(problem_of(record), []).append(record)
         return {problem: (together, pairs(together, records)) for problem, records in found.items()
                 if (together := side_by_side(records))}
-
-    def shared_runs(self, direction, kind):
-        """{problem: the records of compared()}"""
-        return {problem: together for problem, (together, _) in self.compared(direction, kind).items()}
 
     def row(self, record):
         """Of a chapter, of the dispatch's choice, or of a peer, which has no chapter."""

@@ -228,14 +228,19 @@ def draw_lines(axes, rows, x, value, styles, own):
     axes.grid(which="major")
 
 
+def readable_on(colour):
+    """Black or white: what is read better on a colour."""
+    red, green, blue, _ = colour
+    return "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "white"
+
+
 def draw_cells(axes, values, texts, norm, colours, columns):
     """A table of numbers, shaded. `texts`: rows of strings."""
     image = axes.imshow(values, norm=norm, cmap=colours, aspect="auto")
     for i, line in enumerate(texts):
         for j, text in enumerate(line):
-            red, green, blue, _ = image.cmap(image.norm(values[i][j]))
             axes.annotate(text, (j, i), ha="center", va="center", fontsize=8.5,
-                          color="white" if 0.3 * red + 0.6 * green + 0.1 * blue < 0.5 else "black")
+                          color=readable_on(image.cmap(image.norm(values[i][j]))))
     axes.set_xticks(range(len(columns)), columns)
     axes.tick_params(length=0)
     axes.grid(False)

@@ -16,7 +16,7 @@ from common.results.drawing import (
     ASIDE, AXES, BLACK, BLANK, COLOURS, DIRECTIONS, MARKS, WIDTH, WORDS, by, capital, device_of, devices_of,
     draw_beside, draw_cells, draw_lines, draw_roof_time, drawing, label_ends, log_axis, name_marks, name_rows,
     new_figure, set_ticks, styles_of, time_label, whiskers)
-from common.results.problems import problem_of
+from common.results.problems import problem_of, size_of
 from common.results.records import number
 
 # --- One problem, chapter by chapter ---
@@ -375,7 +375,7 @@ def traffic(rows):
 
 def read_once(row):
     """The bytes of x, or of x and dy."""
-    return row["rows"] * row["cols"] * (4 if row["dtype"] == "f32" else 2) * (2 if row["direction"] == "bwd" else 1)
+    return size_of(problem_of(row)) * (2 if row["direction"] == "bwd" else 1)
 
 
 @drawing("wait of a warp")

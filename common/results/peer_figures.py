@@ -7,7 +7,7 @@ from common.results.device import provenance
 from common.results.drawing import (
     ASIDE, BLACK, BLANK, COLOURS, DIRECTIONS, MARKS, RING, WIDTH, WORDS, by, capital, device_of, devices_of,
     draw_cells, drawing, name_marks, name_rows, new_figure, point_out, set_ticks, spread_out, styles_of)
-from common.results.problems import problem_of
+from common.results.problems import problem_of, size_of
 from common.results.records import geometric_mean
 
 # --- Problem by problem ---
@@ -149,8 +149,7 @@ def standings(ours, peers):
     if not rows:
         return None
     chapters = sorted({row["chapter"] for row in rows})
-    problems = sorted({problem_of(row) for row in rows}, key=lambda problem: (
-        problem.rows * problem.cols * (4 if problem.dtype == "f32" else 2), problem))
+    problems = sorted({problem_of(row) for row in rows}, key=lambda problem: (size_of(problem), problem))
     times = {(row["chapter"], problem_of(row)): row["median_us"] / fastest[problem_of(row)]["median_us"]
              for row in rows}
     faster = sorted({chapter for (chapter, _), ratio in times.items() if ratio < 0.99})

@@ -16,15 +16,10 @@ LEVEL = 0.01  # of a peer's time: nearer than this, neither is ahead
 WIDTHS_COMMAND = 'make peers ARGS="--set widths"'
 
 
-def shapes_of(kind):
-    """The problems of `make peers`."""
-    return [shape._replace(kind=kind) for shape in peers.SHAPES]
-
-
 def shown_pairs(results, direction, kind="layer"):
     """The rows of against_peers() on the problems of `make peers`, in their order."""
     of_problem = {problem_of(row): row for row in results.against_peers(direction, kind)}
-    return [of_problem[problem] for problem in shapes_of(kind) if problem in of_problem]
+    return [of_problem[problem] for problem in peers.parse_shapes(None, kinds=[kind]) if problem in of_problem]
 
 
 def pairs_of_layer_norm(results):
@@ -46,7 +41,7 @@ def peer_times(results, kind):
         names = dict.fromkeys(name for pair in pairs.values() for name in pair["times"])
         timed += [row for row in ours if problem_of(row) in pairs]
         found |= {direction: (list(names), list(pairs.values()))} if pairs else {}
-    about = results.about_peers(kind, shapes_of(kind))
+    about = results.about_peers(kind, peers.parse_shapes(None, kinds=[kind]))
     return {"found": found, "kind": kind, "about": about, "records": timed} if found else None
 
 

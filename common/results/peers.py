@@ -19,7 +19,7 @@ import re
 
 from common.results.chapters import load_catalogue
 from common.results.problems import SETS, Problem, problem_of
-from common.results.records import MISSING, SCHEMA, number
+from common.results.records import MISSING, SCHEMA, is_right, number
 
 DIRECTIONS = ("forward", "backward")
 KINDS = ("layer", "rms")
@@ -171,8 +171,8 @@ def cell(record):
 
 def best(records):
     """The fastest right record, or None."""
-    timed = [record for record in records if record and record.get("passed", True) and "median_us" in record]
-    return min(timed, key=lambda record: record["median_us"], default=None)
+    timed = [record for record in records if record and is_right(record)]
+    return fastest(timed) if timed else None
 
 
 def beside(records):

@@ -33,6 +33,7 @@ from . import variance
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # a notebook runs in its own directory
 
+from common.results.drawing import readable_on  # noqa: E402
 from common.results.records import read_objects  # noqa: E402
 from common.tools import check_file  # noqa: E402
 
@@ -284,11 +285,6 @@ def draw_matrix(axes, matrix, low, high, texts=None):
             axes.text(col, row, text, ha="center", va="center", fontsize=7,
                       color=readable_on(mesh.cmap(mesh.norm(matrix[row, col]))))
     return mesh
-
-
-def readable_on(colour):
-    """Black or white: what is read better on a colour."""
-    return "black" if np.dot(colour[:3], (0.299, 0.587, 0.114)) > 0.5 else "white"
 
 
 def draw_exchange(axes, held, read, high):
