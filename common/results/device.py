@@ -146,19 +146,20 @@ class DeviceResults:
         return ([self.row(record) for record in records if is_ours(record["provider"])],
                 [self.row(record) for record in records if not is_ours(record["provider"])])
 
-    def against_peers(self, direction, kind="layer"):
-        """One row for each problem of contenders(): our row, and `peer`, `peer_us` of the fastest peer, our time over
-        its, `ratio`, and over the others' as well: `ratios` by name, at their median, p10 and p90.
+    def against_peers(self, direction, kind="layer", peers=None):
+        """One row for each problem of contenders(): our row, and `peer`, `peer_us` of the fastest peer, or of the named
+        ones, our time over its, `ratio`, and over the others' as well: `ratios` by name, at their median, p10 and p90.
 
         A ratio is of times of one run wherever the peer's run has ours; our row is that beside the fastest peer.
         """
         found = []
         for _, own in self.compared(direction, kind).values():
-            ours, best = nearest(own)
-            found.append({**self.row(ours), "peer": best["provider"], "peer_us": best["median_us"],
-                          "ratio": ours["median_us"] / best["median_us"],
-                          "ratios": {theirs["provider"]: [beside["median_us"] / theirs.get(key, theirs["median_us"])
-                                                          for key in TIMES] for beside, theirs in own}})
+            if own := [pair for pair in own if peers is None or pair[1]["provider"] in peers]:
+                ours, best = nearest(own)
+                found.append({**self.row(ours), "peer": best["provider"], "peer_us": best["median_us"],
+                              "ratio": ours["median_us"] / best["median_us"],
+                              "ratios": {theirs["provider"]: [beside["median_us"] / theirs.get(key, theirs["median_us"])
+                                                              for key in TIMES] for beside, theirs in own}})
         return found
 
     def width_rows(self, problems=WIDTHS):

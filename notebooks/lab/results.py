@@ -96,14 +96,9 @@ class Data:
 
     def against_peers(self, direction, kind, peers="all"):
         """Book.against_peers() of each device beside the named peers, without the sets of widths."""
-        found = self.collect(lambda book: alone(book.against_peers(direction, kind)),
-                             f"no {DIRECTIONS[direction]} run of peers and ours with {KINDS[kind]}", "make peers")
-        if peers == "all":
-            return found
-        named = [{**row, "ratios": {peer: row["ratios"][peer] for peer in row["ratios"] if peer in peers}}
-                 for row in found]
-        return [{**row, "peer": peer, "ratio": ratio, "peer_us": row["median_us"] / ratio} for row in named
-                if row["ratios"] for ratio, peer in [max((ratio, peer) for peer, (ratio, *_) in row["ratios"].items())]]
+        named = None if peers == "all" else peers
+        return self.collect(lambda book: alone(book.against_peers(direction, kind, named)),
+                            f"no {DIRECTIONS[direction]} run of peers and ours with {KINDS[kind]}", "make peers")
 
     def fastest(self, ratios):
         """On the problems of these rows the fastest chapter of each device without peers."""
