@@ -774,7 +774,7 @@ def table_row(name, records):
     counts = Counter(record["verdict"] for record in records)
     faults = len(records) - counts["does-not-compile"] - counts["same-code"]
     shares = [f" ({100 * counts[verdict] / faults:.0f} %)" if faults else "" for verdict in VERDICTS[2:]]
-    return [name, *map(str, (len(records), *(counts[verdict] for verdict in VERDICTS[:2]))),
+    return [name, len(records), counts["does-not-compile"], counts["same-code"],
             *(f"{counts[verdict]}{share}" for verdict, share in zip(VERDICTS[2:], shares))]
 
 

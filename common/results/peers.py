@@ -196,14 +196,15 @@ def side_by_side(records):
     for record in records:
         if record.get("run"):
             runs.setdefault(record["run"], []).append(record)
-    joined = [(run, joined_with(run, runs)) for run in runs if any(is_ours(one["provider"]) for one in runs[run])]
-    found = [(kinds_of(runs[run]), run, records) for run, records in joined if kinds_of(records) == 2]
+    joined = {run: joined_with(run, runs) for run, own in runs.items() if any(is_ours(one["provider"]) for one in own)}
+    found = {run: together for run, together in joined.items() if peers_of(together)}
     if not found:
         return []
-    kinds, newest, _ = max(found, key=lambda one: one[:2])
-    alike = [(run, records) for own, run, records in found
-             if own == kinds and commits_of(runs[run]) == commits_of(runs[newest])]
-    return max(alike, key=lambda one: (len(peers_of(one[1])), one[0]))[1]
+    has_peers = {run: bool(peers_of(runs[run])) for run in found}
+    newest = max(found, key=lambda run: (has_peers[run], run))
+    alike = [run for run in found
+             if has_peers[run] == has_peers[newest] and commits_of(runs[run]) == commits_of(runs[newest])]
+    return found[max(alike, key=lambda run: (len(peers_of(found[run])), run))]
 
 
 def commits_of(records):
@@ -262,11 +263,6 @@ def in_use(records, from_y):
         found += newest_with_chapters([record for record in records if is_ours(record["provider"])
                                        and (record.get("chosen", record["provider"]) in from_y) == starts_from_y])
     return found
-
-
-def kinds_of(records):
-    """2 where there are ours and a peer's."""
-    return len({is_ours(record["provider"]) for record in records})
 
 
 def joined_with(run, runs):

@@ -19,7 +19,7 @@ ROOFS = {"copy": "a copy (one read, one write)", "fwd": "a copy (one read, one w
 def markdown(headers, rows, left=(0,)):
     """A table; the columns numbered in `left` are left-aligned, the others right."""
     rule = [":--" if i in left else "--:" for i in range(len(headers))]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in (headers, rule, *rows))
+    return "\n".join("| " + " | ".join(map(str, cells)) + " |" for cells in (headers, rule, *rows))
 
 
 def link_to(results, file, chapter, words=None):
