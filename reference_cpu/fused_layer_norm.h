@@ -44,13 +44,16 @@ struct FusedForwardInput {
 };
 
 struct FusedForward {
-  std::vector<double> y;            // [rows, cols], with weight and bias
-  std::vector<double> y1;           // [rows, cols], with weight1 and bias1; empty without both
-  std::vector<double> sum;          // [rows, cols], what was normalised: rounded
-  std::vector<double> mean;         // [rows], of sum; empty for Norm::Rms
-  std::vector<double> rstd;         // [rows], of sum
-  std::vector<std::uint8_t> mask;   // [rows, cols], 1 where x was kept, else 0; empty without seeds
-  std::vector<std::uint8_t> mask1;  // [rows, cols], the same for x1; empty without seeds1
+  std::vector<double> y = {};     // [rows, cols], with weight and bias
+  std::vector<double> y1 = {};    // [rows, cols], with weight1 and bias1; empty without both
+  std::vector<double> sum = {};   // [rows, cols], what was normalised: rounded
+  std::vector<double> mean = {};  // [rows], of sum; empty for Norm::Rms
+  std::vector<double> rstd = {};  // [rows], of sum
+  std::vector<std::uint8_t> mask =
+      {};  // [rows, cols], 1 where x was kept, else 0; empty without seeds
+  std::vector<std::uint8_t> mask1 = {};  // [rows, cols], the same for x1; empty without seeds1
+
+  friend bool operator==(const FusedForward&, const FusedForward&) = default;
 };
 
 //   sum = rounded(dropout(x · rowscale) + dropout1(x1 · rowscale1) + residual)
@@ -98,15 +101,17 @@ struct FusedBackwardInput {
 };
 
 struct FusedBackward {
-  std::vector<double> dx;           // [rows, cols]
-  std::vector<double> dx1;          // [rows, cols]; empty without a second input
-  std::vector<double> dresidual;    // [rows, cols], the whole gradient of sum
-  std::vector<double> dweight;      // [cols]
-  std::vector<double> dbias;        // [cols]
-  std::vector<double> dweight1;     // [cols]; empty without dy1
-  std::vector<double> dbias1;       // [cols]; empty without dy1
-  std::vector<std::uint8_t> mask;   // [rows, cols], drawn again; empty without seeds
-  std::vector<std::uint8_t> mask1;  // [rows, cols], the same for x1; empty without seeds1
+  std::vector<double> dx = {};           // [rows, cols]
+  std::vector<double> dx1 = {};          // [rows, cols]; empty without a second input
+  std::vector<double> dresidual = {};    // [rows, cols], the whole gradient of sum
+  std::vector<double> dweight = {};      // [cols]
+  std::vector<double> dbias = {};        // [cols]
+  std::vector<double> dweight1 = {};     // [cols]; empty without dy1
+  std::vector<double> dbias1 = {};       // [cols]; empty without dy1
+  std::vector<std::uint8_t> mask = {};   // [rows, cols], drawn again; empty without seeds
+  std::vector<std::uint8_t> mask1 = {};  // [rows, cols], the same for x1; empty without seeds1
+
+  friend bool operator==(const FusedBackward&, const FusedBackward&) = default;
 };
 
 // The gradients of a scalar loss with respect to x, x1, residual and the four parameters, given dy,

@@ -28,9 +28,12 @@ enum class Norm {
 };
 
 struct Forward {
-  std::vector<double> y;     // [rows, cols]
-  std::vector<double> mean;  // [rows]; empty for Norm::Rms
-  std::vector<double> rstd;  // [rows]; 1 / sqrt(var + eps), or 1 / sqrt(mean(x²) + eps) for Rms
+  std::vector<double> y = {};     // [rows, cols]
+  std::vector<double> mean = {};  // [rows]; empty for Norm::Rms
+  std::vector<double> rstd =
+      {};  // [rows]; 1 / sqrt(var + eps), or 1 / sqrt(mean(x²) + eps) for Rms
+
+  friend bool operator==(const Forward&, const Forward&) = default;
 };
 
 // y = xhat · weight + bias, where xhat is the row x with its mean subtracted (Norm::Layer only) and
@@ -48,9 +51,11 @@ Forward forward(Norm norm, std::int64_t rows, std::int64_t cols, std::span<const
                 std::span<const double> weight, std::span<const double> bias, double eps);
 
 struct Backward {
-  std::vector<double> dx;       // [rows, cols]
-  std::vector<double> dweight;  // [cols]; sum of dy · xhat over the rows
-  std::vector<double> dbias;    // [cols]; sum of dy over the rows
+  std::vector<double> dx = {};       // [rows, cols]
+  std::vector<double> dweight = {};  // [cols]; sum of dy · xhat over the rows
+  std::vector<double> dbias = {};    // [cols]; sum of dy over the rows
+
+  friend bool operator==(const Backward&, const Backward&) = default;
 };
 
 // The gradient of a scalar loss with respect to x, weight and bias, given dy, its gradient with
