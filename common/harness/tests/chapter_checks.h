@@ -109,24 +109,31 @@ inline void check_problem(const Chapter& chapter, const Problem& problem, int ru
   });
 }
 
+struct Types {
+  DType dtype;
+  bool mixed;
+};
+inline constexpr Types kTypes[] = {{DType::F32, false},
+                                   {DType::F16, false},
+                                   {DType::BF16, false},
+                                   {DType::F16, true},
+                                   {DType::BF16, true}};
+
 /// Calls `body` for every problem of this shape that `chapter` accepts.
 template <typename Body>
 void for_each_variant(const Chapter& chapter, std::int64_t rows, std::int64_t cols,
                       const Body& body) {
-  for (const DType dtype : kDTypes)
+  for (const auto [dtype, mixed] : kTypes)
     for (const Kind kind : {Kind::Layer, Kind::Rms})
-      for (const bool affine : {true, false})
-        for (const bool mixed : {false, true}) {
-          if (mixed && dtype == DType::F32) continue;
-          Problem problem;
-          problem.mixed = mixed;
-          problem.dtype = dtype;
-          problem.kind = kind;
-          problem.affine = affine;
-          problem.rows = rows;
-          problem.cols = cols;
-          if (refusal(chapter, problem).empty()) body(problem);
-        }
+      for (const bool affine : {true, false}) {
+        const Problem problem{.kind = kind,
+                              .dtype = dtype,
+                              .rows = rows,
+                              .cols = cols,
+                              .affine = affine,
+                              .mixed = mixed};
+        if (refusal(chapter, problem).empty()) body(problem);
+      }
 }
 
 struct Size {
@@ -155,26 +162,12 @@ inline std::vector<Fusion> fusions() {
 inline constexpr int kQuickRuns =
     kSanitize ? 1 : 2;  ///< per problem; a second accesses no other memory
 
-struct Types {
-  DType dtype;
-  bool mixed;
-};
-inline constexpr Types kTypes[] = {{DType::F32, false},
-                                   {DType::F16, false},
-                                   {DType::BF16, false},
-                                   {DType::F16, true},
-                                   {DType::BF16, true}};
-
 /// Calls `body(problem)` for each pair of types and each kind; `body` chooses the shape.
 template <typename Body>
 void for_each_types_and_kind(const Body& body) {
   for (const auto [dtype, mixed] : kTypes)
     for (const Kind kind : {Kind::Layer, Kind::Rms}) {
-      Problem problem;
-      problem.dtype = dtype;
-      problem.mixed = mixed;
-      problem.kind = kind;
-      body(problem);
+      body(Problem{.kind = kind, .dtype = dtype, .mixed = mixed});
     }
 }
 

@@ -22,10 +22,8 @@ TEST_CASE("at least one chapter of each direction is registered") {
 }
 
 TEST_CASE("a backward chapter drops what a forward chapter dropped, from the same seeds") {
-  Problem problem;
-  problem.rows = 50;
-  problem.cols = 1000;
-  problem.fusion = {.dropout = 0.3f, .second_input = true, .masks = true};
+  Problem problem{
+      .rows = 50, .cols = 1000, .fusion = {.dropout = 0.3f, .second_input = true, .masks = true}};
   const std::int64_t count = problem.rows * problem.cols;
   const Tensors forward(problem, Direction::Forward);
   const Tensors backward(problem, Direction::Backward);
@@ -54,10 +52,7 @@ TEST_CASE("a backward chapter drops what a forward chapter dropped, from the sam
 }
 
 TEST_CASE("every chapter is right where offsets pass 2^31" * doctest::test_suite("complete")) {
-  Problem problem;
-  problem.dtype = DType::BF16;
-  problem.rows = (std::int64_t{1} << 31) / 4096 + 3;
-  problem.cols = 4096;
+  Problem problem{.dtype = DType::BF16, .rows = (std::int64_t{1} << 31) / 4096 + 3, .cols = 4096};
   if (device().emulated) {
     MESSAGE("skipped: 2^31 elements take minutes a chapter on the SIMT machine; a GPU runs this");
     return;
@@ -82,8 +77,7 @@ TEST_CASE("every chapter is right where offsets pass 2^31" * doctest::test_suite
 TEST_CASE("a chapter refuses what it does not take, in a sentence with its id") {
   for (const Chapter& chapter : chapters())
     for (const Kind kind : {Kind::Layer, Kind::Rms}) {
-      Problem problem;
-      problem.kind = kind;
+      Problem problem{.kind = kind};
       const int64_t widest = chapter.max_row_bytes / problem.element_bytes();
       problem.cols = std::min({problem.cols, chapter.max_cols, widest});
       const bool takes =
@@ -118,10 +112,7 @@ TEST_CASE("rows wider than a chapter's blocks hold are refused, with the width t
 
 TEST_CASE("a chapter that needs aligned rows refuses others, and says what is wrong with them") {
   Chapter chapter = chapters().front();
-  Problem problem;
-  problem.dtype = DType::F16;
-  problem.cols = 1001;
-  problem.misalign = 1;
+  Problem problem{.dtype = DType::F16, .cols = 1001, .misalign = 1};
   CHECK(refusal(chapter, problem).empty());  // this chapter does not need aligned rows
   chapter.needs_aligned = true;
   const std::string rule =
@@ -147,10 +138,7 @@ TEST_CASE("strided rows are refused by a chapter that does not take them, and to
   Chapter chapter = chapters().front();
   chapter.max_rows = chapter.max_elements = std::numeric_limits<std::int64_t>::max();
   const std::string id(chapter.id);
-  Problem problem;
-  problem.dtype = DType::F16;
-  problem.cols = 1024;
-  problem.heads = 4;
+  Problem problem{.dtype = DType::F16, .cols = 1024, .heads = 4};
   CHECK(refusal(chapter, problem).empty());  // groups without a gap
   problem.heads_gap = 16;
   CHECK(refusal(chapter, problem).sentence == id + " takes rows that lie one behind another only");
@@ -178,8 +166,7 @@ TEST_CASE("strided rows are refused by a chapter that does not take them, and to
 }
 
 TEST_CASE("frozen parameters are refused by a chapter that has, or writes, their gradients") {
-  Problem problem;
-  problem.frozen = true;
+  Problem problem{.frozen = true};
   for (Chapter chapter : chapters()) {
     const bool backward = chapter.direction() == Direction::Backward;
     chapter.takes_frozen = false;
@@ -196,9 +183,7 @@ TEST_CASE("frozen parameters are refused by a chapter that has, or writes, their
 TEST_CASE("more elements than a chapter's launch can count are refused, without an overflow") {
   Chapter chapter = chapters().front();
   chapter.max_elements = 1000;
-  Problem problem;
-  problem.rows = 10;
-  problem.cols = 100;
+  Problem problem{.rows = 10, .cols = 100};
   CHECK(refusal(chapter, problem).empty());
   problem.rows = 0;
   CHECK(refusal(chapter, problem).empty());
@@ -230,10 +215,7 @@ TEST_CASE("the check sees one wrong element, one unwritten element and one wrong
       *std::find_if(chapters().begin(), chapters().end(),
                     [](const Chapter& each) { return each.direction() == Direction::Forward; });
   for (const DType dtype : kDTypes) {
-    Problem problem;
-    problem.dtype = dtype;
-    problem.rows = 3;
-    problem.cols = 1000;
+    Problem problem{.dtype = dtype, .rows = 3, .cols = 1000};
     with_types(problem, [&]<typename T, typename W>() {
       const Tensors tensors(problem, Direction::Forward);
       const Run run(chapter, tensors);

@@ -41,10 +41,7 @@ TEST_CASE("every chapter is right on rows that no cluster's shared memory holds"
   for (const Chapter& chapter : chapters())
     for (const std::int64_t cols : {1'000'000, 1'000'003})
       for (const DType dtype : {DType::F32, DType::BF16}) {
-        Problem problem;
-        problem.dtype = dtype;
-        problem.rows = 2;
-        problem.cols = cols;
+        Problem problem{.dtype = dtype, .rows = 2, .cols = cols};
         if (device().emulated && (dtype == DType::F32) != (cols % 2 == 0)) continue;
         if (refusal(chapter, problem).empty())
           check_problem(chapter, problem, runs_of_many_blocks());
@@ -60,11 +57,12 @@ TEST_CASE("a chapter that groups rows is right for every size of a group") {
       });
   for (const Chapter& chapter : chapters())
     for (const int group : {2, 100'000}) {
-      Problem problem;
-      problem.dtype = DType::F16;
-      problem.rows = 70;
-      problem.cols = 8200;  // just past what a block's registers hold
-      problem.group = group;
+      Problem problem{
+          .dtype = DType::F16,
+          .rows = 70,
+          .cols = 8200,  // just past what a block's registers hold
+          .group = group,
+      };
       if (refusal(chapter, problem).empty()) check_problem(chapter, problem, kRuns);
     }
 }
@@ -72,12 +70,12 @@ TEST_CASE("a chapter that groups rows is right for every size of a group") {
 TEST_CASE("a chapter that groups rows, or splits them, is right over many rows of a group") {
   for (const Chapter& chapter : chapters())
     for (const DType dtype : {DType::F32, DType::BF16}) {
-      Problem problem;
-      problem.dtype = dtype;
-      problem.rows = 160;
-      problem.misalign = dtype == DType::F32 ? 0 : 1;
-      problem.cols = 512 - 3 * problem.misalign;
-      problem.group = 16;
+      const int misalign = dtype == DType::F32 ? 0 : 1;
+      const Problem problem{.dtype = dtype,
+                            .rows = 160,
+                            .cols = 512 - 3 * misalign,
+                            .misalign = misalign,
+                            .group = 16};
       if (refusal(chapter, problem).empty()) check_problem(chapter, problem, kRuns);
     }
 }
@@ -88,21 +86,18 @@ TEST_CASE("a chapter that groups rows is right at many widths, several rows for 
          {Size{90, 96}, Size{90, 512}, Size{2200, 40}, Size{300, 5000}, Size{150, 8200},
           Size{150, 9001}, Size{45, 17000}, Size{45, 33001}, Size{9, 40000}, Size{3, 120000}})
       for (const DType dtype : {DType::F32, DType::BF16}) {
-        Problem problem;
-        problem.dtype = dtype;
-        problem.rows = rows;
-        problem.cols = cols;
-        problem.group = 1;
-        problem.recompute_output = chapter.recomputes_output;
+        Problem problem{.dtype = dtype,
+                        .rows = rows,
+                        .cols = cols,
+                        .group = 1,
+                        .recompute_output = chapter.recomputes_output};
         if (refusal(chapter, problem).empty()) check_problem(chapter, problem, kRuns);
       }
 }
 
 TEST_CASE("many runs give the same bits; where a chapter uses atomics, dweight varies") {
   const int runs = device().emulated ? 5 : 20;  // emulated runs all have different orders
-  Problem problem;
-  problem.rows = 400;
-  problem.cols = 300;
+  Problem problem{.rows = 400, .cols = 300};
   for (const Chapter& chapter : chapters()) {
     if (!refusal(chapter, problem).empty()) continue;
     INFO(chapter.id);
@@ -128,9 +123,7 @@ TEST_CASE("many runs give the same bits; where a chapter uses atomics, dweight v
 
 TEST_CASE("every chapter is right past 65 535 rows") {
   for (const Chapter& chapter : chapters()) {
-    Problem problem;
-    problem.rows = 70000;
-    problem.cols = chapter.needs_aligned ? 40 : 33;
+    Problem problem{.rows = 70000, .cols = chapter.needs_aligned ? 40 : 33};
     for (const DType dtype : kDTypes) {
       problem.dtype = dtype;
       if (device().emulated && dtype != DType::F32) continue;  // a minute per dtype on two cores

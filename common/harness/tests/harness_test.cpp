@@ -39,10 +39,7 @@ bool contains(const std::string& text, const std::string& part) {
 }
 
 Problem small(DType dtype = DType::BF16) {
-  Problem problem;
-  problem.dtype = dtype;
-  problem.rows = 8;
-  problem.cols = 100;
+  Problem problem{.dtype = dtype, .rows = 8, .cols = 100};
   return problem;
 }
 
@@ -104,8 +101,7 @@ TEST_CASE("the built-in sets can be read, and contain each problem once") {
 }
 
 TEST_CASE("a list in a set gives a problem for each value; other options are as in `like`") {
-  Problem like;
-  like.kind = Kind::Rms;
+  Problem like{.kind = Kind::Rms};
   const auto sets = parse_problem_sets(
       R"({"mine": {"problems": [{"dtype": ["f32", "f16"], "cols": [1, 2, 3], "rows": 5}]}})", "x",
       like);
@@ -164,9 +160,7 @@ TEST_CASE("the operator's bytes are those of its matrices") {
 TEST_CASE("memory is counted beyond 2^63 bytes") {
   Chapter chapter;
   chapter.run = ForwardLaunchers{};
-  Problem p;
-  p.rows = std::int64_t{1} << 40;
-  p.cols = std::int64_t{1} << 40;
+  Problem p{.rows = std::int64_t{1} << 40, .cols = std::int64_t{1} << 40};
   CHECK(needed_device_bytes(chapter, p) == doctest::Approx(2 * 4 * std::pow(2.0, 80)));
 }
 

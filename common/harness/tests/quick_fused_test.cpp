@@ -14,12 +14,11 @@ TEST_CASE("every kernel of a fused chapter is right, in each pair of types") {
       for (const auto [dtype, mixed] : kTypes)
         for (const Residual residual : {Residual::Same, Residual::F32})
           for (const bool second_affine : {false, true}) {
-            Problem problem;
-            problem.dtype = dtype;
-            problem.mixed = mixed;
-            problem.rows = 2;
-            problem.cols = cols;
-            problem.fusion = {.dropout = 0.3f, .residual = residual, .prenorm = true};
+            Problem problem{.dtype = dtype,
+                            .rows = 2,
+                            .cols = cols,
+                            .mixed = mixed,
+                            .fusion = {.dropout = 0.3f, .residual = residual, .prenorm = true}};
             problem.fusion.second_affine = second_affine;
             problem = drawn(chapter, problem, chance++);
             const int runs = cols > 4096 ? 1 : kQuickRuns;
@@ -37,23 +36,22 @@ TEST_CASE("every kernel of a chapter that adds a residual is right, in each pair
       for (const auto [dtype, mixed] : kTypes)
         for (const Residual residual : {Residual::None, Residual::Same, Residual::F32})
           for (const Kind kind : {Kind::Layer, Kind::Rms}) {
-            Problem problem;
-            problem.dtype = dtype;
-            problem.mixed = mixed;
-            problem.kind = kind;
-            problem.affine = chance++ % 4 != 1;
-            problem.rows = rows;
-            problem.cols = cols;
-            problem.fusion = {.residual = residual, .prenorm = chance % 3 != 0};
+            Problem problem{.kind = kind,
+                            .dtype = dtype,
+                            .rows = rows,
+                            .cols = cols,
+                            .affine = chance++ % 4 != 1,
+                            .mixed = mixed,
+                            .fusion = {.residual = residual, .prenorm = chance % 3 != 0}};
             const int runs = cols > 2048 ? 1 : kQuickRuns;
             if (refusal(chapter, problem).empty()) check_problem(chapter, problem, runs);
           }
-    Problem turns;  // several rows for each persistent block
-    turns.dtype = DType::BF16;
-    turns.rows = 150;
-    turns.cols = 520;
-    turns.group = chapter.group.empty() ? 0 : 3;
-    turns.fusion = {.residual = Residual::F32, .prenorm = true};
+    // several rows for each persistent block
+    Problem turns{.dtype = DType::BF16,
+                  .rows = 150,
+                  .cols = 520,
+                  .group = chapter.group.empty() ? 0 : 3,
+                  .fusion = {.residual = Residual::F32, .prenorm = true}};
     check_problem(chapter, turns, kQuickRuns);
   }
 }
@@ -78,14 +76,13 @@ TEST_CASE("a fused chapter is right with each of its parts, and with all") {
     for (const Fusion& fusion : fusions())
       for (const std::int64_t cols : {1, 33, 1000, 1024, 4097})
         for (const int misalign : {0, 1}) {
-          Problem problem;
-          problem.dtype = cols % 2 == 0 ? DType::BF16 : DType::F16;
-          problem.mixed = cols % 3 == 0;
-          problem.kind = cols == 1024 ? Kind::Rms : Kind::Layer;
-          problem.rows = 5;
-          problem.cols = cols;
-          problem.misalign = misalign;
-          problem.fusion = fusion;
+          Problem problem{.kind = cols == 1024 ? Kind::Rms : Kind::Layer,
+                          .dtype = cols % 2 == 0 ? DType::BF16 : DType::F16,
+                          .rows = 5,
+                          .cols = cols,
+                          .mixed = cols % 3 == 0,
+                          .misalign = misalign,
+                          .fusion = fusion};
           if (refusal(chapter, problem).empty()) check_problem(chapter, problem, kQuickRuns);
           problem.dtype = DType::F32;
           problem.affine = false;
@@ -120,24 +117,20 @@ TEST_CASE("the parts of a fusion, one after another, do what the fused chapter d
       for (const std::int64_t cols : {1, 33, 1000, 20000})
         for (const DType dtype : kDTypes)
           for (const int misalign : {0, 1}) {
-            Problem problem;
-            problem.dtype = dtype;
-            problem.mixed = dtype == DType::BF16;
-            problem.kind = cols == 33 ? Kind::Rms : Kind::Layer;
-            problem.rows = 5;
-            problem.cols = cols;
-            problem.misalign = misalign;
-            problem.fusion = fusion;
+            Problem problem{.kind = cols == 33 ? Kind::Rms : Kind::Layer,
+                            .dtype = dtype,
+                            .rows = 5,
+                            .cols = cols,
+                            .mixed = dtype == DType::BF16,
+                            .misalign = misalign,
+                            .fusion = fusion};
             check_parts(chapter, problem);
           }
 }
 
 TEST_CASE("the parts of a fusion are counted, with the bytes that each reads and writes") {
   for (const Chapter& chapter : chapters()) {
-    Problem problem;
-    problem.dtype = DType::BF16;
-    problem.rows = 4;
-    problem.cols = 1000;
+    Problem problem{.dtype = DType::BF16, .rows = 4, .cols = 1000};
     const auto expect = [&](const Fusion& fusion, int kernels, std::int64_t norms,
                             std::int64_t element_bytes, std::int64_t row_bytes) {
       problem.fusion = fusion;
@@ -170,23 +163,18 @@ TEST_CASE("a fused chapter is right for any number of rows and size of a group")
       for (const std::int64_t rows : {0, 1, 77})
         for (const int group : {0, 1, 3, 100'000})
           for (const std::int64_t cols : {130, 8200}) {
-            Problem problem;
-            problem.dtype = cols == 130 ? DType::F16 : DType::BF16;
-            problem.rows = rows;
-            problem.cols = cols;
-            problem.group = group;
-            problem.fusion = fusion;
+            Problem problem{.dtype = cols == 130 ? DType::F16 : DType::BF16,
+                            .rows = rows,
+                            .cols = cols,
+                            .group = group,
+                            .fusion = fusion};
             if (refusal(chapter, problem).empty()) check_problem(chapter, problem, kQuickRuns);
           }
 }
 
 TEST_CASE("the check sees one wrong element of each gradient of a fusion") {
   for (const Chapter& chapter : chapters()) {
-    Problem problem;
-    problem.dtype = DType::BF16;
-    problem.rows = 10;
-    problem.cols = 50;
-    problem.fusion = everything();
+    Problem problem{.dtype = DType::BF16, .rows = 10, .cols = 50, .fusion = everything()};
     if (chapter.direction() != Direction::Backward || !refusal(chapter, problem).empty()) continue;
     const Tensors tensors(problem, Direction::Backward);
     const Run run(chapter, tensors);

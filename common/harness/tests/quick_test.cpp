@@ -24,11 +24,7 @@ TEST_CASE("every kernel of a chapter is right, in each pair of types") {
           Size{40, 40},   Size{40, 64},   Size{9, 130},   Size{9, 201},   Size{2, 4400},
           Size{2, 4401},  Size{9, 192},   Size{3, 901}}) {
       for (const auto [dtype, mixed] : kTypes) {
-        Problem problem;
-        problem.dtype = dtype;
-        problem.mixed = mixed;
-        problem.rows = rows;
-        problem.cols = cols;
+        Problem problem{.dtype = dtype, .rows = rows, .cols = cols, .mixed = mixed};
         const int runs = cols > 4096 ? 1 : kQuickRuns;
         const Problem one = drawn(chapter, problem, chance);
         const Problem other = drawn(chapter, problem, chance ^ 1);  // of the other kind
@@ -80,13 +76,8 @@ TEST_CASE("a kernel that counts its blocks is right where one block has many row
                                     Size{60, 3584}, Size{27, 6144}, Size{30, 7168}})
       for (const Kind kind : {Kind::Layer, Kind::Rms})
         for (const auto [dtype, mixed] : kTypes) {
-          Problem problem;
-          problem.kind = kind;
-          problem.dtype = dtype;
-          problem.mixed = mixed;
-          problem.rows = rows;
-          problem.cols = cols;
-          problem.group = 1;
+          Problem problem{
+              .kind = kind, .dtype = dtype, .rows = rows, .cols = cols, .mixed = mixed, .group = 1};
           if (refusal(chapter, problem).empty()) check_problem(chapter, problem, 1);
         }
   }
@@ -100,30 +91,26 @@ TEST_CASE("a chapter that groups rows is right where a group has one row, severa
                                         : std::vector{Size{19, 130}, Size{10, 1027}, Size{7, 9001}};
     for (const auto [rows, cols] : sizes)
       for (const int group : {1, 3, 64}) {
-        Problem problem;
-        problem.dtype = kTypes[chance % 5].dtype;
-        problem.mixed = kTypes[chance % 5].mixed;
-        problem.rows = rows;
-        problem.cols = cols;
-        problem.group = group;
-        problem = drawn(chapter, problem, chance++);
+        const auto [dtype, mixed] = kTypes[chance % 5];
+        const Problem problem = drawn(
+            chapter, {.dtype = dtype, .rows = rows, .cols = cols, .mixed = mixed, .group = group},
+            chance++);
         if (refusal(chapter, problem).empty()) check_problem(chapter, problem, kQuickRuns);
       }
     for (const auto [rows, cols] :
          {Size{1100, 40}, Size{300, 520}, Size{280, chapter.needs_aligned ? 1512 : 1500},
           Size{140, 8200}}) {
-      Problem several;  // several rows for each persistent block
-      several.dtype = cols % 16 == 0 ? DType::F32 : DType::BF16;
-      several.rows = rows;
-      several.cols = cols;
-      several.group = 1;
-      several = drawn(chapter, several, chance++);
+      // several rows for each persistent block
+      const Problem several = drawn(chapter,
+                                    {.dtype = cols % 16 == 0 ? DType::F32 : DType::BF16,
+                                     .rows = rows,
+                                     .cols = cols,
+                                     .group = 1},
+                                    chance++);
       if (refusal(chapter, several).empty()) check_problem(chapter, several, 1);
     }
-    Problem many;  // more blocks' sums than are added at once
-    many.rows = 1600;
-    many.cols = 40;
-    many.group = 400;
+    // more blocks' sums than are added at once
+    Problem many{.rows = 1600, .cols = 40, .group = 400};
     if (chapter.group == "blocks") check_problem(chapter, many, 1);
   }
 }
@@ -143,11 +130,7 @@ TEST_CASE("rows that leave no room for the parameters in a cluster's shared memo
 
 TEST_CASE("rows that no cluster's shared memory holds are right, several for a cluster") {
   for (const Chapter& chapter : chapters()) {
-    Problem problem;
-    problem.dtype = DType::BF16;
-    problem.rows = 3;
-    problem.cols = 1'000'003;
-    problem.group = 1;
+    Problem problem{.dtype = DType::BF16, .rows = 3, .cols = 1'000'003, .group = 1};
     if (chapter.min_architecture < 90) continue;  // it has no clusters
     if (!refusal(chapter, problem).empty()) problem.group = 0;
     if (refusal(chapter, problem).empty()) check_problem(chapter, problem, 1);
@@ -158,11 +141,7 @@ TEST_CASE("every chapter is right where no tensor starts at a 16-byte boundary, 
   for (const Chapter& chapter : chapters()) {
     for (const std::int64_t cols : {1, 8, 1000, 1023, 2048})
       for (const DType dtype : kDTypes) {
-        Problem problem;
-        problem.dtype = dtype;
-        problem.rows = 7;
-        problem.cols = cols;
-        problem.misalign = 3;
+        Problem problem{.dtype = dtype, .rows = 7, .cols = cols, .misalign = 3};
         CHECK_FALSE((chapter.needs_aligned && refusal(chapter, problem).empty()));
         if (refusal(chapter, problem).empty()) check_problem(chapter, problem, kQuickRuns);
       }
@@ -176,14 +155,16 @@ TEST_CASE("a chapter that takes rows anywhere is right wherever its tensors star
     for (const std::int64_t cols : {1, 3, 250, 1000, 1023, 4097})
       for (const int misalign : {0, 1, 2, 5, 7})
         for (const int stagger : {0, 1, 3}) {  // 0: all tensors start at the same offset
-          Problem problem;
-          problem.dtype = kTypes[chance % 5].dtype;
-          problem.mixed = kTypes[chance % 5].mixed;
-          problem.rows = 1 + chance % 19;
-          problem.cols = cols;
-          problem.misalign = misalign;
-          problem.stagger = stagger;
-          problem.group = chance % 3;  // the chapter's choice, one block, two
+          const auto [dtype, mixed] = kTypes[chance % 5];
+          Problem problem{
+              .dtype = dtype,
+              .rows = 1 + chance % 19,
+              .cols = cols,
+              .mixed = mixed,
+              .misalign = misalign,
+              .stagger = stagger,
+              .group = chance % 3,  // the chapter's choice, one block, two
+          };
           problem = drawn(chapter, problem, chance++);
           if (refusal(chapter, problem).empty()) check_problem(chapter, problem, kQuickRuns);
         }
@@ -199,16 +180,16 @@ TEST_CASE("a chapter that takes strided rows is right for any strides; the other
     for (const std::int64_t cols : {1, 31, 64, 128, 520, 1023, 1024, 3000, 9008})
       for (const auto [row, heads, between_heads] :
            {Gaps{1, 0, 0}, Gaps{8, 0, 0}, Gaps{0, 3, 16}, Gaps{0, 1, 5}, Gaps{24, 5, 1000}}) {
-        Problem problem;
-        problem.dtype = kTypes[chance % 5].dtype;
-        problem.mixed = kTypes[chance % 5].mixed;
-        problem.rows = 1 + chance * 7 % 41;
-        problem.cols = cols;
-        problem.misalign = chance % 3 == 0 ? 1 : 0;
-        problem.row_gap = row;
-        problem.heads = heads;
-        problem.heads_gap = between_heads;
-        problem.group = chapter.group.empty() ? 0 : chance % 3;
+        const auto [dtype, mixed] = kTypes[chance % 5];
+        Problem problem{.dtype = dtype,
+                        .rows = 1 + chance * 7 % 41,
+                        .cols = cols,
+                        .mixed = mixed,
+                        .misalign = chance % 3 == 0 ? 1 : 0,
+                        .row_gap = row,
+                        .heads = heads,
+                        .heads_gap = between_heads,
+                        .group = chapter.group.empty() ? 0 : chance % 3};
         problem = drawn(chapter, problem, chance++);
         CHECK((chapter.takes_strides || !refusal(chapter, problem).empty()));
         if (refusal(chapter, problem).empty()) check_problem(chapter, problem, kQuickRuns);
@@ -240,11 +221,7 @@ TEST_CASE("batch-invariant, a row's bits depend on the row alone, or the chapter
     for (const DType dtype : {DType::F32, DType::BF16})
       for (const std::int64_t cols : {64, 65, 1000, 1001, 2304, 4097})
         for (const Kind kind : {Kind::Layer, Kind::Rms}) {
-          Problem problem;
-          problem.kind = kind;
-          problem.dtype = dtype;
-          problem.rows = 7;
-          problem.cols = cols;
+          Problem problem{.kind = kind, .dtype = dtype, .rows = 7, .cols = cols};
           if (!refusal(chapter, problem).empty()) continue;
           problem.batch_invariant = true;
           INFO(chapter.id << ": " << describe(problem));
@@ -275,11 +252,7 @@ TEST_CASE("nothing is written around an output, wherever it starts") {
     if (chapter.road != Road::UnalignedRows && !chapter.shares_by_address) continue;
     for (const std::int64_t cols : {5, 257, 1025})
       for (int misalign = 0; misalign < 8; ++misalign) {
-        Problem problem;
-        problem.dtype = DType::BF16;
-        problem.rows = 9;
-        problem.cols = cols;
-        problem.misalign = misalign;
+        Problem problem{.dtype = DType::BF16, .rows = 9, .cols = cols, .misalign = misalign};
         if (!refusal(chapter, problem).empty()) continue;
         INFO(chapter.id << ": " << describe(problem));
         const Tensors tensors(problem, chapter);

@@ -26,10 +26,7 @@ TEST_CASE("a copy keeps every bit, and its check sees one that differs") {
   for (const Chapter& chapter : chapters()) {
     if (chapter.direction() != Direction::Copy) continue;
     for (const DType dtype : kDTypes) {
-      Problem problem;
-      problem.dtype = dtype;
-      problem.rows = 70;
-      problem.cols = 1001;
+      Problem problem{.dtype = dtype, .rows = 70, .cols = 1001};
       INFO(chapter.id << ": " << describe(problem));
       const Tensors tensors(problem, chapter);
       const Run run(chapter, tensors);
@@ -60,10 +57,7 @@ TEST_CASE("a copy writes exactly as many elements as requested") {
   for (const Chapter& chapter : chapters()) {
     if (chapter.direction() != Direction::Copy) continue;
     for (const DType dtype : kDTypes) {
-      Problem problem;
-      problem.dtype = dtype;
-      problem.rows = 1;
-      problem.cols = 2000;
+      Problem problem{.dtype = dtype, .rows = 1, .cols = 2000};
       const Tensors tensors(problem, chapter);
       const std::size_t element = problem.element_bytes();
       std::vector<std::byte> x(problem.tensor_bytes());
@@ -88,8 +82,7 @@ TEST_CASE("a copy writes exactly as many elements as requested") {
 TEST_CASE("NaN or infinity in a row of x changes no other row of y") {
   for (const Chapter& chapter : chapters()) {
     if (chapter.direction() != Direction::Forward) continue;
-    Problem problem;
-    problem.rows = 9;
+    Problem problem{.rows = 9};
     for (const std::int64_t cols : {100, 3000}) {
       problem.cols = cols;
       if (!refusal(chapter, problem).empty()) continue;  // takes only narrow rows
@@ -121,9 +114,10 @@ TEST_CASE("NaN or infinity in a row of x changes no other row of y") {
 TEST_CASE("a row of equal numbers gives y = bias and rstd = 1 / sqrt(eps)") {
   for (const Chapter& chapter : chapters()) {
     if (chapter.direction() != Direction::Forward) continue;
-    Problem problem;
-    problem.rows = 2;
-    problem.cols = 512;  // a power of two: the mean of equal numbers is exact
+    Problem problem{
+        .rows = 2,
+        .cols = 512,  // a power of two: the mean of equal numbers is exact
+    };
     if (!refusal(chapter, problem).empty()) problem.cols = 128;
     const Tensors tensors(problem, Direction::Forward);
     const Run run(chapter, tensors);
@@ -162,10 +156,7 @@ TEST_CASE("a chapter that says so keeps its digits where the mean is 10 000 devi
     for (const std::int64_t cols : {2, 64, 300, 301, 1024, 1536, 2048, 4096, 4097, 8704, 12288,
                                     16384, 20000, 65536, 65537, 262144})
       for (const float offset : {1.0f, 100.0f, 10000.0f}) {
-        Problem problem;
-        problem.rows = cols > 16384 ? 2 : 9;
-        problem.cols = cols;
-        problem.offset = offset;
+        Problem problem{.rows = cols > 16384 ? 2 : 9, .cols = cols, .offset = offset};
         if (!refusal(chapter, problem).empty()) continue;
         INFO(chapter.id << ": " << describe(problem) << ", offset " << offset);
         const Tensors tensors(problem, Direction::Forward);
@@ -182,9 +173,7 @@ TEST_CASE("a chapter that keeps its digits gives y = bias for large equal number
   for (const Chapter& chapter : chapters()) {
     if (!chapter.keeps_digits_at_large_means) continue;
     for (const std::int64_t cols : {3, 68, 300, 404, 5000, 20004, 50000}) {
-      Problem problem;
-      problem.rows = 1;
-      problem.cols = cols;
+      Problem problem{.rows = 1, .cols = cols};
       if (!refusal(chapter, problem).empty()) continue;
       INFO(chapter.id << ": " << cols << " columns");
       const Tensors tensors(problem, Direction::Forward);
@@ -249,8 +238,7 @@ void check_frozen(const Chapter& chapter, const Problem& problem, int runs) {
 
 TEST_CASE("a chapter that leaves out frozen parameters' gradients; the others refuse, or say why") {
   for (const Chapter& chapter : chapters()) {
-    Problem refused;
-    refused.frozen = true;
+    Problem refused{.frozen = true};
     if (!chapter.takes_frozen) {
       CHECK(refusal(chapter, refused).option == "frozen");
       continue;
@@ -259,12 +247,12 @@ TEST_CASE("a chapter that leaves out frozen parameters' gradients; the others re
     for (const auto [rows, cols] :
          {Size{70, 33}, Size{40, 64}, Size{19, 520}, Size{10, 1027}, Size{5, 2048}, Size{3, 4096},
           Size{3, 9008}, Size{3, 9001}, Size{2, 33000}, Size{2, 33001}}) {
-      Problem problem;
-      problem.dtype = kTypes[chance % 5].dtype;
-      problem.mixed = kTypes[chance % 5].mixed;
-      problem.rows = rows;
-      problem.cols = cols;
-      problem.group = chapter.group.empty() ? 0 : chance % 2;
+      const auto [dtype, mixed] = kTypes[chance % 5];
+      Problem problem{.dtype = dtype,
+                      .rows = rows,
+                      .cols = cols,
+                      .mixed = mixed,
+                      .group = chapter.group.empty() ? 0 : chance % 2};
       problem = drawn(chapter, problem, chance++);
       if (refusal(chapter, problem).empty()) check_frozen(chapter, problem, kQuickRuns);
       if (!chapter.fused) continue;
@@ -286,11 +274,12 @@ TEST_CASE("a chapter that starts from y is right where weights are near 0, and w
           if (problem.affine) check_problem(chapter, problem, kQuickRuns);
         });
     for (const bool affine : {true, false}) {
-      Problem problem;
-      problem.affine = affine;  // if false, the weight is 1, and nothing is clamped
-      problem.eps = 4.0f;
-      problem.rows = 5;
-      problem.cols = 104;
+      Problem problem{
+          .rows = 5,
+          .cols = 104,
+          .eps = 4.0f,
+          .affine = affine,  // if false, the weight is 1, and nothing is clamped
+      };
       if (refusal(chapter, problem).empty()) check_problem(chapter, problem, kQuickRuns);
     }
   }
@@ -315,10 +304,7 @@ TEST_CASE("the distance of a gradient from y to the one from x is reported, and 
       CHECK(checks.back().output == "dweight from x");
       return distances;
     };
-    Problem problem;
-    problem.rows = 64;
-    problem.cols = 256;
-    problem.dtype = DType::BF16;
+    Problem problem{.dtype = DType::BF16, .rows = 64, .cols = 256};
     CHECK(distances(problem)[1] < 0.01);
     problem.weight_scale = 0x1p-10f;
     CHECK(distances(problem)[1] > 0.1);  // y is rounded to the precision of the bias
@@ -349,10 +335,7 @@ TEST_CASE("without rows the gradients of the parameters are zero, and nothing el
 TEST_CASE("eps is used: large and small ones give right results" * doctest::skip(kSanitize)) {
   for (const Chapter& chapter : chapters())
     for (const float eps : {1e-12f, 1.0f}) {
-      Problem problem;
-      problem.rows = 5;
-      problem.cols = 100;
-      problem.eps = eps;
+      Problem problem{.rows = 5, .cols = 100, .eps = eps};
       if (refusal(chapter, problem).empty()) check_problem(chapter, problem, kQuickRuns);
     }
 }
@@ -360,9 +343,7 @@ TEST_CASE("eps is used: large and small ones give right results" * doctest::skip
 TEST_CASE("the check sees a wrong gradient of a parameter") {
   for (const Chapter& chapter : chapters()) {
     if (chapter.direction() != Direction::Backward) continue;
-    Problem problem;
-    problem.rows = 10;
-    problem.cols = 52;
+    Problem problem{.rows = 10, .cols = 52};
     if (!refusal(chapter, problem).empty()) continue;
     const Tensors tensors(problem, chapter);
     const Run run(chapter, tensors);
