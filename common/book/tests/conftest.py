@@ -93,13 +93,13 @@ class Page:
         urls = [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
         return [url for url in urls if not url.startswith(LOCAL)]
 
-    def axe(self):
-        """The serious faults that axe-core finds, a line each."""
+    def axe(self, every=False):
+        """The serious faults that axe-core finds, or every one, a line each."""
         self.script(AXE.read_text(encoding="utf-8"))
         found = self.driver.execute_async_script(
             "const done = arguments[arguments.length - 1]; axe.run().then(done, e => done(String(e)))")["violations"]
         return [f"{fault['id']}: {fault['help']}: {node['html'][:160]}" for fault in found
-                if fault["impact"] in ("serious", "critical") for node in fault["nodes"]]
+                if every or fault["impact"] in ("serious", "critical") for node in fault["nodes"]]
 
 
 @pytest.fixture(scope="session")

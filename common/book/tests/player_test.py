@@ -2,7 +2,6 @@
 programs that watch are built.
 """
 
-import importlib.util
 import json
 from pathlib import Path
 
@@ -134,28 +133,22 @@ def script_of(found):
 
 
 class Shown:
-    """A page with players, and what a test asks of the first."""
+    """A page (see conftest.py) with players, and what a test asks of the first."""
 
-    def __init__(self, browser):
-        self.browser = browser
+    def __init__(self, page):
+        self.page = page
 
-    def one(self, selector):
-        return self.browser.find_element(By.CSS_SELECTOR, selector)
-
-    def all(self, selector):
-        return self.browser.find_elements(By.CSS_SELECTOR, selector)
+    def __getattr__(self, name):
+        return getattr(self.page, name)
 
     def text(self, selector):
-        return self.browser.execute_script("return document.querySelector(arguments[0]).textContent", selector)
-
-    def script(self, text, *arguments):
-        return self.browser.execute_script(text, *arguments)
+        return self.script("return document.querySelector(arguments[0]).textContent", selector)
 
     def click(self, label):
-        self.one(f'.player button[aria-label="{label}"]').click()
+        self.page.click(f'.player button[aria-label="{label}"]')
 
     def press(self, key, shift=False):
-        keys = webdriver.ActionChains(self.browser)
+        keys = webdriver.ActionChains(self.driver)
         if shift:
             keys.key_down(Keys.SHIFT).send_keys(key).key_up(Keys.SHIFT).perform()
         else:
@@ -175,15 +168,11 @@ class Shown:
     def html(self):
         return self.script("return document.querySelector('.player').innerHTML")
 
-    def resize(self, width):
-        self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride",
-                                     {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False})
-
 
 @pytest.fixture
-def show(browser, tmp_path):
+def show(page, tmp_path):
     """show(apart()): a page with the player of a trace. show("fwd02", files=[…]): of a trace that is a file."""
-    shown = Shown(browser)
+    shown = Shown(page)
 
     def open_page(found, files=(), theme="light"):
         name = found if isinstance(found, str) else found["chapter"]
@@ -191,19 +180,17 @@ def show(browser, tmp_path):
             (tmp_path / "trace.js").write_text(script_of(found), encoding="utf-8")
             files = [tmp_path / "trace.js"]
         scripts = [*(Path(file).as_uri() for file in files), *((STATIC / script).as_uri() for script in SCRIPTS)]
-        page = tmp_path / "page.html"
-        page.write_text(f'<!doctype html><html lang="en"><meta charset="utf-8"><title>A player</title>'
+        file = tmp_path / "page.html"
+        file.write_text(f'<!doctype html><html lang="en"><meta charset="utf-8"><title>A player</title>'
                         f'<style>{THEME}</style><link rel="stylesheet" href="{(STATIC / "player.css").as_uri()}">'
                         + "".join(f'<script defer src="{script}"></script>' for script in scripts)
                         + f'<body data-theme="{theme}"><main><h1>A player</h1>'
                         f'<div class="player" data-trace="{name}"></div></main></body></html>', encoding="utf-8")
         shown.resize(1400)
-        browser.get(page.as_uri())
+        shown.driver.get(file.as_uri())
         return shown
 
-    browser.get_log("browser")
-    yield open_page
-    assert [entry["message"] for entry in browser.get_log("browser")] == []
+    return open_page
 
 
 @pytest.fixture(scope="session")
@@ -322,9 +309,9 @@ def test_it_plays_to_the_end_and_stops_there(show):
     Select(page.one(".player-speed select")).select_by_visible_text("4×")
     page.click("Play")
     assert page.one('.player button[aria-label="Pause"]')
-    WebDriverWait(page.browser, 10, poll_frequency=0.05).until(lambda _: page.at == 1)
+    WebDriverWait(page.driver, 10, poll_frequency=0.05).until(lambda _: page.at == 1)
     assert page.one(".player-says").get_attribute("aria-live") == "off"
-    WebDriverWait(page.browser, 10).until(lambda _: page.at == 4)
+    WebDriverWait(page.driver, 10).until(lambda _: page.at == 4)
     assert page.one('.player button[aria-label="Play"]')
     assert page.one(".player-says").get_attribute("aria-live") == "polite"
     assert page.text(".player-position") == "event 5 of 5"
@@ -392,24 +379,15 @@ def test_keys_count_while_the_focus_is_in_the_player(show):
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("make", [apart, side_by_side, barriers, ring], ids=lambda make: make.__name__)
 def test_axe_finds_no_fault(show, make, theme):
-    axe = importlib.util.find_spec("axe_core_python")
-    if not axe:
-        pytest.skip("this Python has no axe-core-python")
-    page = show(make(), theme=theme).go(3)
-    page.script(Path(axe.origin).with_name("axe.min.js").read_text(encoding="utf-8"))
-    found = page.browser.execute_async_script("axe.run().then(arguments[arguments.length - 1])")
-    assert [(fault["id"], node["html"]) for fault in found["violations"] for node in fault["nodes"]] == []
+    assert show(make(), theme=theme).go(3).axe(every=True) == []
 
 
 def test_paper_gets_the_state_without_the_controls(show):
     page = show(side_by_side()).go(3)
-    page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
-    try:
-        assert not page.one(".player-controls").is_displayed()
-        assert page.one(".player-now").is_displayed() and page.one(".player-runs").is_displayed()
-        assert len([line for line in page.all(".player-line") if line.is_displayed()]) == 15
-    finally:
-        page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    page.media(media="print")
+    assert not page.one(".player-controls").is_displayed()
+    assert page.one(".player-now").is_displayed() and page.one(".player-runs").is_displayed()
+    assert len([line for line in page.all(".player-line") if line.is_displayed()]) == 15
 
 
 # --- All traces ---
@@ -460,7 +438,7 @@ def test_each_event_by_hand_is_told_and_drawn_and_is_the_same_on_the_way_back(sh
 
 def test_each_event_of_each_chapter_is_told_and_drawn_and_is_the_same_on_the_way_back(show, real):
     page = show("fwd02", real.values())
-    page.browser.set_script_timeout(120)
+    page.driver.set_script_timeout(120)
     assert page.script(REPLAY) == []
 
 
