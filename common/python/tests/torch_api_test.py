@@ -1,48 +1,15 @@
 """What the functions and modules have beyond PyTorch's two norms: rows apart, weights of any type, gradients of gradients,
 the fused passes. Against PyTorch, in double where that computes."""
 
+import itertools
 import math
-import os
 from contextlib import nullcontext
 
 import pytest
 
-from common.tools.pytest_fixtures import import_torch
+from common.python.tests.norms import EPS, KINDS, LIMITS, F, compare, error, fused, in_double, lnc, own_norm, random, torch, torch_norm
 
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # PyTorch's threads and the CPU library's
-torch = import_torch()
-import layernorm_chapters as lnc  # noqa: E402
-from layernorm_chapters import operators  # noqa: E402
-
-F = torch.nn.functional
-EPS = 1e-5
-LIMITS = {torch.float32: 1e-5, torch.float16: 6e-4, torch.bfloat16: 4e-3}
-KINDS = ("layer", "rms")
 WITHOUT = "this Python has no {}; `bash common/setup/setup.sh --with-torch` installs one into .venv-torch"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def device(torch_device):
-    torch.manual_seed(11)
-    operators.load()
-    return torch_device
-
-
-def error(ours, right):
-    ours, right = ours.detach().double(), right.detach().double()
-    return float((ours - right).norm() / right.norm().clamp_min(1e-30))
-
-
-def in_double(tensor):
-    return None if tensor is None else tensor.detach().double().requires_grad_()
-
-
-def norm(kind, x, shape, weight=None, bias=None):
-    return F.layer_norm(x, shape, weight, bias, EPS) if kind == "layer" else F.rms_norm(x, shape, weight, EPS)
-
-
-def random(*shape, device, dtype=torch.float32, mean=0.0, grad=True):
-    return (torch.randn(*shape, device=device) + mean).to(dtype).requires_grad_(grad)
 
 
 # --- Rows that lie apart ---
@@ -82,18 +49,16 @@ def parts_of_wider_tensors(device, dtype):
 def test_parts_of_wider_tensors_are_taken_without_a_copy(device, dtype, kind, door):
     if door == "enabled" and kind == "rms" and device == "cpu":
         pytest.skip("PyTorch fuses its RMS norm on a GPU alone")
-    call = {("ours", "layer"): lnc.layer_norm, ("ours", "rms"): lambda x, n, w, b, eps: lnc.rms_norm(x, n, w, eps),
-            ("enabled", "layer"): lambda x, n, w, b, eps: norm("layer", x, (n,), w, b),
-            ("enabled", "rms"): lambda x, n, w, b, eps: norm("rms", x, (n,), w)}[door, kind]
+    call = own_norm if door == "ours" else torch_norm
     weight, bias = random(64, device=device, dtype=dtype), random(64, device=device, dtype=dtype)
     for name, (x, dy, without_a_copy) in parts_of_wider_tensors(device, dtype).items():
         x.requires_grad_()
         leaves = [x, weight, bias] if kind == "layer" else [x, weight]
         with lnc.enabled() if door == "enabled" else nullcontext():
-            y, forward_copies = copies_in(lambda: call(x, 64, weight, bias, EPS), x.numel())
+            y, forward_copies = copies_in(lambda: call(kind, x, (64,), weight, bias), x.numel())
             found, backward_copies = copies_in(lambda: torch.autograd.grad(y, leaves, dy), x.numel())
         z, w, b = in_double(x), in_double(weight), in_double(bias)
-        right = norm(kind, z, (64,), w, b)
+        right = torch_norm(kind, z, (64,), w, b)
         assert y.is_contiguous() and error(y, right) < LIMITS[dtype], name
         expected = torch.autograd.grad(right, [z, w, b][:len(leaves)], dy.double())
         for gradient, of in zip(found, expected):
@@ -119,7 +84,7 @@ def test_a_pinned_kernel_and_one_from_y_get_dense_rows(device):
         y = lnc.layer_norm(x, 64, None, None, EPS, **options)
         dx, = torch.autograd.grad(y, x, dy)
         z = in_double(x)
-        right = F.layer_norm(z, (64,), None, None, EPS)
+        right = torch_norm("layer", z, (64,))
         assert error(y, right) < 1e-5
         assert error(dx, torch.autograd.grad(right, z, dy.double())[0]) < 4e-5
 
@@ -127,60 +92,38 @@ def test_a_pinned_kernel_and_one_from_y_get_dense_rows(device):
 # --- Weights ---
 
 
-def test_any_type_of_weight_with_any_type_of_row(device):
-    types = (*LIMITS, torch.float64)
-    for row in LIMITS:
-        for of_weight in types:
-            for of_bias in types:
-                x = random(7, 48, device=device, dtype=row)
-                weight = random(48, device=device, dtype=of_weight, mean=2.0)
-                bias = random(48, device=device, dtype=of_bias)
-                y = lnc.layer_norm(x, 48, weight, bias, EPS)
-                dy = torch.randn_like(y)
-                found = torch.autograd.grad(y, (x, weight, bias), dy)
-                doubles = [in_double(t) for t in (x, weight, bias)]
-                right = F.layer_norm(doubles[0], (48,), *doubles[1:], EPS)
-                assert (y.dtype, error(y, right) < LIMITS[row]) == (row, True)
-                expected = torch.autograd.grad(right, doubles, dy.double())
-                for leaf, ours, theirs in zip((x, weight, bias), found, expected):
-                    assert ours.dtype == leaf.dtype
-                    assert error(ours, theirs) < max(LIMITS[row] if leaf is x else 1e-5, LIMITS.get(leaf.dtype, 1e-5))
+@pytest.mark.parametrize("row", LIMITS, ids=str)
+def test_any_type_of_weight_with_any_type_of_row(device, row):
+    for of_weight, of_bias in itertools.product((*LIMITS, torch.float64), repeat=2):
+        compare("layer", random(7, 48, device=device, dtype=row), 48, random(48, device=device, dtype=of_weight, mean=2.0),
+                random(48, device=device, dtype=of_bias))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_weight_about_zero(device, kind):
-    for dtype, limit in LIMITS.items():
+    for dtype in LIMITS:
         x = random(7, 64, device=device, dtype=dtype)
         weight = (0.001 * torch.randn(64, device=device)).to(dtype).requires_grad_()
-        run = lnc.layer_norm if kind == "layer" else lnc.rms_norm
-        y = run(x, 64, weight, eps=EPS, zero_centred=True)
-        z, w = in_double(x), in_double(weight)
-        right = norm(kind, z, (64,), 1.0 + w)
-        dy = torch.randn_like(y)
-        assert error(y, right) < limit
-        expected = torch.autograd.grad(right, (z, w), dy.double())
-        for ours, theirs in zip(torch.autograd.grad(y, (x, weight), dy), expected):
-            assert error(ours, theirs) < limit
-        second, = torch.autograd.grad(run(x, 64, weight, eps=EPS, zero_centred=True).float().square().sum(), weight,
-                                      create_graph=True)
+        compare(kind, x, 64, weight, zero_centred=True)
+        y = own_norm(kind, x, 64, weight, zero_centred=True)
+        second, = torch.autograd.grad(y.float().square().sum(), weight, create_graph=True)
         assert second.requires_grad
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_of_gradients(device, kind):
     x, weight = random(3, 2, 5, 16, device=device), random(5, 16, device=device)
-    run = lnc.layer_norm if kind == "layer" else lnc.rms_norm
     leaves, doubles = (x, weight), (in_double(x), in_double(weight))
 
     def twice(y, x, weight):
         first = torch.autograd.grad(y.pow(3).sum(), (x, weight), create_graph=True)
         return torch.autograd.grad(sum(g.square().sum() for g in first), (x, weight))
 
-    for ours, right in zip(twice(run(x, (5, 16), weight, eps=EPS), *leaves),
-                           twice(norm(kind, doubles[0], (5, 16), doubles[1]), *doubles)):
+    for ours, right in zip(twice(own_norm(kind, x, (5, 16), weight), *leaves),
+                           twice(torch_norm(kind, doubles[0], (5, 16), doubles[1]), *doubles)):
         assert error(ours, right) < 1e-4
     with pytest.raises(NotImplementedError, match="memory_efficient keeps y and not x"):
-        twice(run(x, (5, 16), weight, eps=EPS, memory_efficient=True), *leaves)
+        twice(own_norm(kind, x, (5, 16), weight, memory_efficient=True), *leaves)
     y, _ = lnc.fused_add_rms_norm(x, x, (5, 16), weight)
     with pytest.raises(NotImplementedError, match="fused passes have no gradients of gradients"):
         twice(y, *leaves)
@@ -189,8 +132,7 @@ def test_gradients_of_gradients(device, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_forward_mode_derivatives_are_refused(device, kind):
     x, weight = random(4, 40, device=device, grad=False), random(40, device=device, grad=False)
-    own = (lambda x: lnc.layer_norm(x, 40, weight)) if kind == "layer" else (lambda x: lnc.rms_norm(x, 40, weight))
-    for run in (own, lambda x: fused(kind)(x, weight.expand(4, 40), 40)[0]):
+    for run in (lambda x: own_norm(kind, x, 40, weight), lambda x: fused(kind)(x, weight.expand(4, 40), 40)[0]):
         with pytest.raises(NotImplementedError, match="no forward-mode derivatives"):
             torch.func.jvp(run, (x,), (torch.ones_like(x),))
         with pytest.raises(NotImplementedError, match="no forward-mode derivatives"):
@@ -245,9 +187,8 @@ def compare_fused(device, kind, options, dtype, cols):
         scales["rowscale"] = torch.rand(3, 4, device=device) + 0.5
         if "x1" in leaves:
             scales["rowscale1"] = torch.rand(3, 4, device=device) + 0.5
-    run = lnc.fused_add_layer_norm if layer else lnc.fused_add_rms_norm
     given = {name: leaf for name, leaf in leaves.items() if name not in ("x", "residual")}
-    results = run(x, leaves.get("residual"), normalized_shape=cols, eps=EPS, **given, **scales, **options)
+    results = fused(kind)(x, leaves.get("residual"), normalized_shape=cols, eps=EPS, **given, **scales, **options)
     z = {name: in_double(leaf) for name, leaf in leaves.items()}
     total = z["x"] * scales["rowscale"][..., None].double() if scales else z["x"]
     if "x1" in z:
@@ -255,9 +196,9 @@ def compare_fused(device, kind, options, dtype, cols):
     if "residual" in z:
         total = total + z["residual"]
     of_weight = 1.0 if options.get("zero_centred") else 0.0
-    right = [norm(kind, total, (cols,), z["weight"] + of_weight, z.get("bias"))]
+    right = [torch_norm(kind, total, (cols,), z["weight"] + of_weight, z.get("bias"))]
     if "weight1" in z:
-        right.append(norm(kind, total, (cols,), z["weight1"] + of_weight, z.get("bias1")))
+        right.append(torch_norm(kind, total, (cols,), z["weight1"] + of_weight, z.get("bias1")))
     right.append(total)
     assert len(results) == len(right)
     wide = options.get("residual_in_fp32") or of_residual == torch.float32
@@ -289,11 +230,11 @@ def test_a_fused_pass_is_an_addition_and_then_a_norm(device, kind, dtype):
         y, total = fused(kind)(x, residual, cols, weight, eps=EPS)
         stored = x.detach() + residual.detach()
         assert torch.equal(total, stored) and not torch.equal(total.double(), x.double() + residual.double())
-        own = (lnc.layer_norm if kind == "layer" else lnc.rms_norm)(stored, cols, weight, eps=EPS)
+        alone = own_norm(kind, stored, cols, weight)
         z, w = in_double(stored), in_double(weight)
-        right = norm(kind, z, (cols,), w)
+        right = torch_norm(kind, z, (cols,), w)
         magnitude = right.detach().abs().clamp_min(1.0)
-        for result in (y, own, fused(kind)(x, residual, cols, weight, eps=EPS, prenorm=False)):
+        for result in (y, alone, fused(kind)(x, residual, cols, weight, eps=EPS, prenorm=False)):
             assert float(((result.double() - right) / magnitude).abs().max()) < torch.finfo(dtype).eps
         dy = random(64, cols, device=device, dtype=dtype, grad=False)
         dx, dresidual, dweight = torch.autograd.grad(y, (x, residual, weight), dy)
@@ -311,7 +252,7 @@ def test_some_gradients_of_a_fused_pass(device):
     y, total = lnc.fused_add_rms_norm(x, residual, 40, weight, EPS)
     z = in_double(x)
     right = z + residual.double()
-    for ours, theirs in ((y, norm("rms", right, (40,), weight.double())), (total, right)):
+    for ours, theirs in ((y, torch_norm("rms", right, (40,), weight.double())), (total, right)):
         found, = torch.autograd.grad(ours.sum(), x, retain_graph=True)
         assert error(found, torch.autograd.grad(theirs.sum(), z, retain_graph=True)[0]) < 1e-5
     frozen = lnc.fused_add_rms_norm(x.detach(), residual, 40, weight.detach(), EPS)[0]
@@ -333,10 +274,6 @@ def test_a_gradient_of_rowscale_is_refused(device):
             torch.func.jvp(run, (rowscale,), (rowscale,))
         with torch.no_grad():
             run(rowscale.clone().requires_grad_())
-
-
-def fused(kind):
-    return lnc.fused_add_layer_norm if kind == "layer" else lnc.fused_add_rms_norm
 
 
 @torch.no_grad()
@@ -436,8 +373,7 @@ def test_frozen_parameters_take_no_memory(device, kind):
     x, residual = random(64, 1000, device=device), random(64, 1000, device=device)
     weight = random(1000, device=device, mean=2.0)
     frozen = weight.detach()
-    own = (lambda w: lnc.layer_norm(x, 1000, w)) if kind == "layer" else (lambda w: lnc.rms_norm(x, 1000, w))
-    passes = {"own": own, "fused": lambda w: sum(fused(kind)(x, residual, 1000, w)),
+    passes = {"own": lambda w: own_norm(kind, x, 1000, w), "fused": lambda w: sum(fused(kind)(x, residual, 1000, w)),
               "two norms": lambda w: sum(fused(kind)(x, residual, 1000, w, weight1=w))}
     for name, run in passes.items():
         found, right = run(frozen), run(weight)

@@ -1,44 +1,11 @@
 """enable() and enabled(): the kernels behind PyTorch's own operators, in which threads, and what stays with PyTorch."""
 
 import contextlib
-import os
 import threading
 
 import pytest
 
-from common.tools.pytest_fixtures import import_torch
-
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # PyTorch's threads and the CPU library's
-torch = import_torch()
-import layernorm_chapters as lnc  # noqa: E402
-from layernorm_chapters import operators  # noqa: E402
-
-F = torch.nn.functional
-EPS = 1e-5
-LIMITS = {torch.float32: 1e-5, torch.float16: 6e-4, torch.bfloat16: 4e-3}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def device(torch_device):
-    torch.manual_seed(11)
-    operators.load()
-    return torch_device
-
-
-def error(ours, right):
-    ours, right = ours.detach().double(), right.detach().double()
-    return float((ours - right).norm() / right.norm().clamp_min(1e-30))
-
-
-def random(*shape, device, dtype=torch.float32, mean=0.0, grad=True):
-    return (torch.randn(*shape, device=device) + mean).to(dtype).requires_grad_(grad)
-
-
-KINDS = ("layer", "rms")
-
-
-def norm(kind, x, shape, weight=None, bias=None):
-    return F.layer_norm(x, shape, weight, bias, EPS) if kind == "layer" else F.rms_norm(x, shape, weight, EPS)
+from common.python.tests.norms import EPS, KINDS, LIMITS, F, error, in_double, lnc, own_norm, random, torch, torch_norm
 
 
 @pytest.mark.parametrize("dtype", LIMITS, ids=str)
@@ -49,9 +16,9 @@ def test_pytorchs_own_norms_use_the_kernels(device, dtype):
         weight, bias = random(40, device=device, dtype=dtype), random(40, device=device, dtype=dtype)
         leaves = [x, weight, bias] if kind == "layer" else [x, weight]
         with lnc.enabled():
-            y = norm(kind, x, (40,), weight, bias)
+            y = torch_norm(kind, x, (40,), weight, bias)
             gradients = torch.autograd.grad(y, leaves, dy)
-        ours = (lnc.layer_norm(x, 40, weight, bias, EPS) if kind == "layer" else lnc.rms_norm(x, 40, weight, EPS))
+        ours = own_norm(kind, x, 40, weight, bias)
         assert torch.equal(y, ours)
         for found, right in zip(gradients, torch.autograd.grad(ours, leaves, dy)):
             if device == "cuda" or dtype == torch.float32:
@@ -94,7 +61,7 @@ def test_an_enabled_gradient_of_a_gradient(device):
     with lnc.enabled():
         dx, = torch.autograd.grad(F.layer_norm(x, (24,)).pow(3).sum(), x, create_graph=True)
         ours, = torch.autograd.grad(dx.square().sum(), x)
-    z = x.detach().double().requires_grad_()
+    z = in_double(x)
     dz, = torch.autograd.grad(F.layer_norm(z, (24,)).pow(3).sum(), z, create_graph=True)
     assert error(ours, torch.autograd.grad(dz.square().sum(), z)[0]) < 1e-4
 
@@ -116,14 +83,14 @@ def test_a_block_around_one_of_the_passes(device, dtype, forward_in, backward_in
     x, dy = random(6, 40, device=device, dtype=dtype), random(6, 40, device=device, dtype=dtype, grad=False)
     weight, bias = random(40, device=device, dtype=dtype), random(40, device=device, dtype=dtype)
     y, found = gradients(x, weight, bias, dy, forward_in, backward_in)
-    doubles = [t.detach().double().requires_grad_() for t in (x, weight, bias)]
+    doubles = [in_double(t) for t in (x, weight, bias)]
     right = F.layer_norm(doubles[0], (40,), *doubles[1:], EPS)
     assert error(y, right) < LIMITS[dtype]
     for ours, theirs in zip(found, torch.autograd.grad(right, doubles, dy.double())):
         assert ours.dtype == dtype and error(ours, theirs) < 3 * LIMITS[dtype]
     if forward_in and (device == "cuda" or dtype == torch.float32):  # and the kernels did both
-        own = lnc.layer_norm(x, 40, weight, bias, EPS)
-        for ours, theirs in zip(found, torch.autograd.grad(own, (x, weight, bias), dy)):
+        right = lnc.layer_norm(x, 40, weight, bias, EPS)
+        for ours, theirs in zip(found, torch.autograd.grad(right, (x, weight, bias), dy)):
             assert torch.equal(ours, theirs)
 
 
@@ -179,10 +146,10 @@ def test_more_rows_than_a_launch_has_stay_with_pytorch(device):
         except RuntimeError as error:
             return str(error)
 
-    for norm in (lambda: F.layer_norm(x, (1,), weight, None, EPS), lambda: F.rms_norm(x, (1,), weight, EPS)):
-        right = outcome(norm)
+    for call in (lambda: F.layer_norm(x, (1,), weight, None, EPS), lambda: F.rms_norm(x, (1,), weight, EPS)):
+        right = outcome(call)
         with lnc.enabled():
-            assert outcome(norm) == right
+            assert outcome(call) == right
 
 
 # --- Threads ---

@@ -7,18 +7,13 @@ of rows, for a size of the tensor, or for where tensors start.
 import ctypes
 import itertools
 import json
-import os
 import subprocess
 import threading
 from typing import NamedTuple
 
 import pytest
 
-from common.tools.pytest_fixtures import import_torch
-
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # PyTorch's threads and the CPU library's
-torch = import_torch()
-import layernorm_chapters as lnc  # noqa: E402
+from common.python.tests.norms import EPS, F, lnc, torch
 from layernorm_chapters import operators  # noqa: E402
 from layernorm_chapters.library import (  # noqa: E402
     DTYPES,
@@ -31,17 +26,8 @@ from layernorm_chapters.library import (  # noqa: E402
     Rows,
 )
 
-F = torch.nn.functional
-EPS = 1e-5
 TYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 MOST_ELEMENTS = {"cpu": 1 << 14, "cuda": 1 << 28}  # of x, that a device normalises in a moment
-
-
-@pytest.fixture(scope="module", autouse=True)
-def device(torch_device):
-    torch.manual_seed(17)
-    operators.load()
-    return torch_device
 
 
 class Case(NamedTuple):
@@ -149,7 +135,7 @@ def plan(case, batch_invariant):
     return operators.library().plan(args).chapter.decode()
 
 
-def test_a_batch_invariant_choice_is_the_same_on_both_sides_of_every_boundary(table):
+def test_a_batch_invariant_choice_is_the_same_on_both_sides_of_every_boundary(device, table):
     found = boundaries(table)
     differ = [boundary for boundary in found if plan(boundary.one, 0) != plan(boundary.other, 0)]
     assert len(differ) > 100, "without batch invariance these are boundaries"

@@ -1,36 +1,10 @@
 """Compiled and exported programs: every shape that they are called with, and programs without the kernels."""
 
 import contextlib
-import os
 
 import pytest
 
-from common.tools.pytest_fixtures import import_torch
-
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # PyTorch's threads and the CPU library's
-torch = import_torch()
-import layernorm_chapters as lnc  # noqa: E402
-from layernorm_chapters import operators  # noqa: E402
-
-F = torch.nn.functional
-EPS = 1e-5
-LIMITS = {torch.float32: 1e-5, torch.float16: 6e-4, torch.bfloat16: 4e-3}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def device(torch_device):
-    torch.manual_seed(11)
-    operators.load()
-    return torch_device
-
-
-def error(ours, right):
-    ours, right = ours.detach().double(), right.detach().double()
-    return float((ours - right).norm() / right.norm().clamp_min(1e-30))
-
-
-def random(*shape, device, dtype=torch.float32, mean=0.0, grad=True):
-    return (torch.randn(*shape, device=device) + mean).to(dtype).requires_grad_(grad)
+from common.python.tests.norms import EPS, LIMITS, error, lnc, random, torch
 
 
 # --- Compiled ---

@@ -13,23 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from common.tools.pytest_fixtures import import_torch
-
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # PyTorch's threads and the CPU library's
-torch = import_torch()
-import layernorm_chapters as lnc  # noqa: E402
-from layernorm_chapters import operators  # noqa: E402
+from common.python.tests.norms import lnc, torch
 
 nn = torch.nn
 COLS = 16
 PACKAGE = Path(__file__).resolve().parents[1]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def device(torch_device):
-    torch.manual_seed(3)
-    operators.load()
-    return torch_device
 
 
 class LlamaNorm(nn.Module):
@@ -675,12 +663,12 @@ def subclassed(norm, mesh):
 
 
 @pytest.mark.parametrize("wrapped", (parametrised, sharded, hooked, subclassed))
-def test_replacing_again_what_was_undone_while_it_was_wrapped(device, one_process, wrapped):
+def test_replacing_again_what_was_undone_while_it_was_wrapped(device, mesh, wrapped):
     for norm in (nn.LayerNorm(COLS).to(device), LlamaNorm().to(device)):
         x, own = torch.randn(3, COLS, device=device), type(norm)
         right = norm(x)
         first = lnc.replace_norms(norm)
-        with wrapped(norm, one_process):
+        with wrapped(norm, mesh):
             first.undo()
             assert count_of_kernel_calls(lambda: norm(x)) == 0
         for _ in range(2):
@@ -722,20 +710,8 @@ def test_weight_norm(device, order):
     assert torch.allclose(norm(x), nn.functional.layer_norm(x, (COLS,), norm.weight, norm.bias), atol=1e-6)
 
 
-@pytest.fixture
-def one_process(device):
-    distributed = torch.distributed
-    if not distributed.is_available() or not distributed.is_gloo_available():
-        pytest.skip("this PyTorch was built without torch.distributed, or without gloo")
-    distributed.init_process_group("nccl" if device == "cuda" else "gloo", store=distributed.HashStore(), rank=0, world_size=1)
-    try:
-        yield distributed.device_mesh.init_device_mesh(device, (1,))
-    finally:
-        distributed.destroy_process_group()
-
-
 @pytest.mark.parametrize("order", ("replaced first", "sharded first"))
-def test_fsdp2(device, one_process, order):
+def test_fsdp2(device, mesh, order):
     from torch.distributed.fsdp import FSDPModule, fully_shard
 
     model = nn.Sequential(nn.Linear(COLS, COLS), LlamaNorm(), nn.LayerNorm(COLS)).to(device)
@@ -743,7 +719,7 @@ def test_fsdp2(device, one_process, order):
     right = model(x)
     replaced = lnc.replace_norms(model) if order == "replaced first" else None
     for part in (model[1], model[2], model):
-        fully_shard(part, mesh=one_process)
+        fully_shard(part, mesh=mesh)
     replaced = replaced or lnc.replace_norms(model)
     assert replaced.names == ["1", "2"], replaced.left_alone
     y = model(x)
@@ -795,7 +771,7 @@ def test_functional_calls_and_data_parallel_copies_use_their_own_weights(device)
     assert torch.equal(replica(x), right)
 
 
-def test_the_example_of_a_module_that_python_imports_alone(tmp_path):
+def test_the_example_of_a_module_that_python_imports_alone(device, tmp_path):
     """A pickle names the module's own class: no other process needs a class that was made here."""
     (tmp_path / "own_norms.py").write_text("import torch\n\n\nclass OwnNorm(torch.nn.LayerNorm):\n    pass\n")
     code = ("import pickle, sys, torch, layernorm_chapters as lnc, own_norms\n"
@@ -803,7 +779,7 @@ def test_the_example_of_a_module_that_python_imports_alone(tmp_path):
             "sys.stdout.flush(); pickle.dump(norm, open('norm.pickle', 'wb'))")
     again = "import pickle\nnorm = pickle.load(open('norm.pickle', 'rb'))\nprint(norm, norm._by_layernorm_chapters.kind)"
     environment = {**os.environ, "PYTHONPATH": f"{PACKAGE}:{tmp_path}", "CUDA_VISIBLE_DEVICES": ""}
-    if "cuda" in str(operators.library().path):
+    if device == "cuda":
         pytest.skip("without a GPU the GPU's library does not load")
     first, second = (subprocess.run([sys.executable, "-c", text], cwd=tmp_path, env=environment, capture_output=True, text=True)
                      for text in (code, again))

@@ -1,36 +1,9 @@
 """Tensors of every kind: what the functions and modules take of them, and in which words they refuse the others."""
 
-import os
-
 import numpy
 import pytest
 
-from common.tools.pytest_fixtures import import_torch
-
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # PyTorch's threads and the CPU library's
-torch = import_torch()
-import layernorm_chapters as lnc  # noqa: E402
-from layernorm_chapters import operators  # noqa: E402
-
-F = torch.nn.functional
-EPS = 1e-5
-LIMITS = {torch.float32: 1e-5, torch.float16: 6e-4, torch.bfloat16: 4e-3}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def device(torch_device):
-    torch.manual_seed(11)
-    operators.load()
-    return torch_device
-
-
-def error(ours, right):
-    ours, right = ours.detach().double(), right.detach().double()
-    return float((ours - right).norm() / right.norm().clamp_min(1e-30))
-
-
-def random(*shape, device, dtype=torch.float32, mean=0.0, grad=True):
-    return (torch.randn(*shape, device=device) + mean).to(dtype).requires_grad_(grad)
+from common.python.tests.norms import EPS, F, lnc, random, torch
 
 
 # --- Nested tensors ---
@@ -94,7 +67,7 @@ def test_a_tensor_that_is_negated_lazily(device):
     assert torch.equal(y, lnc.fused_add_layer_norm(x, x, 8, -weight)[0])
 
 
-def test_tensors_without_elements_on_the_meta_device():
+def test_tensors_without_elements_on_the_meta_device(device):
     x, residual = torch.randn(3, 8, device="meta"), torch.randn(3, 8, device="meta", requires_grad=True)
     y, total = lnc.fused_add_layer_norm(x, residual, 8)
     assert (y.shape, y.device.type) == ((3, 8), "meta")
@@ -248,18 +221,6 @@ def test_in_place_on_views_of_one_tensor(device, name):
 
 
 # --- Tensors on several devices ---
-
-
-@pytest.fixture
-def mesh(device):
-    distributed = torch.distributed
-    if not distributed.is_available() or not distributed.is_gloo_available():
-        pytest.skip("this PyTorch was built without torch.distributed, or without gloo")
-    distributed.init_process_group("nccl" if device == "cuda" else "gloo", store=distributed.HashStore(), rank=0, world_size=1)
-    try:
-        yield distributed.device_mesh.init_device_mesh(device, (1,))
-    finally:
-        distributed.destroy_process_group()
 
 
 def test_a_sharded_tensor_behind_pytorchs_norm(device, mesh):

@@ -14,23 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from common.tools.pytest_fixtures import import_torch
+from common.python.tests.norms import error, lnc, torch
 
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # PyTorch's threads and the CPU library's
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-torch = import_torch()
 transformers = pytest.importorskip("transformers", reason="this Python has no transformers; `bash common/setup/setup.sh "
                                                           "--with-torch` installs one into .venv-torch")
-import layernorm_chapters as lnc  # noqa: E402
-from layernorm_chapters import operators  # noqa: E402
 
 COLS = 64
-
-
-@pytest.fixture(scope="module", autouse=True)
-def device(torch_device):
-    operators.load()
-    return torch_device
 
 
 def norm_classes():
@@ -104,14 +94,12 @@ def compare(original, replaced, device):
                 found = torch.autograd.grad(y, [x, *other.parameters()], dy)
                 expected = torch.autograd.grad(right, [z, *one.parameters()], dy)
                 for ours, theirs in zip((y, *found), (right, *expected)):
-                    error = float((ours.double() - theirs.double()).norm() / theirs.double().norm().clamp_min(1e-30))
-                    if not error < limit:
-                        return f"{dtype} {shape} of {magnitude}: off by {error:.1e}"
+                    if not error(ours, theirs) < limit:
+                        return f"{dtype} {shape} of {magnitude}: off by {error(ours, theirs):.1e}"
     return ""
 
 
 def test_every_norm_of_transformers(device):
-    torch.manual_seed(5)
     counts, wrong, unmade = collections.Counter(), [], {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
