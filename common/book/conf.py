@@ -15,7 +15,8 @@ author = "the authors of LayerNorm, chapter by chapter"
 language = "en"
 
 extensions = ["myst_nb", "sphinx.ext.mathjax",
-              *(f"common.book.{name}" for name in ("pages", "kernel_page", "question_page", "explore"))]
+              *(f"common.book.{name}"
+                for name in ("pages", "kernel_page", "question_page", "prediction_page", "explore"))]
 source_suffix = {".md": "myst-nb", ".ipynb": "myst-nb", ".cu": "kernel"}
 root_doc = "README"
 include_patterns = [

@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 PAGES = {"notes": "Lesson", "kernel": "Source and remarks", "questions": "Check yourself", "lab": "Laboratory"}
 GLOSSARY = "chapters/README"
 CHART = "common/book/chart"
+PREDICTIONS = "common/book/predictions"  # the last page
 ANCHOR = re.compile(r'<a id="([^"]+)">')
 OTHER_SOURCE = re.compile(r"\]\(((?:[\w.]+/)*(?!kernel\.cu)\w+\.cu)\)")
 CONTRIBUTING = re.compile(r"\]\(((?:\.\./)*)\.github/CONTRIBUTING\.md")
@@ -38,11 +39,13 @@ RETIRED = {"fwd11_rows_anywhere": "bwd15", "fwd12_residual": "fwd07", "fwd13_clu
 SCRIPTS = {
     "kernel": ["reading.js", "player_model.js", "player_words.js", "player_stage.js", "player.js"],
     "questions": ["questions.js"],
-    "notes": ["try_first.js"],
+    "notes": ["try_first.js", "predictions_data.js", "predictions.js"],
+    PREDICTIONS: ["predictions_data.js", "predictions.js"],
     CHART: ["chart_data.js", "vega.js", "chart_rows.js", "chart_words.js", "chart_file.js", "chart_drawing.js",
             "chart.js"],
 }
-STYLES = {"kernel": ["reading.css", "player.css"], "questions": ["questions.css"], CHART: ["chart.css"]}
+STYLES = {"kernel": ["reading.css", "player.css"], "questions": ["questions.css"], "notes": ["predictions.css"],
+          CHART: ["chart.css"], PREDICTIONS: ["predictions.css"]}
 
 
 # --- Which pages there are, and in which order ---
@@ -84,10 +87,11 @@ def contents():
     shown = ["notebooks/README", *sorted(f"notebooks/{path.stem}" for path in ROOT.glob("notebooks/*.ipynb"))]
     house = ["common/README", *sorted(path.relative_to(ROOT).with_suffix("").as_posix()
                                       for path in ROOT.glob("common/*/*.md")
-                                      if path.relative_to(ROOT).with_suffix("").as_posix() != CHART),
+                                      if path.relative_to(ROOT).with_suffix("").as_posix() not in (CHART, PREDICTIONS)),
              "reference_cpu/README"]
     first = toctree("", [GLOSSARY, CHART], {GLOSSARY: "Map, symbols, glossary", CHART: "The progression as a chart"})
-    return "\n".join([first, *parts, toctree("Notebooks", shown), toctree("Where everything is", house)])
+    return "\n".join([first, *parts, toctree("Notebooks", shown), toctree("Where everything is", house),
+                      toctree("At the end", [PREDICTIONS], {PREDICTIONS: "Your predictions"})])
 
 
 def toctree(caption, documents, titles=None):

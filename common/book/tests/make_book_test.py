@@ -54,6 +54,8 @@ def test_every_fault_is_told_with_its_file_and_line(repository):
                                     "remark [99] of notes.md is not in kernel.cu"),
         "a picture": ("chapters/fwd01_thread_per_row/notes.md", "## Pitfalls",
                       "![](../../notebooks/figures/peers.svg)\n\n## Pitfalls", "a picture without alternative text"),
+        "a predicted time": ("chapters/fwd05_tiled_row/notes.md", "**720 µs**", "720 µs",
+                             "in the answers of 'Predict': 1, where prediction_page.py expects 2"),
         "a question": ("chapters/fwd01_thread_per_row/questions.md", " Right. ", " Wrong. ", "this is no question"),
     }
     for file, old, new, _ in faults.values():

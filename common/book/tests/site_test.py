@@ -29,6 +29,7 @@ KINDS = {
     "questions": "chapters/fwd02_warp_per_row/questions.html",
     "laboratory": "chapters/fwd02_warp_per_row/lab.html",
     "chart": "common/book/chart.html",
+    "predictions": "common/book/predictions.html",
     "notebook": "notebooks/6_simt_machine.html",
     "house": "common/watch/README.html",
     "search": "search.html",
