@@ -210,16 +210,16 @@ void Barriers::tell_of_shuffle(const Thread* lanes, unsigned active) {
 }
 
 std::uint64_t barrier(std::source_location where, bool vote) {
-  return this_block().barriers().wait_for_block(where, vote);
+  return Entered()->barriers().wait_for_block(where, vote);
 }
 
 unsigned active_lanes(std::source_location where) {
-  return this_block().barriers().active_lanes(where);
+  return Entered()->barriers().active_lanes(where);
 }
 
 std::uint64_t collective(Op op, unsigned mask, std::uint64_t value, int x, int width,
                          std::source_location where) {
-  return this_block().barriers().collective(op, mask, value, x, width, where);
+  return Entered()->barriers().collective(op, mask, value, x, width, where);
 }
 
 }  // namespace simt

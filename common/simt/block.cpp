@@ -1,9 +1,9 @@
 #include "common/simt/block.h"
 
 #include <algorithm>
-#include <chrono>
 #include <exception>
 #include <thread>
+#include <utility>
 
 #include "common/simt/turns.h"
 
@@ -35,39 +35,38 @@ Block::Block(const Launch& launch, const std::function<void()>& body, std::uint6
   }
 }
 
-void Block::run(const Schedule& schedule, const std::atomic<bool>& failed) {
+void Block::run(const Schedule& schedule, Progress& progress) {
   blockIdx = index_of(number_, launch_.grid);
   blockDim = launch_.block;
   gridDim = launch_.grid;
   Turns turns(schedule, number_, threads_.size());
   Scheduler::Round round;
   cluster_.enter(rank_, this, turns.first_block(cluster_.size()));
-  auto last_progress = std::chrono::steady_clock::now();
-  while (exited_ < threads_.size() && !scheduler_.error() &&
-         !failed.load(std::memory_order_relaxed)) {
+  progress.begins_block();
+  while (exited_ < threads_.size() && !scheduler_.error() && !progress.failed()) {
     turns.begin_round(round.some_ran);
     bool stuck = std::none_of(threads_.begin(), threads_.end(),
                               [](const Thread& thread) { return thread.is_runnable(); });
     round = scheduler_.run_round(turns);
-    const auto now = std::chrono::steady_clock::now();
-    if (round.progress)
-      last_progress = now;
-    else
-      std::this_thread::yield();  // the block that the threads spin on may need this core
+    if (!round.progress) std::this_thread::yield();  // what they spin on may need this core
     if (scheduler_.error()) break;
     const bool idle = stuck || !round.progress;
+    bool moved = round.progress || std::exchange(memory_changed, false);
     if (idle && barriers_.end_active_lanes()) {
-      last_progress = now;
+      moved = true;
       stuck = false;
     }
-    std::string wrong = problem(now - last_progress > schedule.patience);
+    std::string wrong = problem();
     if (wrong.empty() && copies_.in_flight() > 0) {
       if (const auto arriving = turns.arrival(copies_.in_flight(), idle)) {
         wrong = copies_.complete(*arriving);
         wake();
         stuck = false;
+        moved = true;
       }
     }
+    if (exited_ < threads_.size() && wrong.empty())
+      wrong = progress.problem(moved, round.advances, schedule.patience);
     if (cluster_.all_stuck(rank_, stuck) && wrong.empty()) wrong = faults_.what_is_missing();
     if (!wrong.empty()) {
       scheduler_.fail(std::make_exception_ptr(faults_.of_block(wrong)));
@@ -80,16 +79,17 @@ void Block::run(const Schedule& schedule, const std::atomic<bool>& failed) {
   if (scheduler_.error()) std::rethrow_exception(scheduler_.error());
 }
 
-// What is wrong with the block after a round; empty if nothing is.
-std::string Block::problem(bool out_of_patience) const {
-  if (exited_ < threads_.size())
-    return out_of_patience ? "its threads spin, and what they wait for does not come" : "";
+// What is wrong with the block once all its threads have ended; empty if nothing is.
+std::string Block::problem() const {
+  if (exited_ < threads_.size()) return "";
   if (shared_.overrun()) return "a thread has written past the end of its dynamic shared memory";
   return copies_.unfinished();
 }
 
 void Block::run_thread() {
+  scheduler_.enters_kernel();
   body_();
+  scheduler_.leaves_kernel();
   Thread& self = running();
   if (launch_.starts_early && !self.waited_for_grid) {
     throw faults_.of_block(
@@ -132,15 +132,16 @@ bool Block::is_over(const Thread& waiting) const {
 }
 
 std::uint32_t shared_address(const void* pointer) {
-  return this_block().shared().address(static_cast<const std::byte*>(pointer));
+  return Entered()->shared().address(static_cast<const std::byte*>(pointer));
 }
 
-std::byte* from_shared_address(std::uint32_t address) { return this_block().shared().at(address); }
+std::byte* from_shared_address(std::uint32_t address) { return Entered()->shared().at(address); }
 
-void* dynamic_shared() { return this_block().shared().dynamic(); }
+void* dynamic_shared() { return Entered()->shared().dynamic(); }
 
 void grid_dependency_wait() {
-  Block& block = this_block();
+  const Entered entered;
+  Block& block = *entered;
   block.running().waited_for_grid = true;
   block.witness().waits_for_grid(block.running().number);
 }

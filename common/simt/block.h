@@ -2,7 +2,6 @@
 // kernels call (machine.h) use these parts; each is defined in the file of the part it uses.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -16,6 +15,7 @@
 #include "common/simt/cluster.h"
 #include "common/simt/copies.h"
 #include "common/simt/faults.h"
+#include "common/simt/progress.h"
 #include "common/simt/scheduler.h"
 #include "common/simt/shared_memory.h"
 
@@ -28,9 +28,9 @@ class Block {
   Block(const Launch& launch, const std::function<void()>& body, std::uint64_t number,
         Cluster& cluster, Watch* watch);
 
-  /// Runs until all threads have exited or another block has `failed`; rethrows any error that
-  /// ends the block early.
-  void run(const Schedule& schedule, const std::atomic<bool>& failed);
+  /// Runs until all threads have exited or another block has failed; rethrows any error that ends
+  /// the block early.
+  void run(const Schedule& schedule, Progress& progress);
 
   unsigned rank() const { return rank_; }
   Cluster& cluster() const { return cluster_; }
@@ -68,7 +68,7 @@ class Block {
  private:
   void run_thread();
   bool is_over(const Thread& waiting) const;
-  std::string problem(bool out_of_patience) const;
+  std::string problem() const;
 
   const Launch& launch_;
   const std::function<void()>& body_;
@@ -90,12 +90,24 @@ class Block {
 /// The block that this core is running; null outside kernels.
 extern constinit thread_local Block* current_block;
 
-/// The current block, for a function that a kernel calls. Inlined, so that it can record the
-/// address of that call.
-[[gnu::always_inline]] inline Block& this_block() {
-  if (current_block == nullptr) throw std::logic_error("only a kernel may call this");
-  current_block->running().place = __builtin_return_address(0);
-  return *current_block;
-}
+/// The current block, while a function that a kernel calls runs: the clock does not interrupt it.
+/// Inlined, so that it can record the address of that call.
+class Entered {
+ public:
+  [[gnu::always_inline]] Entered() : block_(current_block) {
+    if (block_ == nullptr) throw std::logic_error("only a kernel may call this");
+    block_->scheduler().leaves_kernel();
+    block_->running().place = __builtin_return_address(0);
+  }
+  [[gnu::always_inline]] ~Entered() { block_->scheduler().enters_kernel(); }
+  Entered(const Entered&) = delete;
+  Entered& operator=(const Entered&) = delete;
+
+  Block& operator*() const { return *block_; }
+  Block* operator->() const { return block_; }
+
+ private:
+  Block* const block_;
+};
 
 }  // namespace simt

@@ -86,11 +86,12 @@ unsigned Cluster::after(unsigned rank, unsigned steps) const {
 
 // ------------------------------------------------------------------------- what kernels call
 
-unsigned cluster_rank() { return this_block().rank(); }
-unsigned cluster_size() { return this_block().cluster().size(); }
+unsigned cluster_rank() { return Entered()->rank(); }
+unsigned cluster_size() { return Entered()->cluster().size(); }
 
 void cluster_arrive(std::source_location where, Publishes what) {
-  Block& block = this_block();
+  const Entered entered;
+  Block& block = *entered;
   Thread& self = block.at(Op::ClusterArrive, where);
   if (self.cluster_phase > block.cluster().phase()) block.require("has arrived and did not wait");
   self.cluster_phase = block.cluster().phase() + 1;
@@ -99,7 +100,8 @@ void cluster_arrive(std::source_location where, Publishes what) {
 }
 
 void cluster_wait(std::source_location where) {
-  Block& block = this_block();
+  const Entered entered;
+  Block& block = *entered;
   const Thread& self = block.at(Op::ClusterWait, where);
   block.wait();
   block.witness().cluster_passes(self.number);
@@ -119,14 +121,16 @@ static std::byte* address_in(const Block& block, const void* local, unsigned ran
 }
 
 std::byte* remote(const void* local, unsigned rank, std::source_location where) {
-  Block& block = this_block();
+  const Entered entered;
+  Block& block = *entered;
   block.at(Op::Remote, where);
   return address_in(block, local, rank);
 }
 
 void remote_store_async(const void* local, unsigned rank, const void* value, std::size_t bytes,
                         const void* barrier, std::source_location where) {
-  Block& block = this_block();
+  const Entered entered;
+  Block& block = *entered;
   if (block.cluster().size() < 2)
     block.require(
         "stores to another block's barrier, which needs a LaunchConfig::cluster of 2 or more");
@@ -150,7 +154,8 @@ void remote_store_async(const void* local, unsigned rank, const void* value, std
 }
 
 void remote_arrive(const void* barrier, unsigned rank, std::source_location where) {
-  Block& block = this_block();
+  const Entered entered;
+  Block& block = *entered;
   const Thread& self = block.at(Op::Remote, where);
   const std::byte* const other_barrier = address_in(block, barrier, rank);
   Block& other = *block.cluster().block(rank);

@@ -168,7 +168,8 @@ std::string CopyEngine::missing(const void* address) const {
 // ------------------------------------------------------------------------- what kernels call
 
 void barrier_init(const void* barrier, unsigned arrivals, std::source_location where) {
-  Block& block = this_block();
+  const Entered entered;
+  Block& block = *entered;
   const Thread& self = block.at(Op::BarrierInit, where);
   block.require_shared(barrier);
   block.require(block.copies().init(barrier, arrivals));
@@ -176,19 +177,22 @@ void barrier_init(const void* barrier, unsigned arrivals, std::source_location w
 }
 
 void fence_barrier_init() {
-  Block& block = this_block();
+  const Entered entered;
+  Block& block = *entered;
   block.copies().fence_init();
   block.witness().fence_barrier_init(block.running().number);
 }
 
 void fence_proxy_async() {
-  Block& block = this_block();
+  const Entered entered;
+  Block& block = *entered;
   block.copies().fence_stores();
   block.witness().fence_for_copies(block.running().number);
 }
 
 void barrier_arrive(const void* barrier, std::uint32_t bytes, std::source_location where) {
-  Block& block = this_block();
+  const Entered entered;
+  Block& block = *entered;
   const Thread& self = block.at(Op::BarrierArrive, where);
   block.witness().arrives(self.number, barrier);
   block.require(block.copies().arrive(barrier, bytes));
@@ -196,13 +200,15 @@ void barrier_arrive(const void* barrier, std::uint32_t bytes, std::source_locati
 }
 
 void barrier_expect(const void* barrier, std::uint32_t bytes, std::source_location where) {
-  Block& block = this_block();
+  const Entered entered;
+  Block& block = *entered;
   block.at(Op::BarrierArrive, where);
   block.require(block.copies().expect(barrier, bytes));
 }
 
 unsigned barrier_parity(const void* barrier, std::source_location where) {
-  Block& block = this_block();
+  const Entered entered;
+  Block& block = *entered;
   block.at(Op::BarrierArrive, where);
   if (!block.copies().knows(barrier)) block.require("asks a Barrier that is not initialised");
   return block.copies().parity(barrier);
@@ -218,7 +224,8 @@ static Thread& at_wait(Block& block, const void* barrier, unsigned parity,
 }
 
 bool barrier_passed(const void* barrier, unsigned parity, Scope scope, std::source_location where) {
-  Block& block = this_block();
+  const Entered entered;
+  Block& block = *entered;
   Thread& self = at_wait(block, barrier, parity, where);
   const void* const place = self.place;
   yield();
@@ -229,7 +236,8 @@ bool barrier_passed(const void* barrier, unsigned parity, Scope scope, std::sour
 }
 
 void barrier_wait(const void* barrier, unsigned parity, Scope scope, std::source_location where) {
-  Block& block = this_block();
+  const Entered entered;
+  Block& block = *entered;
   Thread& self = at_wait(block, barrier, parity, where);
   self.object = barrier;
   self.mask = parity;
@@ -256,27 +264,31 @@ static void begin_bulk_copy(Block& block, Copy::Kind kind, void* to, const void*
 
 void bulk_load(void* to, const void* from, std::uint32_t bytes, const void* barrier,
                std::source_location where) {
-  Block& block = this_block();
+  const Entered entered;
+  Block& block = *entered;
   block.at(Op::BulkLoad, where);
   block.require_shared(to);
   begin_bulk_copy(block, Copy::Kind::BulkLoad, to, from, bytes, barrier);
 }
 
 void bulk_store(void* to, const void* from, std::uint32_t bytes, std::source_location where) {
-  Block& block = this_block();
+  const Entered entered;
+  Block& block = *entered;
   block.at(Op::BulkStore, where);
   block.require_shared(from);
   begin_bulk_copy(block, Copy::Kind::BulkStore, to, from, bytes, nullptr);
 }
 
 void commit_bulk_stores() {
-  Block& block = this_block();
+  const Entered entered;
+  Block& block = *entered;
   ++block.running().groups;
   block.witness().commits(block.running().number, Copy::Kind::BulkStore);
 }
 
 void wait_bulk_stores(unsigned groups, std::source_location where) {
-  Block& block = this_block();
+  const Entered entered;
+  Block& block = *entered;
   Thread& self = block.at(Op::BulkWait, where);
   self.mask = groups;
   block.wait();
@@ -285,7 +297,8 @@ void wait_bulk_stores(unsigned groups, std::source_location where) {
 
 void memcpy_async(void* to, const void* from, std::size_t bytes, std::size_t zeros,
                   std::source_location where) {
-  Block& block = this_block();
+  const Entered entered;
+  Block& block = *entered;
   Thread& self = block.at(Op::MemcpyAsync, where);
   block.require_shared(to);
   const std::uint64_t number = next_copy();
@@ -296,13 +309,15 @@ void memcpy_async(void* to, const void* from, std::size_t bytes, std::size_t zer
 }
 
 void commit_copies() {
-  Block& block = this_block();
+  const Entered entered;
+  Block& block = *entered;
   block.running().copies.commit();
   block.witness().commits(block.running().number, Copy::Kind::OfThread);
 }
 
 void wait_for_copies(std::size_t prior, std::source_location where) {
-  Block& block = this_block();
+  const Entered entered;
+  Block& block = *entered;
   Thread& self = block.at(Op::WaitPrior, where);
   block.require(self.copies.wait(prior, block.witness()));
   block.witness().waited(self.number, Copy::Kind::OfThread, prior);

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "common/simt/machine.h"
+#include "common/simt/progress.h"
 #include "common/simt/watch.h"
 
 // A kernel's linker name has a tag, "[abi:kernel]", by which common/tools/test_chapter.py finds it.
@@ -264,13 +265,19 @@ SIMT_UNSEEN bool exchange_if(T* address, T& old, T value) {
   return __atomic_compare_exchange(address, &old, &value, false, __ATOMIC_RELAXED,
                                    __ATOMIC_RELAXED);
 }
+SIMT_UNSEEN inline void changes_memory() { memory_changed = true; }
 
 template <typename T, typename Update>
-T atomic_update(T* address, Update update, [[maybe_unused]] Scope scope = Scope::Device) {
+T atomic_update(T* address, Update update, [[maybe_unused]] Scope scope = Scope::Device,
+                std::source_location where = std::source_location::current()) {
   SIMT_TELL(updates(address, sizeof(T), scope));
   T old = load(address);
-  while (!exchange_if(address, old, update(old))) {
-  }
+  T value = update(old);
+  while (!exchange_if(address, old, value)) value = update(old);
+  if (std::memcmp(&old, &value, sizeof(T)) != 0)
+    changes_memory();
+  else
+    poll(address, where);
   return old;
 }
 
@@ -278,19 +285,21 @@ T atomic_update(T* address, Update update, [[maybe_unused]] Scope scope = Scope:
 
 // An update in three scopes: of the device; among the threads of one block; of all devices, which
 // here are one.
-#define SIMT_ATOMIC(name, types, updated)                                     \
-  template <types T>                                                          \
-  T name(T* address, std::type_identity_t<T> value) {                         \
-    return simt::atomic_update(address, [=](T old) -> T { return updated; }); \
-  }                                                                           \
-  template <types T>                                                          \
-  T name##_block(T* address, std::type_identity_t<T> value) {                 \
-    const auto update = [=](T old) -> T { return updated; };                  \
-    return simt::atomic_update(address, update, simt::Scope::Block);          \
-  }                                                                           \
-  template <types T>                                                          \
-  T name##_system(T* address, std::type_identity_t<T> value) {                \
-    return name(address, value);                                              \
+#define SIMT_WHERE std::source_location where = std::source_location::current()
+#define SIMT_ATOMIC(name, types, updated)                                    \
+  template <types T>                                                         \
+  T name(T* address, std::type_identity_t<T> value, SIMT_WHERE) {            \
+    const auto update = [=](T old) -> T { return updated; };                 \
+    return simt::atomic_update(address, update, simt::Scope::Device, where); \
+  }                                                                          \
+  template <types T>                                                         \
+  T name##_block(T* address, std::type_identity_t<T> value, SIMT_WHERE) {    \
+    const auto update = [=](T old) -> T { return updated; };                 \
+    return simt::atomic_update(address, update, simt::Scope::Block, where);  \
+  }                                                                          \
+  template <types T>                                                         \
+  T name##_system(T* address, std::type_identity_t<T> value, SIMT_WHERE) {   \
+    return name(address, value, where);                                      \
   }
 
 namespace simt {
@@ -322,18 +331,22 @@ SIMT_ATOMIC(atomicDec, simt::Counter, old == 0 || old > value ? value : old - 1)
 // another thread spins.
 
 template <simt::OneOf<int, unsigned, unsigned long long> T>
-T atomicCAS(T* address, std::type_identity_t<T> compare, std::type_identity_t<T> value) {
-  simt::yield();
-  return simt::atomic_update(address, [=](T old) { return old == compare ? value : old; });
+T atomicCAS(T* address, std::type_identity_t<T> compare, std::type_identity_t<T> value,
+            SIMT_WHERE) {
+  simt::yield(address, where);
+  const auto update = [=](T old) { return old == compare ? value : old; };
+  return simt::atomic_update(address, update, simt::Scope::Device, where);
 }
 
 template <simt::OneOf<float, int, unsigned, unsigned long long> T>
-T atomicExch(T* address, std::type_identity_t<T> value) {
-  simt::yield();
-  return simt::atomic_update(address, [=](T) { return value; });
+T atomicExch(T* address, std::type_identity_t<T> value, SIMT_WHERE) {
+  simt::yield(address, where);
+  const auto update = [=](T) { return value; };
+  return simt::atomic_update(address, update, simt::Scope::Device, where);
 }
 
-inline void __nanosleep(unsigned) { simt::yield(); }
+inline void __nanosleep(unsigned, SIMT_WHERE) { simt::yield(nullptr, where); }
+#undef SIMT_WHERE
 
 /// Orders this thread's writes: the rest of the device, or the block, sees those before the fence
 /// before those after it.

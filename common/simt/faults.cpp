@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "common/simt/places.h"
 #include "common/simt/words.h"
 
 namespace simt {
@@ -10,6 +11,18 @@ namespace {
 
 std::string operation_of(const Thread& thread) {
   return "at " + to_string(thread.op, thread.mask) + ", " + to_string(thread.where);
+}
+
+// Where a thread that could run has been stopped.
+std::string spins(const Thread& thread) {
+  if (thread.interrupted_at != nullptr) {
+    std::string line = line_at(thread.interrupted_at);
+    if (line.empty()) line = line_at(thread.interrupted_before);
+    return line.empty() ? "running" : "running at " + line;
+  }
+  if (thread.where.line() == 0) return "can run";
+  if (thread.polled == nullptr) return "running at " + line_at(thread.where);
+  return "spinning on " + memory_at(thread.polled) + " at " + line_at(thread.where);
 }
 
 }  // namespace
@@ -32,7 +45,7 @@ Fault Faults::of(const Thread& thread, const std::string& does) const {
 
 std::string Faults::place_of(const Thread& thread) const {
   if (thread.state == Thread::State::Exited) return "exited";
-  if (thread.state == Thread::State::Runnable) return "can run";
+  if (thread.state == Thread::State::Runnable) return spins(thread);
   if (thread.op != Op::BarrierWait) return operation_of(thread);
   return operation_of(thread) + ", which " + copies_.missing(thread.object);
 }

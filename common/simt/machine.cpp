@@ -20,7 +20,9 @@
 #include <vector>
 
 #include "common/simt/block.h"
+#include "common/simt/clock.h"
 #include "common/simt/cluster.h"
+#include "common/simt/progress.h"
 #include "common/simt/stacks.h"
 #include "common/simt/watch.h"
 #include "common/simt/words.h"
@@ -32,10 +34,6 @@ constinit thread_local dim3 gridDim{};
 
 namespace simt {
 namespace {
-
-// A stack and its guard page take two memory mappings, and Linux allows a process 65530, so at most
-// 16 blocks of 1024 threads can run at once.
-constexpr int kMaxCores = 16;
 
 void check(const Launch& launch) {
   const dim3 grid = launch.grid;
@@ -126,10 +124,10 @@ void run(const Launch& launch, const std::function<void()>& thread_body) {
     std::iota(shuffled.begin(), shuffled.end(), std::uint64_t{0});
     std::shuffle(shuffled.begin(), shuffled.end(), std::mt19937_64(schedule.seed));
   }
-  std::atomic<bool> failed = false;
+  Grid state(volume(launch.grid));
   std::exception_ptr error;
   const auto fail = [&] {
-    if (!failed.exchange(true)) error = std::current_exception();
+    if (!state.failed.exchange(true)) error = std::current_exception();
   };
   const auto at_once = watch != nullptr && watch->one_at_a_time()
                            ? 1
@@ -137,7 +135,7 @@ void run(const Launch& launch, const std::function<void()>& thread_body) {
                                  std::min(omp_get_max_threads(), kMaxCores / size), 1, clusters);
   std::vector<std::unique_ptr<Cluster>> places(at_once);
   for (auto& place : places)
-    place = std::make_unique<Cluster>(size, size * volume(launch.block), failed);
+    place = std::make_unique<Cluster>(size, size * volume(launch.block), state.failed);
   std::atomic<std::uint64_t> next = 0;
   const int cores = static_cast<int>(at_once) * size;
 #pragma omp parallel num_threads(cores) if (cores > 1)
@@ -145,6 +143,8 @@ void run(const Launch& launch, const std::function<void()>& thread_body) {
     const int core = omp_get_thread_num();
     const int whole_clusters = omp_get_num_threads() / size;
     stack_pool = &stack_pools[core];
+    const Clock clock;
+    Progress progress(state, core);
     if (whole_clusters == 0)
       throw std::runtime_error("a cluster needs a thread of the system for each of its blocks");
     Cluster& cluster = *places[core / size];
@@ -158,7 +158,7 @@ void run(const Launch& launch, const std::function<void()>& thread_body) {
       try {
         Block block(launch, thread_body, number * size + rank, cluster, watch);
         current_block = &block;
-        block.run(schedule, failed);
+        block.run(schedule, progress);
       } catch (...) {
         fail();
       }

@@ -60,7 +60,7 @@ enum class Order { Forward, Reverse, Random };
 struct Schedule {
   Order order = Order::Forward;
   std::uint64_t seed = 0;  ///< of Order::Random; a seed gives each block the same order every time
-  std::chrono::duration<double> patience{30};  ///< a block that spins for longer is a Fault
+  std::chrono::duration<double> patience{2};  ///< threads that spin for longer are a Fault
 };
 
 /// The schedule of later launches. Until set_schedule is called, the environment decides:
@@ -182,7 +182,14 @@ std::byte* from_shared_address(std::uint32_t address);
 /// Kernels never overlap here, so it returns at once; a kernel that starts early must call it.
 void grid_dependency_wait();
 
-/// Lets the block's other threads run. Spin loops need this, since no thread is preempted.
-void yield();
+/// Lets the block's other threads run. Spin loops that call this are quick; one that does not is
+/// interrupted by a clock after a while.
+/// @param polled what the caller reads again and again, for messages
+void yield(const void* polled = nullptr,
+           std::source_location where = std::source_location::current());
+
+/// The running thread has found that an atomic did not change `address`. From a number of times in
+/// a row on, the others run first.
+void poll(const void* address, std::source_location where);
 
 }  // namespace simt

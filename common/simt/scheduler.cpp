@@ -1,9 +1,13 @@
 #include "common/simt/scheduler.h"
 
+#include <algorithm>
 #include <memory>
+#include <mutex>
 #include <utility>
+#include <vector>
 
 #include "common/simt/block.h"
+#include "common/simt/clock.h"
 #include "common/simt/stacks.h"
 
 namespace simt {
@@ -13,33 +17,48 @@ using boost::context::fiber;
 
 struct Unwind {};  // thrown in the suspended threads of an abandoned block
 
+// Keeps a fiber that must never run again, with its stack.
+void abandon(fiber&& thread) {
+  static std::mutex mutex;
+  static auto* const abandoned = new std::vector<fiber>;  // outlives the program's other objects
+  const std::lock_guard lock(mutex);
+  abandoned->push_back(std::move(thread));
+}
+
 }  // namespace
 
 Scheduler::Round Scheduler::run_round(Turns& turns) {
   Round round{.some_ran = false, .progress = false};
+  bool any_interrupted = false;
   for (const unsigned warp : turns.warps()) {
     if (turns.sleeps(warp)) continue;
     bool goes_on = true;
     while (goes_on && !error_) {
       warp_ = warp;
       lanes_ = turns.lanes();
-      progress_ = false;
+      progress_ = interrupted_ = advances_ = false;
       if (Thread* const first = next_in_turn()) {
         round.some_ran = true;
         go_on_with(first, self_);
       }
-      goes_on = progress_;
+      goes_on = progress_ && !interrupted_;
       round.progress = round.progress || progress_;
+      round.advances = round.advances || advances_;
+      any_interrupted = any_interrupted || interrupted_;
       if (turns.interrupts()) break;
     }
   }
+  if (!any_interrupted) Clock::slow_down();
   return round;
 }
 
 void Scheduler::unwind() {
   unwinding_ = true;
   for (Thread& thread : threads_) {
-    if (thread.context.stopped) go_on_with(&thread, self_);
+    if (thread.interrupted_at != nullptr)
+      abandon(std::move(thread.context.stopped));  // it may be where nothing can be thrown
+    else if (thread.context.stopped)
+      go_on_with(&thread, self_);
   }
 }
 
@@ -71,6 +90,7 @@ inline Thread* Scheduler::next_in_turn() {
 // Suspends the caller in `from` and resumes `thread`; returns when the caller is resumed.
 [[gnu::always_inline]] inline void Scheduler::go_on_with(Thread* thread, Context& from) {
   Context& to = context_of(thread);
+  ++switches_;
   if (!to.stopped) start(*thread);
   left_ = &from;
   before_switch(&from.asan_keep, to.bottom, to.size);
@@ -106,6 +126,7 @@ void Scheduler::start(Thread& first) {
       run_to_its_end();
       Thread* const next = next_in_turn();  // null after an error
       left_ = &running_->context;
+      ++switches_;
       Context& to = context_of(next);
       if (next == nullptr || to.stopped) {
         before_switch(nullptr, to.bottom, to.size);
@@ -123,11 +144,45 @@ void Scheduler::run_to_its_end() {
     body_();
     progress_ = true;
   } catch (const Unwind&) {
+    leaves_kernel();
   } catch (...) {
+    leaves_kernel();
     error_ = std::current_exception();
   }
 }
 
-void yield() { this_block().scheduler().suspend(); }
+void Scheduler::interrupt(Place at, std::uint64_t state) {
+  if (unwinding_ || error_) return;  // the kernel's destructors run
+  leaves_kernel();
+  Thread& self = *running_;
+  interrupted_ = true;
+  // A thread in a loop that changes nothing may show a rare state, but hardly two in a row.
+  const bool is_new = std::find(self.states.begin(), self.states.end(), state) == self.states.end();
+  if (is_new) self.states[self.newest_state++ % self.states.size()] = state;
+  advances_ = advances_ || (is_new && self.was_new);
+  self.was_new = is_new;
+  self.interrupted_at = at;
+  go_on_with(next_in_turn(), self.context);
+  self.interrupted_before = std::exchange(self.interrupted_at, nullptr);
+  enters_kernel();
+}
+
+void yield(const void* polled, std::source_location where) {
+  const Entered entered;
+  Thread& self = entered->running();
+  self.polled = polled;
+  self.where = where;
+  entered->scheduler().suspend();
+}
+
+void poll(const void* address, std::source_location where) {
+  constexpr unsigned kPatience = 64;  // an atomic may well change nothing a few times
+  const Entered entered;
+  Thread& self = entered->running();
+  self.polls = self.polled == address ? self.polls + 1 : 0;
+  self.polled = address;
+  self.where = where;
+  if (self.polls > kPatience) entered->scheduler().suspend();
+}
 
 }  // namespace simt

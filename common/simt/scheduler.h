@@ -2,9 +2,12 @@
 // wait, then hands the core to the next lane of its warp; the last lane returns to the scheduler.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "common/simt/thread.h"
@@ -22,7 +25,8 @@ class Scheduler {
 
   struct Round {
     bool some_ran = true;
-    bool progress = true;  ///< a thread did more than spin
+    bool progress = true;   ///< a thread did more than spin
+    bool advances = false;  ///< the clock has found a thread in a new state
   };
   /// Runs every warp that is awake.
   Round run_round(Turns& turns);
@@ -34,6 +38,20 @@ class Scheduler {
   void suspend();
   /// The same for a thread that starts to wait, which counts as progress.
   void suspend_waiting();
+
+  // For the clock (clock.h). A kernel's thread that has run for a slice of time may be interrupted,
+  // unless it is in a function of the machine.
+  void enters_kernel() { in_kernel_.store(true, std::memory_order_release); }
+  void leaves_kernel() {
+    in_kernel_.store(false, std::memory_order_relaxed);
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+  }
+  bool in_kernel() const { return in_kernel_.load(std::memory_order_relaxed); }
+  /// Whether the same thread has run since the last call.
+  bool has_run_since() { return std::exchange(switches_seen_, switches_) == switches_; }
+  /// Hands the core on, in the middle of the kernel's code.
+  /// @param state of the thread: a number made of its registers
+  void interrupt(Place at, std::uint64_t state);
 
   /// The error that ended the block early; null if none did.
   const std::exception_ptr& error() const { return error_; }
@@ -59,6 +77,11 @@ class Scheduler {
   unsigned warp_ = 0;                // the warp that is running
   std::span<const unsigned> lanes_;  // its lanes that have yet to run
   bool progress_ = false;            // whether one of its lanes has done more than spin
+  bool interrupted_ = false;         // whether the clock has interrupted one
+  bool advances_ = false;            // whether it was in a new state
+  std::atomic<bool> in_kernel_{false};
+  std::uint64_t switches_ = 0;  // from one thread to another
+  std::uint64_t switches_seen_ = 0;
   std::exception_ptr error_;
   bool unwinding_ = false;
 };

@@ -3,6 +3,7 @@
 
 #include <vector_types.h>
 
+#include <array>
 #include <boost/context/fiber.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -51,6 +52,15 @@ struct Thread {
   Place place = nullptr;            // of its last operation, in the kernel's machine code
   std::uint64_t cluster_phase = 0;  // the last one it arrived for
   bool waited_for_grid = false;     // has called grid_dependency_wait
+  // Where it spins, if it does: what it polls, and how often in a row; where the clock interrupted
+  // it, and the states in which the clock has found it.
+  const void* polled = nullptr;
+  unsigned polls = 0;
+  Place interrupted_at = nullptr;
+  Place interrupted_before = nullptr;  // the time before: the clock may interrupt itself
+  std::array<std::uint64_t, 8> states{};
+  unsigned newest_state = 0;
+  bool was_new = false;
 
   bool is_runnable() const { return state == State::Runnable; }
   bool waits_at(Op at) const { return state == State::Waiting && op == at; }

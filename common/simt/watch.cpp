@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "common/simt/block.h"
+#include "common/simt/clock.h"
 
 namespace simt {
 namespace {
@@ -72,25 +73,28 @@ const DeviceBuffer* device_buffer_of(const std::byte* address) {
 Place here() { return current_block->running().place; }
 
 void enters(Place place) {
-  if (current_block != nullptr)
-    current_block->witness().enters(current_block->running().number, place);
+  if (current_block == nullptr) return;
+  give_way(place);
+  current_block->witness().enters(current_block->running().number, place);
 }
 void touches(Place place, const void* address, std::uint32_t bytes, Kind kind) {
   if (current_block != nullptr) tell(*current_block, place, address, bytes, kind);
 }
 void updates(const void* address, std::uint32_t bytes, Scope scope) {
-  tell(this_block(), __builtin_return_address(0), address, bytes, Kind::Atomic, scope);
+  tell(*Entered(), __builtin_return_address(0), address, bytes, Kind::Atomic, scope);
 }
 void loads_past_l1(const void* address, std::uint32_t bytes) {
-  tell(this_block(), __builtin_return_address(0), address, bytes, Kind::Load, Scope::Device, true);
+  tell(*Entered(), __builtin_return_address(0), address, bytes, Kind::Load, Scope::Device, true);
 }
 void fence(Scope scope) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  Block& block = this_block();
+  const Entered entered;
+  Block& block = *entered;
   block.witness().fence(block.running().number, scope);
 }
 void launches_dependents() {
-  Block& block = this_block();
+  const Entered entered;
+  Block& block = *entered;
   block.witness().launches_dependents(block.running().number);
 }
 

@@ -51,14 +51,18 @@ inline std::string kernel_name(const Launch& launch) {
   return launch.name != nullptr ? launch.name : kernel_name(launch.kernel);
 }
 
-// "common/kernel/reduce.h:7": the path relative to the repository's root, which is derived from
-// this file's own path.
-inline std::string to_string(const std::source_location& where) {
+// "common/kernel/reduce.h": the path relative to the repository's root, which is derived from this
+// file's own path.
+inline std::string in_repository(std::string_view file) {
   std::string_view root = std::source_location::current().file_name();
   root.remove_suffix(std::string_view("common/simt/words.h").size());
-  std::string_view file = where.file_name();
   if (file.starts_with(root)) file.remove_prefix(root.size());
-  return std::string(file) + ":" + std::to_string(where.line());
+  return std::string(file);
+}
+
+// "common/kernel/reduce.h:7"
+inline std::string to_string(const std::source_location& where) {
+  return in_repository(where.file_name()) + ":" + std::to_string(where.line());
 }
 
 inline std::string to_string(Op op, unsigned mask) {

@@ -297,6 +297,37 @@ __global__ void hopeless_lock(int* lock) {
   }
 }
 
+constexpr int kVolatileLine = __LINE__ + 3;
+__global__ void waits_for_a_flag(volatile int* flag, bool raise) {
+  if (threadIdx.x < 40)
+    while (*flag == 0) continue;
+  if (threadIdx.x == 40 && raise) *flag = 1;
+}
+
+__device__ int ready;
+constexpr int kPollLine = __LINE__ + 2;
+__global__ void polls() {
+  while (atomicAdd(&ready, 0) == 0) continue;
+}
+
+constexpr int kStandsStillLine = __LINE__ + 3;
+__global__ void stands_still(const float* x, float* sum, int stride) {
+  float total = 0;
+  for (int i = threadIdx.x; i < 64; i += stride) total += x[i];
+  sum[threadIdx.x] = total;
+}
+
+__global__ void waits_for_the_next_block(volatile int* flags) {
+  flags[blockIdx.x] = 1;
+  while (flags[(blockIdx.x + 1) % gridDim.x] == 0) continue;
+}
+
+__global__ void takes_long(float* out) {
+  float x = threadIdx.x;
+  for (int i = 0; i < 100'000'000; ++i) x = x * 0.999f + 1;
+  out[threadIdx.x] = x;
+}
+
 __global__ void nothing() {}
 
 // ------------------------------------------------------------------------------ copies of a thread
@@ -667,7 +698,43 @@ TEST_CASE("threads that spin for ever are found when patience ends") {
   CHECK(has(text, "its threads spin, and what they wait for does not come"));
   CHECK(has(text, "thread 0: at __syncthreads(), common/simt/tests/machine_test.cpp:" +
                       std::to_string(kernels::kHopelessLine)));
-  CHECK(has(text, "threads 1-3: can run"));
+  CHECK(has(text, "threads 1-3: spinning on the address 0x"));
+}
+
+TEST_CASE("threads that spin without calling the machine let others run") {
+  for (const simt::Schedule& schedule : kSchedules) {
+    const Under under(schedule);
+    int flag = 0;
+    launch(kernels::waits_for_a_flag, {1, 64}, &flag, true);
+    CHECK(flag == 1);
+  }
+  int flags[2] = {};
+  launch(kernels::waits_for_the_next_block, {omp_get_max_threads() > 1 ? 2 : 1, 1}, flags);
+  float out = 0;
+  const Under under({.patience = std::chrono::milliseconds(300)});
+  launch(kernels::takes_long, {1, 1}, &out);
+  CHECK(out == doctest::Approx(1000).epsilon(0.01));
+}
+
+TEST_CASE("threads that make no progress are found, with line and source") {
+  const Under under({.patience = std::chrono::milliseconds(200)});
+  const std::string here = "common/simt/tests/machine_test.cpp:";
+  int flag = 0;
+  for (const unsigned threads : {64, 1024}) {
+    const std::string text =
+        fault_of([&] { launch(kernels::waits_for_a_flag, {4, threads}, &flag, false); });
+    CHECK(has(text, "its threads spin, and what they wait for does not come"));
+    CHECK(has(text, "threads 0-39: running at " + here + std::to_string(kernels::kVolatileLine) +
+                        ": while (*flag == 0) continue;"));
+  }
+  std::string text = fault_of([] { launch(kernels::polls, {2000, 32}); });
+  CHECK(has(text, "spinning on `kernels::ready` at " + here +
+                      std::to_string(kernels::kPollLine)));
+  CHECK(has(text, "blocks have not started, since a core runs one block at a time"));
+  float x[64] = {}, sum[64];
+  text = fault_of([&] { launch(kernels::stands_still, {1, 64}, x, sum, 0); });
+  CHECK(has(text, "threads 0-63: running at " + here + std::to_string(kernels::kStandsStillLine) +
+                      ": for (int i = threadIdx.x; i < 64; i += stride)"));
 }
 
 TEST_CASE("a fault in one of many blocks names that block") {

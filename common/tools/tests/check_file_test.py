@@ -55,7 +55,24 @@ int main() {
 """
 
 
+FLAG = """__device__ volatile int flag;
+__device__ int sum;
+__global__ void waits() {
+  if (threadIdx.x == 0)
+    while (flag == 0) {}
+  atomicAdd(&sum, 1);
+  __syncthreads();
+  flag = 1;
+}
+int main() {
+  waits<<<1, 64>>>();
+}
+"""
+
+
 @pytest.mark.parametrize(("source", "status", "said"), [
+    (FLAG, 1, "a.cu:5: while (flag == 0) {}"),
+    (FLAG, 1, "a.cu:7\n"),
     (GUARD, 1, "a.cu:4: twice reads 4 bytes, 0 bytes after a buffer of 4000 bytes"),
     (BARRIER, 1, "threads 0-15: at __syncthreads(), "),
     ("__global__ void k(float *x) {\n  x[0] = __frobnicate(x[1]);\n}\nint main() { k<<<1, 1>>>(nullptr); }\n", 2,
