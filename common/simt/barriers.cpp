@@ -36,6 +36,10 @@ bool same_line(const std::source_location& a, const std::source_location& b) {
          (a.file_name() == b.file_name() || std::strcmp(a.file_name(), b.file_name()) == 0);
 }
 
+bool same_call(const std::source_location& a, const std::source_location& b) {
+  return a.column() == b.column() && same_line(a, b);
+}
+
 bool is_shuffle(Op op) { return op >= Op::Shuffle && op <= Op::ShuffleXor; }
 
 bool is_reduction(Op op) { return op >= Op::ReduceAdd && op <= Op::ReduceXor; }
@@ -142,6 +146,11 @@ void Barriers::complete(const Thread& last) {
     if (other.op != last.op || other.mask != last.mask) return;
     if (other.value != 0) votes |= rest & -rest;
   }
+  for (unsigned rest = active; rest != 0 && last.op != Op::SyncWarp; rest &= rest - 1)
+    if (!same_call(lanes[std::countr_zero(rest)].where, last.where))
+      throw faults_.of_block(
+          "lanes of a warp meet in different calls, and only lanes at the same one exchange "
+          "values");
   const bool shuffle = is_shuffle(last.op);
   std::uint64_t all = votes;
   if (is_reduction(last.op)) {

@@ -244,6 +244,22 @@ __global__ void barrier_against_shuffle() {
   }
 }
 
+constexpr int kBranchLine = __LINE__ + 3;
+__global__ void shuffles_in_both_branches(int* out) {
+  if (threadIdx.x < 16)
+    out[threadIdx.x] = __shfl_xor_sync(kFull, threadIdx.x, 16);
+  else
+    out[threadIdx.x] = __shfl_xor_sync(kFull, threadIdx.x, 16);
+}
+
+constexpr int kUnevenLine = __LINE__ + 4;
+__global__ void shuffle_in_an_uneven_loop(int* out) {
+  int sum = 0;
+  for (unsigned i = threadIdx.x; i < 80; i += 32)
+    sum += __shfl_xor_sync(kFull, static_cast<int>(i), 1);
+  out[threadIdx.x] = __shfl_xor_sync(kFull, sum, 2);
+}
+
 constexpr int kExitedLane = __LINE__ + 3;
 __global__ void read_exited_lane(int* out) {
   if (threadIdx.x == 33) return;
@@ -658,6 +674,19 @@ TEST_CASE("faults name kernel, block, threads and line, under every schedule") {
     CHECK(has(text, "threads 0-6: at __shfl_down_sync(mask 0xffffffff)" + at(kernels::kMixedLine)));
     CHECK(has(text, "threads 7-31: at __syncthreads()"));
 
+    text = fault_of([&] { launch(kernels::shuffles_in_both_branches, {1, 32}, out.data()); });
+    CHECK(has(text, "lanes of a warp meet in different calls"));
+    CHECK(
+        has(text, "threads 0-15: at __shfl_xor_sync(mask 0xffffffff)" + at(kernels::kBranchLine)));
+    CHECK(has(text,
+              "threads 16-31: at __shfl_xor_sync(mask 0xffffffff)" + at(kernels::kBranchLine + 2)));
+
+    text = fault_of([&] { launch(kernels::shuffle_in_an_uneven_loop, {1, 32}, out.data()); });
+    CHECK(
+        has(text, "threads 0-15: at __shfl_xor_sync(mask 0xffffffff)" + at(kernels::kUnevenLine)));
+    CHECK(has(text,
+              "threads 16-31: at __shfl_xor_sync(mask 0xffffffff)" + at(kernels::kUnevenLine + 1)));
+
     text = fault_of([&] { launch(kernels::read_exited_lane, {1, 64}, out.data()); });
     CHECK(has(text, "reads lane 1, which has exited, at __shfl_sync(mask 0xffffffff)" +
                         at(kernels::kExitedLane)));
@@ -721,18 +750,19 @@ TEST_CASE("threads that make no progress are found, with line and source") {
   const std::string here = "common/simt/tests/machine_test.cpp:";
   int flag = 0;
   for (const unsigned threads : {64, 1024}) {
-    const std::string text =
-        fault_of([&] { launch(kernels::waits_for_a_flag, {4, threads}, &flag, false); });
+    const std::string text = fault_of([&] {
+      launch(kernels::waits_for_a_flag, {4, threads}, &flag, false);
+    });
     CHECK(has(text, "its threads spin, and what they wait for does not come"));
     CHECK(has(text, "threads 0-39: running at " + here + std::to_string(kernels::kVolatileLine) +
                         ": while (*flag == 0) continue;"));
   }
   std::string text = fault_of([] { launch(kernels::polls, {2000, 32}); });
-  CHECK(has(text, "spinning on `kernels::ready` at " + here +
-                      std::to_string(kernels::kPollLine)));
+  CHECK(has(text, "spinning on `kernels::ready` at " + here + std::to_string(kernels::kPollLine)));
   CHECK(has(text, "blocks have not started, since a core runs one block at a time"));
   float x[64] = {}, sum[64];
   text = fault_of([&] { launch(kernels::stands_still, {1, 64}, x, sum, 0); });
+  INFO(text);
   CHECK(has(text, "threads 0-63: running at " + here + std::to_string(kernels::kStandsStillLine) +
                       ": for (int i = threadIdx.x; i < 64; i += stride)"));
 }
