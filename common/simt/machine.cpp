@@ -172,6 +172,9 @@ void run(const Launch& launch, const std::function<void()>& thread_body) {
   if (watch != nullptr) watch->ends(launch);
 }
 
-void set_watch(Watch* watch) { active_watch = watch; }
+void set_watch(Watch* watch) {
+  if (watch != nullptr) add_device_variables();
+  active_watch = watch;
+}
 
 }  // namespace simt

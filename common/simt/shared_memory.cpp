@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "common/simt/stacks.h"
+#include "common/simt/symbols.h"
 
 namespace simt {
 namespace {
@@ -72,6 +73,20 @@ std::byte* SharedMemory::same_place(const SharedMemory& other, const std::byte* 
   if (p >= other.dynamic() && p < other.dynamic() + bytes_)
     return dynamic() + (p - other.dynamic());
   return nullptr;
+}
+
+bool SharedMemory::is_guard(const std::byte* p) const {
+  static const std::vector<Variable> guards = [] {
+    std::vector<Variable> found = variables();
+    std::erase_if(found, [](const Variable& each) {
+      return each.begin != nullptr || !each.name.starts_with("_ZGV");
+    });
+    return found;
+  }();
+  return std::any_of(guards.begin(), guards.end(), [&](const Variable& each) {
+    const std::byte* const begin = static_.data() + each.offset;
+    return p >= begin && p < begin + each.bytes;
+  });
 }
 
 bool SharedMemory::overrun() const {

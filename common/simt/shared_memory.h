@@ -29,6 +29,9 @@ class SharedMemory {
   std::byte* at(std::uint32_t address) const;
   /// The address that corresponds to `p` in `other`; null if `p` is not in `other`.
   std::byte* same_place(const SharedMemory& other, const std::byte* p) const;
+  /// Whether `p` is in what the compiler adds to a `__shared__` of a type with a constructor: a
+  /// flag of whether it has run.
+  bool is_guard(const std::byte* p) const;
   /// Whether a thread has written to the bytes past the end of the dynamic part.
   bool overrun() const;
   /// The memory that may hold a `__shared__`: all thread-local variables except CUDA's special

@@ -6,6 +6,7 @@
 
 #include "common/simt/block.h"
 #include "common/simt/clock.h"
+#include "common/simt/symbols.h"
 
 namespace simt {
 namespace {
@@ -18,7 +19,7 @@ std::vector<DeviceBuffer>& known_buffers() {
 // Which memory an address is in; none if it is private to the thread.
 std::optional<Space> space_of(const Block& block, const std::byte* p) {
   if (block.shared().holds(p)) {
-    if (in_special_register(p)) return std::nullopt;
+    if (in_special_register(p) || block.shared().is_guard(p)) return std::nullopt;
     return Space::Shared;
   }
   if (device_buffer_of(p) != nullptr) return Space::Device;
@@ -68,6 +69,19 @@ const DeviceBuffer* device_buffer_of(const std::byte* address) {
   if (after == buffers.begin()) return nullptr;
   const DeviceBuffer& buffer = *(after - 1);
   return address < buffer.begin + buffer.bytes ? &buffer : nullptr;
+}
+
+void add_device_variables() {
+  static const bool added = [] {
+    for (const Variable& each : variables()) {
+      if (each.begin == nullptr || device_buffer_of(each.begin) != nullptr) continue;
+      add_device_buffer(each.begin, each.bytes);
+      name_device_buffer(each.begin, demangled(each.name), each.bytes % 4 == 0 ? 4 : 1);
+      const_cast<DeviceBuffer*>(device_buffer_of(each.begin))->is_variable = true;
+    }
+    return true;
+  }();
+  (void)added;
 }
 
 Place here() { return current_block->running().place; }

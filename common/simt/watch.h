@@ -26,12 +26,15 @@ struct DeviceBuffer {
   std::size_t bytes;
   std::string name = "";  ///< of the variable that points to it; empty if unknown
   std::size_t element_bytes = 1;
+  bool is_variable = false;  ///< a `__device__` variable
 };
 
 /// Registers a buffer, names it, or removes it. Not while a kernel runs.
 void add_device_buffer(const void* begin, std::size_t bytes);
 void name_device_buffer(const void* begin, std::string name, std::size_t element_bytes);
 void remove_device_buffer(const void* begin);
+/// Registers every `__device__` variable, once. Some others of the program look the same.
+void add_device_variables();
 /// In ascending order of address.
 const std::vector<DeviceBuffer>& device_buffers();
 /// The buffer that contains an address; null if none does.

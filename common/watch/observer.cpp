@@ -14,7 +14,8 @@ const std::string kWorkspace = "workspace";
 /// "buffer 2", in the order of their addresses.
 std::string number_of_buffer(const std::byte* address) {
   std::vector<const std::byte*> begins;
-  for (const simt::DeviceBuffer& buffer : simt::device_buffers()) begins.push_back(buffer.begin);
+  for (const simt::DeviceBuffer& buffer : simt::device_buffers())
+    if (!buffer.is_variable) begins.push_back(buffer.begin);
   const auto before =
       std::count_if(begins.begin(), begins.end(), [&](const auto* p) { return p <= address; });
   return "buffer " + std::to_string(before);
@@ -34,9 +35,9 @@ Names::Names(const Tensors& tensors) {
 std::optional<Names::Range> Names::find(const std::byte* address) const {
   for (const Range& range : ranges_)
     if (address >= range.begin && address < range.begin + range.bytes) return range;
-  if (!ranges_.empty()) return std::nullopt;
-  if (const simt::DeviceBuffer* const buffer = simt::device_buffer_of(address)) return own(*buffer);
-  return std::nullopt;
+  const simt::DeviceBuffer* const buffer = simt::device_buffer_of(address);
+  if (buffer == nullptr || (!ranges_.empty() && !buffer->is_variable)) return std::nullopt;
+  return own(*buffer);
 }
 
 Names::Range Names::own(const simt::DeviceBuffer& buffer) {
@@ -52,7 +53,7 @@ std::string Names::tensor(const std::byte* address) const {
 
 std::string Names::in_buffer(const std::byte* begin) const {
   const simt::DeviceBuffer* const buffer = simt::device_buffer_of(begin);
-  if (ranges_.empty() && buffer != nullptr) return own(*buffer).name;
+  if (buffer != nullptr && (ranges_.empty() || buffer->is_variable)) return own(*buffer).name;
   for (const Range& range : ranges_)  // may start after the buffer does: Problem::misalign
     if (simt::device_buffer_of(range.begin) == buffer) return range.name;
   return "workspace";
@@ -60,6 +61,7 @@ std::string Names::in_buffer(const std::byte* begin) const {
 
 std::string Names::element(const std::byte* address) const {
   if (const auto range = find(address)) {
+    if (range->bytes == range->element_bytes) return range->name;
     const std::int64_t i = (address - range->begin) / range->element_bytes;
     if (range->cols == 0) return range->name + "[" + std::to_string(i) + "]";
     return range->name + "[" + std::to_string(i / range->cols) + ", " +
@@ -102,7 +104,7 @@ nlohmann::ordered_json Names::as_json() const {
     const bool of_tensor = std::any_of(ranges.begin(), ranges.end(), [&](const Range& range) {
       return range.begin >= buffer.begin && range.begin < buffer.begin + buffer.bytes;
     });
-    if (of_tensor) continue;
+    if (of_tensor || buffer.is_variable) continue;
     all[kWorkspace] = {{"space", "device"},
                        {"shape", Json::array({buffer.bytes})},
                        {"element_bytes", 1},

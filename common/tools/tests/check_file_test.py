@@ -187,6 +187,57 @@ def test_a_barrier_that_is_missing_is_a_race(watch, tmp_path):
     assert "histogram.cu:10: for (int b = threadIdx.x; b < BINS; b += blockDim.x) local[b] = 0;" in done.stdout
 
 
+COUNTER = """__device__ int counter;
+__global__ void count() { %s; }
+int main() { count<<<2, 64>>>(); }
+"""
+LAST_BLOCK = """__device__ unsigned finished;
+__device__ float parts[8];
+__global__ void sum(float *out) {
+  parts[blockIdx.x] = 1;
+  __threadfence();
+  if (atomicAdd(&finished, 1u) < gridDim.x - 1) return;
+  __threadfence();
+  float total = 0;
+  for (int i = 0; i < gridDim.x; ++i) total += parts[i];
+  *out = total;
+}
+int main() {
+  float *out;
+  cudaMalloc(&out, 4);
+  sum<<<8, 1>>>(out);
+}
+"""
+HALVES = """#include <cuda_fp16.h>
+__global__ void reverse(__half *x) {
+  __shared__ __half s[256];
+  s[threadIdx.x] = x[threadIdx.x];
+  __syncthreads();
+  x[threadIdx.x] = s[255 - threadIdx.x];
+}
+int main() {
+  __half *x;
+  cudaMalloc(&x, 512);
+  reverse<<<1, 256>>>(x);
+}
+"""
+
+
+@pytest.mark.parametrize(("source", "status", "said"), [
+    (COUNTER % "counter = counter + 1", 1, "race 1: counter"),
+    (COUNTER % "atomicAdd(&counter, 1)", 0, "no races: 128 accesses"),
+    (LAST_BLOCK, 0, "no races"),
+    (LAST_BLOCK.replace("  __threadfence();\n", "", 1), 1, "race 1: parts["),
+    (HALVES, 0, "no races: 1,024 accesses"),
+])
+def test_variables_of_the_device_and_of_a_block_are_seen(watch, tmp_path, source, status, said):
+    file = tmp_path / "a.cu"
+    file.write_text(source, encoding="utf-8")
+    done = watch("race", file)
+    assert done.returncode == status, done.stdout
+    assert said in done.stdout
+
+
 @pytest.mark.parametrize(("file", "said"), [
     ("missing_proxy_fence", "missing: a fence_proxy_async() of thread 32 of block 0 after its store"),
     ("reused_stage", "a __syncthreads() after the read and before the copy is requested"),
