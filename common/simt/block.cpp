@@ -1,11 +1,14 @@
 #include "common/simt/block.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <thread>
 #include <utility>
 
 #include "common/simt/turns.h"
+#include "common/simt/words.h"
 
 namespace simt {
 
@@ -136,6 +139,17 @@ std::uint32_t shared_address(const void* pointer) {
 }
 
 std::byte* from_shared_address(std::uint32_t address) { return Entered()->shared().at(address); }
+
+void fail_assertion(const char* text, const char* file, unsigned line, const char*) {
+  const std::string what = std::string("assert(") + text + ") does not hold at " +
+                           in_repository(file) + ":" + std::to_string(line);
+  if (current_block == nullptr) {
+    std::fprintf(stderr, "%s\n", what.c_str());
+    std::abort();
+  }
+  const Entered entered;
+  throw entered->fault("thread " + std::to_string(entered->running().number) + ": " + what);
+}
 
 void* dynamic_shared() { return Entered()->shared().dynamic(); }
 

@@ -53,6 +53,8 @@ class Block {
   void require(const std::string& problem) const {
     if (!problem.empty()) throw faults_.of(running(), problem);
   }
+  /// The Fault of the running thread, where it is at no operation.
+  Fault fault(const std::string& what) const { return faults_.of_block(what); }
   void require_shared(const void* pointer) const;
   /// Suspends the running thread until its operation is over. Every function that can end such a
   /// wait calls wake().

@@ -31,7 +31,8 @@
 #include <cuda_fp16.h>
 // clang-format on
 
-#include <assert.h>  // as nvcc does
+#include <assert.h>                         // as nvcc does
+#define __assert_fail simt::fail_assertion  // what the macro calls
 
 #include <algorithm>
 #include <chrono>

@@ -83,6 +83,11 @@ void* dynamic_shared();
 
 // The functions below implement cuda.h.
 
+/// An assertion does not hold: in a kernel a Fault that names the thread; elsewhere the program
+/// ends.
+[[noreturn]] void fail_assertion(const char* text, const char* file, unsigned line,
+                                 const char* function);
+
 /// Which earlier writes an arrival at the cluster barrier makes visible.
 enum class Publishes : std::uint8_t { All, BarrierInits };
 

@@ -244,6 +244,9 @@ __global__ void barrier_against_shuffle() {
   }
 }
 
+constexpr int kAssertionLine = __LINE__ + 1;
+__global__ void asserts(int limit) { assert(static_cast<int>(threadIdx.x) < limit); }
+
 constexpr int kBranchLine = __LINE__ + 3;
 __global__ void shuffles_in_both_branches(int* out) {
   if (threadIdx.x < 16)
@@ -673,6 +676,11 @@ TEST_CASE("faults name kernel, block, threads and line, under every schedule") {
     text = fault_of([] { launch(kernels::barrier_against_shuffle, {1, 64}); });
     CHECK(has(text, "threads 0-6: at __shfl_down_sync(mask 0xffffffff)" + at(kernels::kMixedLine)));
     CHECK(has(text, "threads 7-31: at __syncthreads()"));
+
+    text = fault_of([] { launch(kernels::asserts, {dim3(1, 2), 64}, 40); });
+    CHECK(has(text, ": assert(static_cast<int>(threadIdx.x) < limit) does not hold at" +
+                        at(kernels::kAssertionLine).substr(1)));
+    launch(kernels::asserts, {2, 64}, 64);
 
     text = fault_of([&] { launch(kernels::shuffles_in_both_branches, {1, 32}, out.data()); });
     CHECK(has(text, "lanes of a warp meet in different calls"));
