@@ -36,4 +36,15 @@ if [ ! -f "$directory/build.ninja" ] ||
     { echo "configure failed; its whole output is in $directory/configure.log" >&2 && exit 1; }
   echo "$configured" >"$directory/configured_with"
 fi
-cmake --build "$directory" --target "$target" >&2
+if [[ $target != my* ]]; then
+  cmake --build "$directory" --target "$target" >&2
+  exit
+fi
+# A reader's own kernel: progress as it comes, the compiler's words at the end, and an error first in a sentence.
+log=$directory/$target.log
+if cmake --build "$directory" --target "$target" 2>&1 | tee "$log" | { grep --line-buffered '^\[[0-9]*/' || true; } >&2; then
+  grep -v '^\[[0-9]*/' "$log" >&2 || true
+else
+  "${PYTHON:-python3}" -m common.tools.compile_errors "$log"
+  exit 1
+fi

@@ -22,6 +22,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from common.tools.compile_errors import in_a_sentence
 from common.tools.cpp_text import blanked
 from common.tools.inline_ptx import RequestError
 from common.tools.rewrite_cuda import rewritten
@@ -95,25 +96,6 @@ class Build(NamedTuple):
 PLAIN = Build(ROOT / "build/cpu-asan", SANITIZED, SANITIZED, ("foreign", "simt"))
 WATCHING = Build(ROOT / "build/cpu-watch", WATCHED, (),
                  ("foreign_watch", "watch", "harness", "registry", "reference_cpu", "foreign", "simt"))
-
-
-LESSONS = (  # what g++ says of a construct, and what that means for a kernel
-    (r"‘(\w+)’ was not declared", "{0} is not known here: a slip, or an intrinsic that the machine does not have"),
-    (r"fatal error: ([\w/.]+): No such file", "the header {0} is not here"),
-    (r"no matching function for call to ‘([\w:]+)", "no {0} takes these arguments"),
-)
-
-
-def in_a_sentence(errors):
-    """'other.cu:7: __foo is not known here: …', from what g++ wrote."""
-    first = re.search(r"^(.*?):(\d+):\d+: (?:fatal )?error: (.*)$", errors, re.MULTILINE)
-    if not first:
-        return "g++ cannot compile it"
-    whole = first[0]
-    for pattern, sentence in LESSONS:
-        if match := re.search(pattern, whole):
-            return f"{first[1]}:{first[2]}: {sentence.format(*match.groups())}"
-    return f"{first[1]}:{first[2]}: {first[3]}"
 
 
 def compiled(path, build=PLAIN):
