@@ -60,6 +60,11 @@ class Handshakes {
     fences_.clear();
   }
 
+  /// Whether a thread has executed a fence since an atomic of its own, as a later moment knows.
+  bool is_fenced_after(const Moment& atomic, const Moment& second, bool is_near) const {
+    return fence_after(atomic, second, is_near) == Found::Right;
+  }
+
   /// What is missing from a handshake attempted between two accesses; none if there was no attempt.
   std::optional<Missing> missing(const Moment& first, const Moment& second,
                                  const NameOf& name) const {

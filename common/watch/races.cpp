@@ -99,14 +99,15 @@ void Races::touch_word(const Memory& memory, const Actor& actor, const Record& m
     const bool may_race = conflict(mine.way, mine.block, earlier.way, earlier.block);
     const bool may_end = stands_for(mine, earlier) && earlier.block == mine.block;
     if ((earlier.bytes & mine.bytes) != 0 && (may_race || may_end)) {
-      const Order order = order_of(earlier, actor, mine.way, memory);
+      Order order = order_of(earlier, actor, mine.way, memory);
+      if (order == Order::Unordered && was_observed(records, i, actor, mine))
+        order = Order::Ordered;
       if (may_race && order != Order::Ordered) report(earlier, actor, mine, order, memory, word);
       const bool is_over = order == Order::Ordered || order == Order::ByConvention;
       if (is_over && stands_for(mine, earlier) && !is_like) {
         earlier.bytes &= ~mine.bytes;
         if (earlier.bytes == 0) {
-          earlier = records.back();
-          records.pop_back();
+          records.erase(records.begin() + static_cast<std::ptrdiff_t>(i));  // they stay in order
           continue;
         }
       }
@@ -164,6 +165,28 @@ Order Races::order_of(const Record& earlier, const Actor& actor, Way way,
   const bool is_seen =
       memory.shared != nullptr && is_fenced(earlier.block, warp, lanes, tick, actor);
   return is_seen ? Order::Ordered : Order::Unfenced;
+}
+
+/// Whether an atomic is followed by another of the same bytes, by a thread that then executed a
+/// fence before the actor's access: the second atomic has observed the first, so what comes after
+/// the two is ordered after both. A last block so resets the counter that made it the last.
+bool Races::was_observed(const Records& records, std::size_t number, const Actor& actor,
+                         const Record& mine) const {
+  const Record& first = records[number];
+  if (first.way != Way::Atomic || actor.copy != nullptr) return false;
+  const unsigned bytes = first.bytes & mine.bytes;
+  for (std::size_t i = number + 1; i < records.size(); ++i) {
+    const Record& second = records[i];
+    if (second.way != Way::Atomic || (second.bytes & bytes) != bytes) continue;
+    for (unsigned lane = 0; lane < kWarpSize; ++lane) {
+      if ((second.lanes >> lane & 1) == 0) continue;
+      const unsigned thread = second.warp * kWarpSize + lane;
+      const Moment at{second.block, thread, second.tick, nullptr};
+      const bool is_near = first.block == second.block;
+      if (handshakes_.is_fenced_after(at, actor.moment(), is_near)) return true;
+    }
+  }
+  return false;
 }
 
 /// Whether each of these threads has called fence_proxy_async since the tick, as the actor knows.

@@ -168,6 +168,8 @@ class Races final : public Observer {
   void touch_word(const Memory& memory, const Actor& actor, const Record& mine,
                   const std::byte* word);
   Order order_of(const Record& earlier, const Actor& actor, Way way, const Memory& memory) const;
+  bool was_observed(const Records& records, std::size_t number, const Actor& actor,
+                    const Record& mine) const;
   bool is_fenced(Serial block, unsigned warp, std::uint32_t lanes, Tick tick,
                  const Actor& actor) const;
   void add_proxy_fence(Serial block, unsigned thread, Tick tick) {

@@ -166,6 +166,13 @@ __global__ void flag_without_atomics(float* y, volatile int* flag) {
   }
 }
 
+// The last atomic has observed the others, and a fence keeps the store behind it.
+__global__ void last_block_resets(int* counter, bool right) {
+  if (atomicAdd(counter, 1) < static_cast<int>(gridDim.x) - 1) return;  // first
+  if (right) __threadfence();
+  *counter = 0;  // second
+}
+
 // ---------------------------------------------------------------------------- copies of a thread
 
 __global__ void copy_of_a_thread(const float* x, float* y, Wait wait) {

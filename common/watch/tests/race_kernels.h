@@ -41,6 +41,7 @@ __global__ void atomic_and_load(float* y);
 __global__ void handshake(float* y, int* flag, Part part);
 __global__ void handshake_of_warps(float* y, bool right);
 __global__ void flag_without_atomics(float* y, volatile int* flag);
+__global__ void last_block_resets(int* counter, bool right);
 __global__ void copy_of_a_thread(const float* x, float* y, Wait wait);
 __global__ void own_copy(const float* x, float* y, bool right);
 __global__ void copy_for_another(const float* x, float* y, bool right);

@@ -241,6 +241,14 @@ TEST_CASE("a flag that is no atomic is a race, fences or not") {
   the_race(races(kernels::flag_without_atomics, {2, 1}, y(), watched().flag()));
 }
 
+TEST_CASE("an atomic has observed those before it, and a fence orders what follows behind them") {
+  int* const counter = watched().flag();
+  CHECK(races(kernels::last_block_resets, {3, 1}, counter, true).empty());
+  const Json race = the_race(races(kernels::last_block_resets, {3, 1}, counter, false));
+  CHECK(race["first"]["does"] == "atomic");
+  CHECK(race["second"]["does"] == "store");
+}
+
 TEST_CASE("a thread's copy is over for it when it has waited, and for others behind a barrier") {
   using kernels::Wait;
   const auto races_with = [](Wait wait) {
