@@ -86,6 +86,31 @@ cudaError_t cudaMallocHost(T** pointer, std::size_t bytes) {
   return ::cudaMallocHost(reinterpret_cast<void**>(pointer), bytes);
 }
 template <typename T>
+cudaError_t cudaMallocAsync(T** pointer, std::size_t bytes, cudaStream_t stream) {
+  return ::cudaMallocAsync(reinterpret_cast<void**>(pointer), bytes, stream);
+}
+template <typename T>
+cudaError_t cudaHostAlloc(T** pointer, std::size_t bytes, unsigned flags) {
+  return ::cudaHostAlloc(reinterpret_cast<void**>(pointer), bytes, flags);
+}
+template <typename T>
+cudaError_t cudaMallocPitch(T** pointer, std::size_t* pitch, std::size_t width,
+                            std::size_t height) {
+  return ::cudaMallocPitch(reinterpret_cast<void**>(pointer), pitch, width, height);
+}
+// A device's number, as before CUDA 13.
+inline cudaError_t cudaMemPrefetchAsync(const void*, std::size_t, int, cudaStream_t = nullptr) {
+  return cudaSuccess;
+}
+inline cudaError_t cudaMemAdvise(const void*, std::size_t, cudaMemoryAdvise, int) {
+  return cudaSuccess;
+}
+template <typename T>
+cudaError_t cudaGetSymbolAddress(void** pointer, const T& symbol) {
+  *pointer = const_cast<T*>(&symbol);
+  return cudaSuccess;
+}
+template <typename T>
 cudaError_t cudaMemcpyToSymbol(T& symbol, const void* from, std::size_t bytes,
                                std::size_t offset = 0, cudaMemcpyKind = cudaMemcpyHostToDevice) {
   std::memcpy(reinterpret_cast<char*>(&symbol) + offset, from, bytes);
@@ -100,6 +125,17 @@ cudaError_t cudaMemcpyFromSymbol(void* to, const T& symbol, std::size_t bytes,
 template <typename Kernel>
 cudaError_t cudaFuncSetAttribute(Kernel*, cudaFuncAttribute, int) {
   return cudaSuccess;  // the machine gives every block up to 227 KB
+}
+template <typename Kernel>
+cudaError_t cudaFuncSetCacheConfig(Kernel*, cudaFuncCache) {
+  return cudaSuccess;
+}
+template <typename Kernel>
+cudaError_t cudaOccupancyMaxPotentialBlockSize(int* blocks, int* threads, Kernel*, std::size_t = 0,
+                                               int limit = 0) {
+  *threads = limit == 0 ? 1024 : limit;
+  *blocks = lnc::multiprocessors() * (2048 / *threads);
+  return cudaSuccess;
 }
 template <typename Kernel>
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, Kernel* kernel, int threads,

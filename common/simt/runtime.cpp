@@ -23,6 +23,8 @@ cudaError_t report(cudaError_t error) {
 }
 
 constexpr std::size_t kAlignment = 256;  // as cudaMalloc's
+constexpr std::size_t kPitch = 512;      // as cudaMallocPitch's
+constexpr std::size_t kMemory = std::size_t{80} << 30;
 
 }  // namespace
 
@@ -68,6 +70,52 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
                             cudaStream_t) {
   return cudaMemcpy(to, from, bytes, kind);
 }
+cudaError_t cudaMallocPitch(void** pointer, std::size_t* pitch, std::size_t width,
+                            std::size_t height) {
+  *pitch = (width + kPitch - 1) / kPitch * kPitch;
+  return cudaMalloc(pointer, *pitch * height);
+}
+cudaError_t cudaMemcpy2D(void* to, std::size_t pitch_to, const void* from, std::size_t pitch_from,
+                         std::size_t width, std::size_t height, cudaMemcpyKind) {
+  if (width > pitch_to || width > pitch_from) return report(cudaErrorInvalidPitchValue);
+  for (std::size_t row = 0; row < height; ++row)
+    std::memcpy(static_cast<char*>(to) + row * pitch_to,
+                static_cast<const char*>(from) + row * pitch_from, width);
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpy2DAsync(void* to, std::size_t pitch_to, const void* from,
+                              std::size_t pitch_from, std::size_t width, std::size_t height,
+                              cudaMemcpyKind kind, cudaStream_t) {
+  return cudaMemcpy2D(to, pitch_to, from, pitch_from, width, height, kind);
+}
+cudaError_t cudaMemset2D(void* to, std::size_t pitch, int value, std::size_t width,
+                         std::size_t height) {
+  for (std::size_t row = 0; row < height; ++row)
+    std::memset(static_cast<char*>(to) + row * pitch, value, width);
+  return cudaSuccess;
+}
+cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
+  *free = *total = kMemory;
+  return cudaSuccess;
+}
+// Hints, of which no result depends.
+cudaError_t cudaMemPrefetchAsync(const void*, std::size_t, cudaMemLocation, unsigned,
+                                 cudaStream_t) {
+  return cudaSuccess;
+}
+cudaError_t cudaMemAdvise(const void*, std::size_t, cudaMemoryAdvise, cudaMemLocation) {
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache) { return cudaSuccess; }
+cudaError_t cudaDeviceSetSharedMemConfig(cudaSharedMemConfig) { return cudaSuccess; }
+cudaError_t cudaSetDeviceFlags(unsigned) { return cudaSuccess; }
+cudaError_t cudaHostRegister(void*, std::size_t, unsigned) { return cudaSuccess; }
+cudaError_t cudaHostUnregister(void*) { return cudaSuccess; }
+cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned) {
+  *device = host;
+  return cudaSuccess;
+}
+
 cudaError_t cudaMemset(void* to, int value, std::size_t bytes) {
   if (bytes > 0) std::memset(to, value, bytes);
   return cudaSuccess;
@@ -80,14 +128,16 @@ cudaError_t cudaDeviceSynchronize() { return last_error; }
 cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
 cudaError_t cudaPeekAtLastError() { return last_error; }
 const char* cudaGetErrorName(cudaError_t error) {
-  return error == cudaSuccess                 ? "cudaSuccess"
-         : error == cudaErrorMemoryAllocation ? "cudaErrorMemoryAllocation"
-                                              : "cudaErrorUnknown";
+  return error == cudaSuccess                  ? "cudaSuccess"
+         : error == cudaErrorMemoryAllocation  ? "cudaErrorMemoryAllocation"
+         : error == cudaErrorInvalidPitchValue ? "cudaErrorInvalidPitchValue"
+                                               : "cudaErrorUnknown";
 }
 const char* cudaGetErrorString(cudaError_t error) {
-  return error == cudaSuccess                 ? "no error"
-         : error == cudaErrorMemoryAllocation ? "out of memory"
-                                              : "unknown error";
+  return error == cudaSuccess                  ? "no error"
+         : error == cudaErrorMemoryAllocation  ? "out of memory"
+         : error == cudaErrorInvalidPitchValue ? "invalid pitch argument"
+                                               : "unknown error";
 }
 
 cudaError_t cudaStreamCreate(cudaStream_t* stream) {
@@ -99,6 +149,8 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
 }
 cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaStreamSynchronize(cudaStream_t) { return last_error; }
+cudaError_t cudaStreamQuery(cudaStream_t) { return last_error; }
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
 
 cudaError_t cudaEventCreate(cudaEvent_t* event) {
   *event = new CUevent_st{};
@@ -116,6 +168,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
   return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventQuery(cudaEvent_t) { return last_error; }
 /// Emulated: says nothing about a GPU.
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
   *milliseconds = std::chrono::duration<float, std::milli>(to->at - from->at).count();
@@ -127,6 +180,11 @@ cudaError_t cudaGetDevice(int* device) {
   *device = 0;
   return cudaSuccess;
 }
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+cudaError_t cudaDriverGetVersion(int* version) { return cudaRuntimeGetVersion(version); }
 cudaError_t cudaGetDeviceCount(int* count) {
   *count = 1;
   return cudaSuccess;
@@ -146,7 +204,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   properties->sharedMemPerMultiprocessor = 228 << 10;
   properties->regsPerBlock = 64 << 10;
   properties->l2CacheSize = 50 << 20;
-  properties->totalGlobalMem = std::size_t{80} << 30;
+  properties->totalGlobalMem = kMemory;
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {

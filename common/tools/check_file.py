@@ -100,12 +100,13 @@ WATCHING = Build(ROOT / "build/cpu-watch", WATCHED, (),
 
 def compiled(path, build=PLAIN):
     """The program of a .cu file. Raises RequestError."""
-    folder = ROOT / "build/foreign"
+    folder = ROOT / "build/foreign" / build.folder.name
     folder.mkdir(parents=True, exist_ok=True)
     unit, program = folder / f"{path.stem}.o", folder / path.stem
     text = Unit(path, folder).file
     compiler = build.cached("CMAKE_CXX_COMPILER") or "g++"
-    run(compiler, "-c", "-std=c++20", "-O1", "-g", "-Wall", "-Wno-sign-compare", "-Wno-unknown-pragmas", *build.flags,
+    run(compiler, "-c", "-std=c++20", "-O1", "-g", "-Wall", "-Wno-sign-compare", "-Wno-unknown-pragmas",
+        "-Wno-volatile", *build.flags,
         f"-I{ROOT}", f"-I{path.resolve().parent}", f"-isystem{ROOT / 'common/simt/include'}",
         f"-isystem{build.cached('CUDA_HEADERS')}", text, "-o", unit)
     run(compiler, unit, *build.link, "-o", program, *(build.folder / f"lib{name}.a" for name in build.libraries),
