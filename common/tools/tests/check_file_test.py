@@ -1,7 +1,10 @@
 """A .cu file from elsewhere runs on the SIMT machine as it is, and its mistakes are named with their lines."""
 
+import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,12 +20,6 @@ def check():
     subprocess.run(["bash", "common/setup/build.sh", "cpu-asan", "foreign"], cwd=ROOT, check=True, capture_output=True)
     return lambda *arguments: subprocess.run([sys.executable, "-m", "common.tools.check_file", *map(str, arguments)],
                                              cwd=ROOT, capture_output=True, text=True)
-
-
-@pytest.mark.parametrize("file", sorted(FOREIGN.glob("*.cu")), ids=lambda path: path.stem)
-def test_kernels_from_elsewhere_run_as_they_are(check, file):
-    done = check(file)
-    assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr
 
 
 def test_arguments_go_to_the_program(check):
@@ -184,7 +181,7 @@ def test_a_barrier_that_is_missing_is_a_race(watch, tmp_path):
     done = watch("race", file)
     assert done.returncode == 1
     assert "local + " in done.stdout
-    assert "histogram.cu:10: for (int b = threadIdx.x; b < BINS; b += blockDim.x) local[b] = 0;" in done.stdout
+    assert "histogram.cu:19: for (int b = threadIdx.x; b < BINS; b += blockDim.x) local[b] = 0;" in done.stdout
 
 
 COUNTER = """__device__ int counter;
@@ -287,3 +284,183 @@ def test_a_program_that_launches_nothing(watch, tmp_path):
     file.write_text("__global__ void k() {}\nint main() {}\n", encoding="utf-8")
     done = watch("race", file)
     assert (done.returncode, done.stderr) == (2, f"{file} launched no kernel\n")
+
+
+# --- Teaching kernels, as they are published ---
+
+KERNELS = sorted(path.stem for path in FOREIGN.glob("*.cu"))
+
+
+@pytest.fixture(scope="module")
+def tool(check, watch, request):  # check and watch build the machine
+    """Runs the command on a file of foreign/, each of whose two programs is compiled once."""
+    compiled = cache(check_file.compiled)
+    named = [getattr(item, "callspec", None) for item in request.session.items if item.path == request.path]
+    files = sorted({call.params["kernels"] for call in named if call and "kernels" in call.params})
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(2) as both_cores:
+        for build in (check_file.PLAIN, check_file.WATCHING):
+            list(both_cores.map(lambda file: compiled(FOREIGN / f"{file}.cu", build), files))
+        patch.setattr(check_file, "compiled", lambda path, build=check_file.PLAIN: compiled(path, build))
+        yield lambda file, *words: check_file.main([*words[:1], str(FOREIGN / f"{file}.cu"), *words[1:]])
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_kernels_from_elsewhere_run_as_they_are(tool, capfd, kernels):
+    assert tool(kernels) == 0
+    assert capfd.readouterr() == ("right\n", "")
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_kernels_from_elsewhere_have_no_races(tool, capfd, kernels):
+    assert tool(kernels, "--race") == 0, capfd.readouterr().out
+
+
+@pytest.mark.parametrize(("kernels", "argument", "line", "missing"), [
+    # Lanes of a warp that only volatile orders: right before Volta.
+    ("reduction", "published", "sdata[tid] += sdata[tid + 16];", "a __syncwarp() or a __syncthreads() between them"),
+    ("stencil", "nosync", "temp[lindex + BLOCK_SIZE] = in[gindex + BLOCK_SIZE];", "a __syncthreads() between them"),
+    # A last block that no fence lets see the others' sums.
+    ("dot", "nofence", "partial[blockIdx.x] = partialSum;", "by an atomic and __threadfence() on both sides"),
+    ("dot", "published", "partial[blockIdx.x] = partialSum;", "a __threadfence() after the atomic by which thread 0"),
+])
+def test_a_famous_race_is_found(tool, capfd, kernels, argument, line, missing):
+    assert tool(kernels, "--race", argument) == 1
+    races = capfd.readouterr().out.split("\nrace ")[1:]
+    assert any(line in race and missing in race for race in races)
+
+
+def counted(page):
+    """{(kernel, line of the source, what): (times, what each costs)}, of the first launch of each kernel."""
+    found, kernel, line = {}, "", ""
+    for text in page.splitlines():
+        if match := re.match(r"(\S.*), [\d ×]+ blocks? of [\d ×]+ threads", text):
+            kernel = match[1]
+        elif match := re.match(r" *\d+ │ (.*)", text):
+            line = match[1].strip()
+        elif text.startswith("     ·   "):
+            what, times, cost = text[9:33].strip(), int(text[34:45].replace(" ", "")), text[48:]
+            found.setdefault((kernel, line, what), (times, cost))
+    return found
+
+
+# The lesson of each: a kernel, a part of its line, what it does there, how often, and what each costs. A warp of 32
+# floats in a row asks for 128 bytes, 4 sectors.
+@pytest.mark.parametrize(("kernels", "arguments", "lessons"), [
+    # Trees of 256 threads, 32 blocks of them. By modulo, each of the 8 warps has a lane that works while 2s <= 32, then
+    # 4, 2 and 1 of them: 5 · 8 + 7 = 47 steps, of two loads. Otherwise the threads at work are neighbours: 4, 2 and six
+    # times 1 warp, 12 steps. With 2s words from one to the next they need min(2s, lanes at work) passes: 4 · 2 + 2 · 4 +
+    # 8 + 8 + 8 + 4 + 2 + 1 = 47, 3.9 each. To add while loading halves the blocks.
+    ("reduction", [], [
+        ("reduce1", "// by modulo", "load shared", 2 * 47 * 32, "1 pass each"),
+        ("reduce2", "sdata[index] +=", "load shared", 2 * 12 * 32, "3.9 passes each, where 1"),
+        ("reduce3", "// in sequence", "load shared", 2 * 12 * 32, "1 pass each"),
+        ("reduce4", "// half as many blocks", "load shared", 2 * 12 * 16, "1 pass each"),
+    ]),
+    # 512 elements. All threads from `offset` on add: 16 warps five times, then 15, 14, 12 and 8 of them, with two loads.
+    # Work-efficient: 8, 4, 2 and six times 1 warp, whose passes are 8 · 2, 4 · 4, 2 · 8, 16, 16, 8, 4, 2 and 1: 95 of 20.
+    ("scan", [], [
+        ("scan_hillis_steele", "+ temp[pin * n + thid - offset];", "load shared", 2 * 129, "1 pass each"),
+        ("scan_blelloch", "temp[bi] += temp[ai];", "store shared", 20, "4.8 passes each, where 1"),
+        ("scan_blelloch_padded", "temp[bi] += temp[ai];", "store shared", 20, "1 pass each"),
+    ]),
+    # 64 x 64: 2 x 2 blocks of 32 warps. A column of a matrix lies 64 floats apart, a sector each; a column of a tile
+    # lies in one bank.
+    ("transpose", ["64", "64"], [
+        ("transposeNaive", "out[x * height + y] =", "store buffer 2", 128, "32 sectors each, 12%"),
+        ("transpose<0>", "tile[threadIdx.x][threadIdx.y]", "store buffer 2", 128, "4 sectors each, 100%"),
+        ("transpose<0>", "tile[threadIdx.x][threadIdx.y]", "load shared", 128, "32 passes each, where 1"),
+        ("transpose<1>", "tile[threadIdx.x][threadIdx.y]", "load shared", 128, "1 pass each"),
+    ]),
+    # 20000 bytes, a request for 32 of them. Of shared memory, 12 blocks add 64 bins, two requests each.
+    ("histogram", [], [
+        ("histogram_global", "atomicAdd(&bins[", "atomic buffer 2", 625, ""),
+        ("histogram", "atomicAdd(&local[", "atomic shared", 625, ""),
+        ("histogram", "atomicAdd(&bins[b]", "atomic buffer 2", 12 * 2, "4 sectors each, each lane at an address"),
+        ("histogram", "atomicAdd(&finished", "atomic finished", 12, "1 sector each"),
+    ]),
+    # 4 x 3 blocks of 8 warps, 2 tiles, 16 products, two loads. A warp reads two words of a, or a row of b.
+    ("matmul", [], [("matmul<16>", "sum = __fmaf_rn", "load shared", 12 * 8 * 2 * 16 * 2, "1 pass each")]),
+    # 9 rows, 4 warps, 5 steps, two values.
+    ("softmax", [], [("softmax", "__shfl_xor_sync(~0u, mine.m, o)", "shuffles", 9 * 4 * 5 * 2, "")]),
+    # 64 rows of 256. A thread a row: 2 warps, 256 steps, lanes a row apart. A warp a row: 8 steps; 2 of float4. In the
+    # backward pass all lanes of a warp add to one column; a block of 8 warps that adds in shared memory first has 8
+    # requests left for its 256 columns.
+    ("layernorm", [], [
+        ("layernorm_forward_kernel1", "// a thread a row", "load buffer 4", 2 * 256, "32 sectors each, 12%"),
+        ("layernorm_forward_kernel3", "// a warp a row", "load buffer 4", 64 * 8, "4 sectors each, 100%"),
+        ("layernorm_forward_kernel6", "reinterpret_cast<const x128*>(inp + c)", "load buffer 4", 64 * 2,
+         "16 sectors each, 100%"),
+        ("layernorm_backward_kernel1", "atomicAdd(&dbias[i]", "atomic buffer 10", 2 * 256,
+         "32 sectors each, 32 lanes at one address"),
+        ("layernorm_backward_kernel2", "// of a block", "atomic buffer 10", 8 * 8, "4 sectors each, each lane"),
+    ]),
+    # 4096 elements. In pieces: 4 warps, 32 steps, lanes 32 floats apart. One float past a sector's start: 5 sectors.
+    ("saxpy", [], [
+        ("saxpy_pieces", "// in pieces", "load buffer 1", 4 * 32, "32 sectors each, 12%"),
+        ("saxpy", "// in strides of the grid", "load buffer 1", 128, "4 sectors each, 100%"),
+        ("saxpy4", "float4 v = x[i]", "load buffer 1", 32, "16 sectors each, 100%"),
+        ("saxpy_offset", "// off by one", "load buffer 1", 128, "5 sectors each, 80%"),
+    ]),
+    # 8 blocks count to 8, and the last one adds 8 sums. A tile's sum has 5 shuffles: of 4 warps, and of one.
+    ("dot", [], [
+        ("dot<true>", "atomicInc(&count", "atomic count", 8, "1 sector each"),
+        ("dot<true>", "total += partial[b]", "load buffer 3", 8, "1 sector each"),
+        ("dot_groups", "cg::reduce(warp, sum", "shuffles", 8 * 4 * 5, ""),
+        ("dot_cub<THREADS, 4>", "atomicAdd(result, aggregate)", "atomic buffer 4", 6, "1 sector each"),
+    ]),
+    # 16 warps, 7 words of shared memory each; in + 3 is 12 bytes past a sector's start. 30 rows of 3 warps have five
+    # loads without a tile; 32 rows have one for the tile itself.
+    ("stencil", [], [
+        ("stencil_1d<true>", "result += temp[lindex + offset]", "load shared", 16 * 7, "1 pass each"),
+        ("stencil_1d<true>", "temp[lindex] = in[gindex];", "load buffer 1", 16, "5 sectors each, 80%"),
+        ("heat_global", "float sum = in[y * nx + x - 1];", "load buffer 3", 30 * 3, ""),
+        ("heat_tiled", "// into the tile", "load buffer 4", 32 * 3, "4 sectors each, 100%"),
+        ("heat_tiled", "float sum = tile[ty][tx - 1];", "load shared", 30 * 3, "1 pass each"),
+    ]),
+    # 8 warps read each of 256 bodies, all lanes the same 16 bytes; from memory each tile comes once. A structure of 32
+    # bytes has a sector for each lane.
+    ("nbody", [], [
+        ("calculate_forces", "shPosition[i], accel)", "load shared", 8 * 256, "2 passes each"),
+        ("calculate_forces", "shPosition[threadIdx.x] = devX[idx]", "load buffer 1", 8 * 4, "16 sectors each, 100%"),
+        ("step_of_structures", "b[i].x +=", "load buffer 3", 8 * 2, "32 sectors each, 12%"),
+        ("step_of_arrays", "b.x[i] +=", "load buffer 5", 8, "4 sectors each, 100%"),
+    ]),
+    # 128 x 128 x 16: 512 warps, 16 steps. Neighbouring rows lie 64 bytes apart. A tile of 128 x 8 is 8 requests of
+    # float4, twice. 16 columns of threads read words that lie 8 apart: of 4 banks, 4 each.
+    ("sgemm", [], [
+        ("sgemm_naive", "float a = A[x * K + i];", "load buffer 1", 512 * 16, "32 sectors each, 12%"),
+        ("sgemm_naive", "// naive", "load buffer 2", 512 * 16, "1 sector each"),
+        ("sgemm_global_mem_coalesce<32>", "float a = A[cRow * K + i];", "load buffer 1", 512 * 16, "1 sector each"),
+        ("sgemm_global_mem_coalesce<32>", "// coalesced", "load buffer 2", 512 * 16, "4 sectors each, 100%"),
+        ("sgemmVectorize<BM, BN, BK, TM, TN>", "&A[innerRowA", "load buffer 1", 16, "16 sectors each, 100%"),
+        ("sgemmVectorize<BM, BN, BK, TM, TN>", "regN[i] = Bs", "load shared", 8 * 16 * 8, "4 passes each, where 1"),
+    ]),
+    # 3 blocks of 4 warps, 36 steps, two loads. With a stride below 32, in 30 of them, a warp's words span 64: 2 passes.
+    ("sort", [], [
+        ("bitonicSortShared", "if ((a > b) == up)", "load shared", 3 * 4 * 36 * 2, "1.8 passes each, where 1"),
+        ("radixSortShared", "__ballot_sync", "shuffles", 6 * 4 * 12, ""),
+    ]),
+    # 4 blocks of 8 warps, 9 words. At the border a warp has 4 lanes outside, all at one address.
+    ("convolution", [], [
+        ("convolutionRowsKernel", "sum += c_Kernel", "load shared", 32 * 9, "1 pass each"),
+        ("convolutionRowsKernel", "atomicAdd(&outside, 1)", "atomic outside", 32, "4 sectors each, 4 lanes at one"),
+    ]),
+    # 128 rows of 32 doubles: a thread a row, 4 warps and 32 steps, or a warp a row, 256 bytes in one request.
+    ("spmv", [], [
+        ("spmv_csr_scalar_kernel<double>", "// a row a thread", "load buffer 3", 4 * 32, "32 sectors each, 25%"),
+        ("spmv_csr_vector_kernel<double>", "// a row a warp", "load buffer 3", 128, "8 sectors each, 100%"),
+    ]),
+], ids=lambda value: value if isinstance(value, str) else "")
+def test_the_counts_show_the_lesson(tool, capfd, kernels, arguments, lessons):
+    assert tool(kernels, "--count", *arguments) == 0
+    account = counted(capfd.readouterr().out)
+    for kernel, part, what, times, cost in lessons:
+        found = [seen for (of, line, does), seen in account.items() if (of, does) == (kernel, what) and part in line]
+        assert found, (kernel, part, what)
+        assert found[0][0] == times and found[0][1].startswith(cost), (kernel, part, what, found)
+
+
+@pytest.mark.parametrize("kernels", ["convolution"])
+def test_constant_memory_is_no_request(tool, capfd, kernels):
+    tool(kernels, "--count")
+    assert "c_Kernel" not in {what.split()[-1] for _, _, what in counted(capfd.readouterr().out)}

@@ -1,9 +1,18 @@
-// A histogram with a private copy in shared memory, added up by atomics; and its exclusive scan.
+// A histogram by atomics in global memory; and with a private copy in shared memory, added up by
+// atomics, and its exclusive scan.
 #include <cstdio>
 
 #define BINS 64
 
 __device__ int finished;  // blocks of the histogram that are done
+
+__global__ void histogram_global(const unsigned char* data, int n, int* bins) {
+  int i = threadIdx.x + blockIdx.x * blockDim.x, stride = blockDim.x * gridDim.x;
+  while (i < n) {
+    atomicAdd(&bins[data[i] % BINS], 1);
+    i += stride;
+  }
+}
 
 __global__ void histogram(const unsigned char* data, int n, int* bins) {
   __shared__ int local[BINS];
@@ -39,6 +48,11 @@ int main() {
   cudaMalloc(&data, n);
   cudaMalloc(&counts, sizeof bins);
   cudaMemcpy(data, host, n, cudaMemcpyHostToDevice);
+  cudaMemset(counts, 0, sizeof bins);
+  histogram_global<<<12, 128>>>(data, n, counts);
+  cudaMemcpy(bins, counts, sizeof bins, cudaMemcpyDeviceToHost);
+  for (int b = 0; b < BINS; b++)
+    if (bins[b] != expected[b]) return puts("wrong"), 1;
   cudaMemsetAsync(counts, 0, sizeof bins);
   histogram<<<12, 128>>>(data, n, counts);
   scan<<<1, BINS>>>(counts);

@@ -1,4 +1,4 @@
-// A matrix transposed through shared memory, with and without a padding column.
+// A matrix transposed as it is, and through shared memory without and with a padding column.
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
@@ -14,6 +14,12 @@
 
 const int TILE = 32;
 
+__global__ void transposeNaive(float* out, const float* in, int width, int height) {
+  int x = blockIdx.x * TILE + threadIdx.x;
+  int y = blockIdx.y * TILE + threadIdx.y;
+  if (x < width && y < height) out[x * height + y] = in[y * width + x];
+}
+
 template <int PAD>
 __global__ void transpose(float* out, const float* in, int width, int height) {
   __shared__ float tile[TILE][TILE + PAD];
@@ -27,7 +33,7 @@ __global__ void transpose(float* out, const float* in, int width, int height) {
 }
 
 int main(int argc, char** argv) {
-  const int width = argc > 1 ? atoi(argv[1]) : 100, height = 70;
+  const int width = argc > 1 ? atoi(argv[1]) : 100, height = argc > 2 ? atoi(argv[2]) : 70;
   std::vector<float> a(width * height), b(width * height);
   for (int i = 0; i < width * height; ++i) a[i] = i;
   float *in, *out;
@@ -35,6 +41,7 @@ int main(int argc, char** argv) {
   CHECK(cudaMalloc((void**)&out, a.size() * sizeof(float)));
   CHECK(cudaMemcpy(in, a.data(), a.size() * sizeof(float), cudaMemcpyHostToDevice));
   dim3 grid((width + TILE - 1) / TILE, (height + TILE - 1) / TILE);
+  transposeNaive<<<grid, dim3(TILE, TILE)>>>(out, in, width, height);
   transpose<0><<<grid, dim3(TILE, TILE)>>>(out, in, width, height);
   transpose<1><<<grid, dim3(TILE, TILE), 0, 0>>>(out, in, width, height);
   CHECK(cudaGetLastError());
