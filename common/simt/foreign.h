@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <source_location>
 #include <string>
 #include <string_view>
 
@@ -23,7 +24,10 @@ namespace simt {
 template <typename Kernel>
 class ForeignLaunch : public RewrittenLaunch<Kernel> {
  public:
-  using RewrittenLaunch<Kernel>::RewrittenLaunch;
+  ForeignLaunch(const char* name, Kernel kernel, dim3 grid, dim3 block,
+                std::size_t shared_bytes = 0, cudaStream_t stream = nullptr,
+                std::source_location where = std::source_location::current())
+      : RewrittenLaunch<Kernel>(name, kernel, grid, block, shared_bytes, stream), where_(where) {}
 
   template <typename... Args>
   void operator()(Args... args) const {
@@ -34,14 +38,16 @@ class ForeignLaunch : public RewrittenLaunch<Kernel> {
       RewrittenLaunch<Kernel>::operator()(args...);
     } catch (const std::exception& error) {
       std::fflush(stdout);
+      if (dynamic_cast<const Fault*>(&error) == nullptr)  // of the launch itself
+        std::fprintf(stderr, "%s:%u: ", where_.file_name(), static_cast<unsigned>(where_.line()));
       std::fprintf(stderr, "%s\n", error.what());
       std::exit(1);
     }
   }
-};
-template <typename Kernel, typename... Configuration>
-ForeignLaunch(const char*, Kernel, Configuration...) -> ForeignLaunch<Kernel>;
 
+ private:
+  std::source_location where_;
+};
 }  // namespace simt
 
 // The runtime's templates, which its header keeps for nvcc.

@@ -39,6 +39,9 @@ void check(const Launch& launch) {
   const dim3 grid = launch.grid;
   const dim3 block = launch.block;
   const char* problem = nullptr;
+  if (current_block != nullptr)
+    problem = "a kernel launches it, and the SIMT machine has no dynamic parallelism";
+  if (volume(grid) == 0) problem = "a grid needs at least one block in each dimension";
   if (volume(block) == 0) problem = "a block needs at least one thread in each dimension";
   if (volume(block) > 1024 || block.x > 1024 || block.y > 1024)
     problem = "a block has at most 1024 threads";

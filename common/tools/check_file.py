@@ -158,7 +158,18 @@ def watched(path, mode, arguments):
 
 
 def of_sanitizer(path, said):
-    """One sentence for the address sanitizer's report; nothing where it says nothing."""
+    """One sentence for a sanitizer's report; nothing where there is none."""
+    if undefined := re.search(r"^(.*):(\d+):\d+: runtime error: (.*)$", said, re.MULTILINE):
+        return f"{undefined[1]}:{undefined[2]}: {undefined[3]}"
+    frames = re.findall(r"#\d+ \S+ in (.*?) (\S+:\d+)", said)
+    own = next((frame for frame in frames if Path(path).name in frame[1]), ("", str(path)))
+    function = re.split(r"[(\[]", own[0])[0]
+    if crash := re.search(r"AddressSanitizer: SEGV on unknown address (\w+)", said):
+        access = "writes" if "caused by a WRITE" in said else "reads"
+        where = "through a null pointer" if int(crash[1], 16) < 4096 else f"at {crash[1]}, where there is no buffer"
+        return f"{own[1]}: {function} {access} {where}"
+    if "AddressSanitizer: attempting double-free" in said:
+        return f"{own[1]}: {function} frees a buffer that is free"
     match = re.search(r"AddressSanitizer: ([\w-]+).*?\n(READ|WRITE) of size (\d+)(.*)", said, re.DOTALL)
     if not match:
         return ""
@@ -170,6 +181,7 @@ def of_sanitizer(path, said):
     if where:
         side = {"to the right of": "after", "to the left of": "before", "inside of": "into"}.get(where[2], where[2])
         sentence = f"{access.lower()}s {size} bytes, {where[1]} bytes {side} a buffer of {where[3]} bytes"
+        sentence += ", which is free" * (kind == "heap-use-after-free")
     if not place:
         return sentence
     name = re.split(r"[(\[]", place[0])[0]

@@ -19,6 +19,9 @@ LESSONS = (  # what g++ says of a construct, and what that means for a kernel
 def in_a_sentence(errors):
     """'other.cu:7: __foo is not known here: …', from what g++ wrote."""
     first = re.search(r"^(.*?):(\d+):\d+: (?:fatal )?error: (.*)$", errors, re.MULTILINE)
+    if undefined := re.search(r"^(?:.*ld: )?(.*?)\.\w+:(\d+): undefined reference to `(.*)'$", errors, re.MULTILINE):
+        file, line, name = undefined.groups()  # of the rewritten file, whose lines are those of the .cu file
+        return f"{Path(file).name}.cu:{line}: {name} is declared, but not here: define it, or do without"
     if not first:
         return "g++ cannot compile it"
     whole = first[0]

@@ -22,7 +22,7 @@ REFUSED = (  # what no header of the machine has: a pattern, what it is, what to
     (r"\bsurf[123]D\w*\s*[<(]|\bcudaSurfaceObject_t\b", "surfaces", "a pointer"),
     (r"\bcudaLaunchCooperativeKernel\b|\bgrid_group\b", "a barrier of the whole grid", "two launches"),
     (r"\bcudaGraph\w+", "CUDA graphs", "the launches themselves"),
-    (r"#\s*include\s*<(cublas|cudnn|cufft|curand|nccl|thrust|cutlass|cute)[\w/.]*>", "this library",
+    (r"#\s*include\s*<(cublas|cudnn|cufft|curand|nccl|thrust|cutlass|cute)[\w/.]*>", "such library",
      "code of your own"),
 )
 ALIGN = r"(?:(?:__align__|alignas)\s*\([^)]*\)\s*)?"

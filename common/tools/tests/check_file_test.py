@@ -86,7 +86,27 @@ int main() {
     ("__global__ void k() {}\n", 2, "a.cu has no main"),
     ("__global__ void k() {}\nint main() {\n  k<<<1, 2;\n}\n", 2, "a.cu:3: this <<< has no >>>"),
     ("#include <nowhere.h>\n__global__ void k() {}\nint main() {}\n", 2, "a.cu:1: the header nowhere.h is not here"),
-    ("__global__ void k() {}\nint main() { k<<<1, 2048>>>(); }\n", 1, "a block has at most 1024 threads"),
+    ("__global__ void k() {}\nint main() { k<<<1, 2048>>>(); }\n", 1,
+     "a.cu:2: kernel k cannot start with grid (1, 1, 1), block (2048, 1, 1), 0 bytes of shared memory: a block has at "
+     "most 1024 threads"),
+    ("__global__ void k() {}\nint main() {\n  k<<<1, 32, 300000>>>();\n}\n", 1, "a.cu:3: kernel k cannot start"),
+    ("__global__ void k() {}\nint main() {\n  k<<<31 / 32, 32>>>();\n}\n", 1, "a grid needs at least one block"),
+    ("__global__ void c() {}\n__global__ void k() { c<<<1, 1>>>(); }\nint main() { k<<<1, 1>>>(); }\n", 1,
+     "a.cu:2: kernel c cannot start"),
+    ("#include <thrust/sort.h>\n__global__ void k() {}\nint main() {}\n", 2, "a.cu:1: the SIMT machine has no such library"),
+    ("__global__ void k() {}\nint main() {\n  cudaThreadExit();\n}\n", 2, "a.cu:3: cudaThreadExit is not known here"),
+    ("__global__ void k() {}\nint main() {\n  cudaDeviceSetLimit(cudaLimitStackSize, 1);\n}\n", 2,
+     "a.cu:3: cudaDeviceSetLimit is declared, but not here"),
+    ("__global__ void k(int* x) {\n  *x = 1;\n}\nint main() { k<<<1, 1>>>(nullptr); }\n", 1,
+     "a.cu:2: k writes through a null pointer"),
+    ("__global__ void k(int* x, int n) {\n  *x = 1 / n;\n}\nint main() {\n  int* x;\n  cudaMalloc(&x, 4);\n"
+     "  k<<<1, 1>>>(x, 0);\n}\n", 1, "a.cu:2: division by zero"),
+    ("__global__ void k(int* x) {\n  __shared__ int s[32];\n  s[threadIdx.x + 1] = 1;\n  *x = s[0];\n}\nint main() {\n"
+     "  int* x;\n  cudaMalloc(&x, 4);\n  k<<<1, 32>>>(x);\n}\n", 1, "a.cu:3: index 32 out of bounds for type 'int [32]'"),
+    ("__global__ void k(int* x) {\n  *x = 1;\n}\nint main() {\n  int* x;\n  cudaMalloc(&x, 4);\n  cudaFree(x);\n"
+     "  k<<<1, 1>>>(x);\n}\n", 1, "a buffer of 4 bytes, which is free"),
+    ("__global__ void k() {}\nint main() {\n  int* x;\n  cudaMalloc(&x, 4);\n  cudaFree(x);\n  cudaFree(x);\n}\n", 1,
+     "a.cu:6: main frees a buffer that is free"),
 ])
 def test_what_is_wrong_is_said_in_a_sentence(check, tmp_path, source, status, said):
     file = tmp_path / "a.cu"
