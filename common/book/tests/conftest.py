@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.support.ui import WebDriverWait
 
 ROOT = Path(__file__).resolve().parents[3]
 BOOK = ROOT / "build/book"
@@ -80,6 +81,10 @@ class Page:
             const done = arguments[arguments.length - 1];
             const ready = window.MathJax && MathJax.startup ? MathJax.startup.promise : Promise.resolve();
             ready.then(() => requestAnimationFrame(() => requestAnimationFrame(done)));""")
+
+    def wait(self, script):
+        """What a script returns as soon as that is not empty."""
+        return WebDriverWait(self.driver, 10, 0.1).until(lambda _: self.script(script))
 
     def hidden_width(self):
         """How many pixels of the page stand out of the window sideways."""

@@ -11,7 +11,6 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.support.ui import WebDriverWait
 
 BOOK = Path(__file__).resolve().parents[3] / "build/book"
 MEGABYTES = 40  # the book's size, at most
@@ -120,8 +119,7 @@ def test_a_page_of_a_chapter_that_is_gone_leads_to_what_stands_in_its_place(open
     for gone, heading in (("fwd12_residual/notes.html", "fwd07 · "), ("bwd18_wide_rows_anywhere/lab.html", "bwd13 · ")):
         assert leads_on(f"chapters/{gone}")
         page = open_page(f"chapters/{gone}")
-        WebDriverWait(page.driver, 10).until(lambda driver: driver.find_elements("css selector", "h1"))
-        assert page.one("h1").text.startswith(heading)
+        assert page.wait("return document.querySelector('h1')").text.startswith(heading)
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -173,26 +171,16 @@ def test_light_and_dark_differ_and_the_switch_changes_them(open_page):
 
 def test_the_search_finds_bank_conflict(open_page):
     page = open_page("search.html?q=bank+conflict")
-    found = wait(page, "return [...document.querySelectorAll('#search-results li a')].map(a => a.href)")
+    found = page.wait("return [...document.querySelectorAll('#search-results li a')].map(a => a.href)")
     assert found[0].partition("?")[0].endswith("/chapters/README.html"), "the glossary is first"
     assert "bwd06_two_stage/notes.html" in found[1] + found[2] + found[3], "then the lessons that speak of it"
     for link in found:
         assert (BOOK / unquote(urlsplit(link).path).partition("/build/book/")[2]).exists()
 
 
-def wait(page, script, tries=50):
-    """What a script returns as soon as that is not empty."""
-    for _ in range(tries):
-        if found := page.script(script):
-            return found
-        page.settle()
-        page.script("return new Promise(done => setTimeout(done, 100))")
-    raise AssertionError(f"still empty: {script}")
-
-
 def test_the_first_page_is_the_index(open_page):
     page = open_page("index.html")
-    assert wait(page, "return location.pathname.endsWith('/README.html')")
+    assert page.wait("return location.pathname.endsWith('/README.html')")
 
 
 def test_a_page_on_paper_has_its_text_and_no_controls(open_page):
@@ -236,7 +224,7 @@ def test_a_web_server_serves_it_as_well(page, server):
     page.settle()
     assert page.script("return document.querySelector('.reading').matches('.following')")
     page.driver.get(f"{server}/search.html?q=bank+conflict")
-    assert wait(page, "return document.querySelectorAll('#search-results li a').length")
+    assert page.wait("return document.querySelectorAll('#search-results li a').length")
     asked = page.asked_of_the_network()
     assert asked and all(url.startswith(server) for url in asked)
 
@@ -282,7 +270,7 @@ def test_a_phone_s_menu_opens_by_keyboard(open_page):
     assert left() < 0
     page.script("document.querySelector('.nav-overlay-icon').focus()")
     page.driver.switch_to.active_element.send_keys(Keys.ENTER)
-    assert wait(page, "return document.querySelector('.sidebar-drawer').getBoundingClientRect().left === 0")
+    assert page.wait("return document.querySelector('.sidebar-drawer').getBoundingClientRect().left === 0")
 
 
 def test_a_chapter_s_pages_unfold_in_the_contents_by_keyboard(open_page):
