@@ -38,13 +38,15 @@ void for_each_request(const std::vector<std::int64_t>& rows, const std::vector<s
             for (const Gpu& gpu : gpus)
               for (const std::int64_t m : rows)
                 for (const std::int64_t n : cols) {
-                  Request request{.direction = direction, .from_y = from_y, .gpu = gpu};
-                  request.problem.kind = kind;
-                  request.problem.dtype = dtype;
-                  request.problem.mixed = mixed && dtype != DType::F32;
-                  request.problem.rows = m;
-                  request.problem.cols = n;
-                  request.problem.misalign = aligned ? 0 : 1;
+                  Request request{.direction = direction,
+                                  .problem = {.kind = kind,
+                                              .dtype = dtype,
+                                              .rows = m,
+                                              .cols = n,
+                                              .mixed = mixed && dtype != DType::F32,
+                                              .misalign = aligned ? 0 : 1},
+                                  .from_y = from_y,
+                                  .gpu = gpu};
                   body(request);
                   if (from_y) continue;
                   request.problem.fusion = {.residual = Residual::Same, .prenorm = true};
@@ -131,52 +133,44 @@ TEST_CASE("the first line that takes a request wins, unless its chapter refuses"
       {.chapter = "fwd04", .because = "", .direction = Direction::Forward, .kind = Kind::Layer},
   };
   Request request{.direction = Direction::Forward};
-  const auto chosen = [&] {
+  const auto chosen = [&](const Problem& problem) {
+    request.problem = problem;
     const Chapter* chapter = choose(request, table).chapter;
     return chapter == nullptr ? std::string_view("none") : chapter->id;
   };
-  request.problem.cols = 100;
-  CHECK(chosen() == "fwd01");
-  request.problem.kind = Kind::Rms;  // fwd01 refuses
-  CHECK(chosen() == "none");
-  request.problem.kind = Kind::Layer;
-  request.problem.cols = 104;
-  CHECK(chosen() == "fwd04");
-  request.problem.dtype = DType::BF16;
-  request.problem.rows = 1000;
-  CHECK(chosen() == "fwd06");
-  request.problem.misalign = 1;
-  CHECK(chosen() == "fwd04");
-  request.problem.misalign = 8;
-  CHECK(chosen() == "fwd06");
-  request.problem.misalign = 0;
-  request.problem.cols = 103;
-  CHECK(chosen() == "fwd04");
-  request.problem.cols = 104;
+  CHECK(chosen({.cols = 100}) == "fwd01");
+  CHECK(chosen({.kind = Kind::Rms, .cols = 100}) == "none");  // fwd01 refuses
+  CHECK(chosen({.cols = 104}) == "fwd04");
+  const Problem third{.dtype = DType::BF16, .rows = 1000, .cols = 104};
+  CHECK(chosen(third) == "fwd06");
+  CHECK(chosen({.dtype = DType::BF16, .rows = 1000, .cols = 104, .misalign = 1}) == "fwd04");
+  CHECK(chosen({.dtype = DType::BF16, .rows = 1000, .cols = 104, .misalign = 8}) == "fwd06");
+  CHECK(chosen({.dtype = DType::BF16, .rows = 1000, .cols = 103}) == "fwd04");
+  CHECK(chosen({.dtype = DType::BF16, .rows = 999, .cols = 104}) == "fwd04");
   request.gpu.architecture = 89;
-  CHECK(chosen() == "fwd04");
+  CHECK(chosen(third) == "fwd04");
   request.gpu.architecture = 90;
-  request.problem.rows = 999;
-  CHECK(chosen() == "fwd04");
   request.direction = Direction::Backward;
-  CHECK(chosen() == "none");
+  CHECK(chosen({.cols = 104}) == "none");
 }
+
+namespace {
+
+bool takes_forward(const Choice& line, const Problem& problem) {
+  return takes(line, {.direction = Direction::Forward, .problem = problem});
+}
+
+}  // namespace
 
 TEST_CASE("a line for odd rows takes none of whole vectors, wherever they start") {
   const Choice line{.chapter = "fwd04",
                     .because = "",
                     .direction = Direction::Forward,
                     .needs_unaligned_row_bytes = true};
-  Request request{.direction = Direction::Forward};
-  request.problem.cols = 103;
-  CHECK(takes(line, request));
-  request.problem.cols = 104;
-  CHECK_FALSE(takes(line, request));
-  request.problem.misalign = 1;
-  CHECK_FALSE(takes(line, request));
-  request.problem.dtype = DType::BF16;
-  request.problem.cols = 108;
-  CHECK(takes(line, request));
+  CHECK(takes_forward(line, {.cols = 103}));
+  CHECK_FALSE(takes_forward(line, {.cols = 104}));
+  CHECK_FALSE(takes_forward(line, {.cols = 104, .misalign = 1}));
+  CHECK(takes_forward(line, {.dtype = DType::BF16, .cols = 108, .misalign = 1}));
 }
 
 TEST_CASE("a line for tensors that start alike takes rows of any width, and no tensor elsewhere") {
@@ -184,15 +178,10 @@ TEST_CASE("a line for tensors that start alike takes rows of any width, and no t
                     .because = "",
                     .direction = Direction::Forward,
                     .needs_same_alignment = true};
-  Request request{.direction = Direction::Forward};
-  request.problem.cols = 103;
-  CHECK(takes(line, request));
-  request.problem.misalign = 1;
-  CHECK_FALSE(takes(line, request));
-  request.problem.misalign = 4;  // floats: 16 bytes
-  CHECK(takes(line, request));
-  request.problem.stagger = 1;
-  CHECK_FALSE(takes(line, request));
+  CHECK(takes_forward(line, {.cols = 103}));
+  CHECK_FALSE(takes_forward(line, {.cols = 103, .misalign = 1}));
+  CHECK(takes_forward(line, {.cols = 103, .misalign = 4}));  // floats: 16 bytes
+  CHECK_FALSE(takes_forward(line, {.cols = 103, .misalign = 4, .stagger = 1}));
 }
 
 TEST_CASE("only an H100 and an H200 are GPUs that the table was measured on") {
