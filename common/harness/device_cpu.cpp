@@ -1,24 +1,16 @@
 // The CPU backend's device: host memory, and wall time, which is always reported as emulated.
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
-#include <new>
 #include <stdexcept>
 #include <thread>
 
 #include "common/harness/device.h"
 #include "common/harness/host_memory.h"
+#include "common/simt/crashes.h"
 #include "common/simt/launch.h"
 #include "common/simt/machine.h"
-#include "common/simt/watch.h"
 
 namespace lnc {
-namespace {
-
-constexpr std::size_t kAlignment = 256;
-
-}  // namespace
-
 const Device& device() {
   (void)simt::schedule();  // a bad SIMT_SCHEDULE ends the program before anything runs
   static const Device cpu{
@@ -34,18 +26,8 @@ const Device& device() {
 
 std::int64_t free_device_bytes() { return free_host_bytes(); }
 
-Buffer::Buffer(std::size_t bytes) : bytes_(bytes) {
-  if (bytes == 0) return;
-  // Aligned as by cudaMalloc, and of exactly this size, so that the address sanitizer catches an
-  // access to the next byte.
-  if (posix_memalign(&data_, kAlignment, bytes) != 0) throw std::bad_alloc();
-  simt::add_device_buffer(data_, bytes);
-}
-Buffer::~Buffer() {
-  if (data_ == nullptr) return;
-  simt::remove_device_buffer(data_);
-  std::free(data_);
-}
+Buffer::Buffer(std::size_t bytes) : bytes_(bytes) { data_ = simt::allocate_buffer(bytes); }
+Buffer::~Buffer() { simt::free_buffer(data_); }
 
 void upload(void* to_device, const void* from_host, std::size_t bytes) {
   if (bytes > 0) std::memcpy(to_device, from_host, bytes);

@@ -22,6 +22,7 @@
 #include "common/simt/block.h"
 #include "common/simt/clock.h"
 #include "common/simt/cluster.h"
+#include "common/simt/crashes.h"
 #include "common/simt/progress.h"
 #include "common/simt/stacks.h"
 #include "common/simt/watch.h"
@@ -147,6 +148,7 @@ void run(const Launch& launch, const std::function<void()>& thread_body) {
     const int whole_clusters = omp_get_num_threads() / size;
     stack_pool = &stack_pools[core];
     const Clock clock;
+    const Crashes crashes(core);
     Progress progress(state, core);
     if (whole_clusters == 0)
       throw std::runtime_error("a cluster needs a thread of the system for each of its blocks");

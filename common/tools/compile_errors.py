@@ -1,5 +1,5 @@
-"""The first error of a compiler's output in one sentence: `python3 -m common.tools.compile_errors LOG` prints it, and then
-the output without the build's progress."""
+"""The first error of a compiler's output in one sentence: `python3 -m common.tools.compile_errors LOG` prints it, and
+then the output without the build's progress."""
 
 import re
 import sys

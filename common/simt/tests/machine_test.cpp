@@ -2,6 +2,8 @@
 // words.
 #include <doctest/doctest.h>
 #include <omp.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <chrono>
@@ -15,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/simt/crashes.h"
 #include "common/simt/hopper.h"
 #include "common/simt/tests/faults.h"
 #include "common/simt/tests/under.h"
@@ -243,6 +246,16 @@ __global__ void barrier_against_shuffle() {
     __syncthreads();
   }
 }
+
+constexpr int kOutsideLine = __LINE__ + 1;
+__global__ void reads_and_writes(const float* x, float* y, int at) { y[threadIdx.x] = x[at]; }
+
+__device__ int deep(int n) {
+  volatile int local[4096];
+  for (int i = 0; i < 4096; ++i) local[i] = n;
+  return n == 0 ? 0 : deep(n - 1) + local[n];
+}
+__global__ void fills_its_stack(int n, int* out) { *out = deep(n); }
 
 constexpr int kAssertionLine = __LINE__ + 1;
 __global__ void asserts(int limit) { assert(static_cast<int>(threadIdx.x) < limit); }
@@ -726,6 +739,56 @@ TEST_CASE("faults name kernel, block, threads and line, under every schedule") {
     launch(kernels::two_halves, {1, 32}, sums.data());
     CHECK(sums[3] == 120);
   }
+}
+
+// What a program says that a launch ends, with exit status 1.
+template <typename Action>
+std::string last_words(Action action) {
+  int ends[2] = {};
+  REQUIRE(pipe(ends) == 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    dup2(ends[1], STDERR_FILENO);
+    action();
+    _exit(0);
+  }
+  close(ends[1]);
+  std::string said;
+  char part[256];
+  for (ssize_t n = 0; (n = read(ends[0], part, sizeof part)) > 0;) said.append(part, n);
+  close(ends[0]);
+  int status = 0;
+  waitpid(child, &status, 0);
+  CHECK(WEXITSTATUS(status) == 1);
+  return said;
+}
+
+TEST_CASE("accesses to memory that is not there end the program in a sentence") {
+  const std::string at = "at common/simt/tests/machine_test.cpp:";
+  const std::string here = at + std::to_string(kernels::kOutsideLine);
+  auto* const x = static_cast<float*>(simt::allocate_buffer(1024));
+  float y = 0;
+  x[255] = 7;
+  launch(kernels::reads_and_writes, {1, 1}, x, &y, 255);
+  CHECK(y == 7);
+  const auto said = [&](const float* from, float* to, int i) {
+    return last_words([=] { launch(kernels::reads_and_writes, {1, 1}, from, to, i); });
+  };
+  std::string text = said(x, &y, 256);
+  CHECK(has(text,
+            "kernel kernels::reads_and_writes, block (0, 0, 0): thread 0 reads memory "
+            "directly after the end of a buffer of 1024 bytes, " +
+                here));
+  CHECK(has(text, "`make sanitize` finds all accesses"));
+  CHECK(
+      has(said(&y, x + 300, 0), "writes memory 176 bytes after the end of a buffer of 1024 bytes"));
+  CHECK(has(said(nullptr, x, 1), "reads memory through a null pointer, " + here));
+  CHECK(has(said(x, x, 1 << 30), "at an address that is in no buffer"));
+  text = last_words([&] {
+    launch(kernels::fills_its_stack, {1, 1}, 10, reinterpret_cast<int*>(x));
+  });
+  CHECK(has(text, "needs more memory for its local variables than the 64 KB"));
+  simt::free_buffer(x);
 }
 
 TEST_CASE("threads that spin for ever are found when patience ends") {
