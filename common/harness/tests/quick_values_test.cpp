@@ -149,6 +149,27 @@ void require_digits(const std::vector<OutputCheck>& checks) {
 
 }  // namespace
 
+// Of a variance computed as E[x²] - mean², hardly any digit would be left.
+TEST_CASE("rstd keeps its digits where the mean is 100 deviations" * doctest::skip(kSanitize)) {
+  for (const Chapter& chapter : chapters()) {
+    if (chapter.direction() != Direction::Forward) continue;
+    for (const std::int64_t cols : {256, 1000, 1024, 64}) {
+      Problem problem;
+      problem.rows = 9;
+      problem.cols = cols;
+      problem.offset = 100.0f;
+      if (!refusal(chapter, problem).empty()) continue;
+      INFO(chapter.id << ": " << describe(problem));
+      const Tensors tensors(problem, chapter);
+      const Run run(chapter, tensors);
+      run.launch();
+      synchronize();
+      for (const OutputCheck& check : run.check())
+        if (check.output == "rstd") require_right({check});
+    }
+  }
+}
+
 TEST_CASE("a chapter that says so keeps its digits where the mean is 10 000 deviations" *
           doctest::skip(kSanitize)) {
   for (const Chapter& chapter : chapters()) {
