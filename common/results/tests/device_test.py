@@ -156,6 +156,8 @@ JOINED = "in one run or in calls whose roofs agree within 1 %"
     # One run has both; a later one has a peer alone, or ours alone on another problem.
     ([of(1, "torch", 7.0, **OTHER), ours(4, 6.0, roof=1900.0, **OTHER), ours(1, 8.0), of(1, "torch", 9.0),
       of(4, "torch", 5.0, roof=1900.0)], [("fwd02", 8.0)], [("torch", 9.0)], "in one run, 2026-01-01"),
+    # A run of its own counts more than a later one of ours, which its peers could join.
+    ([ours(1, 8.0), of(1, "torch", 9.0), ours(4, 7.0)], [("fwd02", 8.0)], [("torch", 9.0)], "in one run, 2026-01-01"),
     # The newest that has both.
     ([ours(1, 8.0), of(1, "torch", 9.0), ours(4, 7.5, "fwd01", roof=1900.0), of(4, "torch", 8.5, roof=1900.0)],
      [("fwd01", 7.5)], [("torch", 8.5)], "in one run, 2026-01-04"),
