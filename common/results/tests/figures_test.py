@@ -1,6 +1,5 @@
 """The figures: drawn from made-up data, every word inside the picture and none over another."""
 
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from unittest import mock
@@ -8,24 +7,21 @@ from unittest import mock
 import pytest
 from matplotlib.text import Text
 
-from common.results.profiles import load_profiles
-from common.bench.tests.made_up import DEVICE, EMULATED, jsonl, peer, profile, record, records, training
+from common.results.profiles import parse_profile
+from common.bench.tests.made_up import DEVICE, EMULATED, peer, profile, record, records, training
 from common.results import figures, peer_figures
 from common.results.chapters import KINDS, Chapter
 from common.results.device import DeviceResults
 from common.results.drawing import digest, drawn_from, shortened, spread_of, spread_out, write_figure
 from common.results.peer_figures import FARTHEST
 from common.results.problems import PROGRESSION, SWEEP, WIDTHS
-from common.results.records import load, load_training
+from common.results.records import Measurements, parse, parse_training
 
 DIRECTIONS = ("fwd", "bwd")
 
 
-def load_text(loader, text):
-    with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory) / "data.jsonl"
-        path.write_text(text, encoding="utf-8")
-        return loader(path)
+def read(*entries, parse=parse):
+    return Measurements(Path(), [parse(entry) for entry in entries])
 
 
 def make_book(chapters, backend="cuda", device=DEVICE):
@@ -38,12 +34,10 @@ def make_book(chapters, backend="cuda", device=DEVICE):
     names = ("dispatch", "torch", "torch.compile", "apex-memory-efficient") if chapters and backend == "cuda" else ()
     peers = [peer(name, direction, 10.0 + i, device=device, **({} if i else {"chosen": f"{direction[0]}wd01"}))
              for direction in ("forward", "backward") for i, name in enumerate(names)]
-    return DeviceResults(Path(), found, {}, load_text(load, jsonl(*made)),
-                load_text(load_profiles, jsonl(*(profile(name, device=device) for name in found))),
-                load_text(load, jsonl(record("bwd01", 900.0, device="A100"))),
-                load_text(load, jsonl(*peers)),
-                load_text(load_training, jsonl(*(r for dtype in ("bf16", "f32") * bool(chapters)
-                                                 for r in training(dtype, device=device)))))
+    profiles = {(name, PROGRESSION): [parse_profile(profile(name, device=device))] for name in found}
+    trained = [one for dtype in ("bf16", "f32") * bool(chapters) for one in training(dtype, device=device)]
+    return DeviceResults(Path(), found, {}, read(*made), profiles, read(record("bwd01", 900.0, device="A100")),
+                         read(*peers), read(*trained, parse=parse_training))
 
 
 def rows_of_widths(widths=(64, 192, 768, 1152, 4096, 16384), device=DEVICE, kinds=("layer", "rms")):
@@ -54,7 +48,7 @@ def rows_of_widths(widths=(64, 192, 768, 1152, 4096, 16384), device=DEVICE, kind
             shape = {"problem": problem._asdict() | {"options": {}}, "device": device}
             made += [peer(name, direction, us + place % 5, **shape, **({"chosen": "fwd01"} if name == "dispatch" else {}))
                      for name, us in (("dispatch", 140.0), ("torch", 170.0), ("torch.compile", 150.0))]
-    book = replace(make_book(0), peers=load_text(load, jsonl(*made)))
+    book = replace(make_book(0), peers=read(*made))
     return [row for direction in DIRECTIONS for kind in kinds for row in book.against_peers(direction, kind)]
 
 
@@ -200,7 +194,7 @@ def test_a_few_chapters_are_in_colour_and_the_best_is_blue():
 def train(*entries):
     """The figure of these records of gpt_training.py."""
     book = make_book(1)
-    book.training = load_text(load_training, jsonl(*entries))
+    book.training = read(*entries, parse=parse_training)
     return peer_figures.training(book.training_rows())
 
 
