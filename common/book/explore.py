@@ -18,15 +18,18 @@ logger = logging.getLogger(__name__)
 
 MARK = re.compile(r"<!-- to move: (\S+) -->")
 CAPTIONS = {
-    "sectors": "One load by the 32 lanes of a warp. Neighbouring lanes on neighbouring elements share sectors of 32 bytes; "
-               "with a stride, each lane needs a sector of its own and uses little of it.",
-    "flight": "Little's law. What all threads of a multiprocessor have in flight sets the bandwidth, until memory itself "
-              "is the limit.",
-    "model": "The time model: a launch, the bytes, and waits that nothing hides, beside a measured copy of as many bytes.",
-    "waves": "Threads, registers and shared memory limit how many blocks a multiprocessor holds. The last wave of blocks "
-             "may leave most of the GPU idle.",
-    "groups": "More rows per block mean fewer atomics, but also fewer blocks; with fewer than 132, multiprocessors idle.",
-    "ring": "A ring of slots. A load is requested as soon as its slot is free; red is the time for which the block waits.",
+    "sectors": "One load by the 32 lanes of a warp. Neighbouring lanes on neighbouring elements share sectors of 32 "
+               "bytes; with a stride, each lane needs a sector of its own and uses little of it.",
+    "flight": "Little's law. What all threads of a multiprocessor have in flight sets the bandwidth, until memory "
+              "itself is the limit.",
+    "model": "The time model: a launch, the bytes, and waits that nothing hides, beside a measured copy of as many "
+             "bytes.",
+    "waves": "Threads, registers and shared memory limit how many blocks a multiprocessor holds. The last wave of "
+             "blocks may leave most of the GPU idle.",
+    "groups": "More rows per block mean fewer atomics, but also fewer blocks; with fewer than 132 blocks, "
+              "multiprocessors idle.",
+    "ring": "A ring of slots. Each load is requested as soon as its slot is free; red marks the time for which the "
+            "block waits.",
 }
 
 
@@ -48,7 +51,8 @@ def on_doctree(app, doctree):
         if not found:
             continue
         if found[1] not in CAPTIONS:
-            logger.warning("there is no figure to move '%s'; there are %s", found[1], ", ".join(CAPTIONS), location=node)
+            logger.warning("there is no figure to move '%s'; there are %s", found[1], ", ".join(CAPTIONS),
+                           location=node)
             continue
         figure = f'<figure class="explore" data-figure="{found[1]}">' \
                  f"<figcaption>{html.escape(CAPTIONS[found[1]])}</figcaption></figure>"

@@ -103,7 +103,8 @@ def problem_entry(chapter, problem, asked, model):
     name = ", ".join(filter(None, [str(problem), problem.words]))
     asks_bytes = ASKS_BYTES.search(asked)
     if not record or (asks_bytes and not record.get("predicted_bytes")):
-        raise ValueError(f"{DATA} has no {'bytes' if record else 'time'} of {chapter.id} on {name}, which 'Predict' asks")
+        what = "bytes" if record else "time"
+        raise ValueError(f"{DATA} has no {what} of {chapter.id} on {name}, which 'Predict' asks")
     entry = {"name": name, "measured": record["median_us"]}
     if asks_bytes:
         entry["bytes"] = record["predicted_bytes"] / 1e6

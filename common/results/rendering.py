@@ -75,7 +75,7 @@ def with_kind(problem):
 
 
 def roofs_of(records, with_speed=False):
-    """'for the forward pass a copy (…) at 2 400 GB/s; for the backward …'. `with_speed`: where the records share a size."""
+    """'for the forward pass, a copy (…) at 2 400 GB/s; …'. `with_speed`: where the records share a size."""
     found = []
     for direction, roof in ROOFS.items():
         own = [record for record in records if SHORT.get(record["direction"], "copy") == direction]
