@@ -33,6 +33,24 @@
 
   const isCurrent = (own) => Boolean(own && own.version === version && own.answers);
 
+  /** An answer as it was kept; undefined where there is none that makes sense. */
+  function saidOf(answers, problem, quantity) {
+    const said = (answers[problem.name] || {})[quantity];
+    return (quantity === 'speed' ? Object.hasOwn(SPEEDS, said) : typeof said === 'number' && said > 0) ? said : undefined;
+  }
+
+  /** Adds what a lesson's link has brought: from file:// Firefox keeps a memory of its own for each page. */
+  function addBrought() {
+    try {
+      const brought = JSON.parse(decodeURIComponent(location.hash.slice(1)));
+      const own = chapters.filter(({ id }) => isCurrent(brought[id])).map(({ id }) => [id, brought[id]]);
+      save({ ...load(), ...Object.fromEntries(own) });
+      history.replaceState(null, '', location.pathname);
+    } catch {
+      // It has brought nothing.
+    }
+  }
+
   function fill(element, attributes, children) {
     Object.entries(attributes).filter(([, value]) => value !== false)
       .forEach(([name, value]) => element.setAttribute(name, value));
@@ -91,7 +109,7 @@
   // --- The form of a lesson ---
 
   function makeField(problem, at, { quantity, label }, answers) {
-    const said = answers && answers[problem.name] ? answers[problem.name][quantity] : undefined;
+    const said = answers ? saidOf(answers, problem, quantity) : undefined;
     const both = { name: `${quantity}-${at}`, disabled: answers ? '' : false };
     if (quantity !== 'speed') {
       const value = said ? number(said) : '';
@@ -134,7 +152,7 @@
     return problems.flatMap((problem) => [
       make('p', {}, make('strong', {}, problem.name)),
       make('ul', {}, ...askedOf(problem).map((asked) => make(
-        'li', {}, `${asked.label}. ${verdict(problem, asked, (answers[problem.name] || {})[asked.quantity])}`)))]);
+        'li', {}, `${asked.label}. ${verdict(problem, asked, saidOf(answers, problem, asked.quantity))}`)))]);
   }
 
   /** Shows the form, or what the reader has committed; where that is new, it takes the focus. */
@@ -148,9 +166,10 @@
     const form = make('form', { class: 'prediction', 'aria-label': 'Your prediction' }, ...fields, fault,
       make('button', {}, answers ? 'Predict again' : 'Commit your prediction'));
     const old = 'Your earlier prediction was made for other measurements than this book’s, so it is left out. ';
+    const brings = answers && location.protocol === 'file:' ? `#${encodeURIComponent(JSON.stringify({ [id]: own }))}` : '';
     const results = make('div', { class: 'results', tabindex: -1 }, ...(answers ? makeResults(problems, answers) : []),
       make('p', {}, own && !answers ? old : '',
-        make('a', { href: `${root}common/book/predictions.html` }, 'All your predictions')));
+        make('a', { href: `${root}common/book/predictions.html${brings}` }, 'All your predictions')));
     form.addEventListener('submit', (event) => {
       event.preventDefault();
       const said = answers ? null : answersOf(form, problems, fault);
@@ -179,7 +198,7 @@
   function rowsOf(all) {
     return chapters.filter(({ id }) => isCurrent(all[id])).flatMap((chapter) => chapter.problems.flatMap(
       (problem) => askedOf(problem).map((asked) => ({
-        ...asked, chapter, problem, said: (all[chapter.id].answers[problem.name] || {})[asked.quantity],
+        ...asked, chapter, problem, said: saidOf(all[chapter.id].answers, problem, asked.quantity),
         model: asked.quantity === 'time' ? problem.model : asked.quantity === 'bytes' ? problem.bytes : undefined,
         measured: asked.quantity === 'time' ? problem.measured : undefined })))).filter((row) => row.said);
   }
@@ -257,8 +276,8 @@
         host.firstChild.focus();
       }
     };
-    const none = 'No predictions yet: commit one in a lesson, under ‘Predict’. If you have, and opened the book from a '
-      + 'file, your browser may keep a separate memory for each page, as Firefox does; from a web server it does not.';
+    const none = 'No predictions yet: commit one in a lesson, under ‘Predict’. If you have, follow its link ‘All your '
+      + 'predictions’: some browsers keep a separate memory for each page of a book that was opened from a file.';
     const key = 'A dot is your time and a ring the model’s, over the measured time. A square is your bytes, over those '
       + 'that the kernel has to move.';
     host.replaceChildren(make('p', { tabindex: -1 }, rows.length ? summary(rows) : none));
@@ -276,6 +295,9 @@
 
   document.addEventListener('DOMContentLoaded', () => {
     document.querySelectorAll('.predict').forEach((host) => showLesson(host, false));
-    document.querySelectorAll('#predictions').forEach(showAll);
+    document.querySelectorAll('#predictions').forEach((host) => {
+      addBrought();
+      showAll(host);
+    });
   });
 })();

@@ -126,6 +126,25 @@ def test_predictions_for_other_measurements_are_left_out_with_a_sentence(lesson,
     assert "made for other measurements: fwd06, fwd02." in page.one("#predictions").text
 
 
+def test_from_a_file_the_link_of_a_lesson_brings_its_prediction(lesson):
+    commit(lesson, time_0="20")
+    lesson.script("localStorage.clear()")  # as Firefox, which has another memory for the last page
+    lesson.click(".results a")
+    lesson.settle()
+    assert lesson.one("#predictions p").text.startswith("Answers: 1, in 1 of ")
+    assert "#" not in lesson.driver.current_url
+    lesson.driver.refresh()
+    assert len(lesson.all("#predictions tbody tr")) == 1
+
+
+def test_kept_answers_that_make_no_sense_are_left_out(lesson, open_page, data):
+    answers = {"f32, 1024 × 2048": {"time": "20", "speed": "toString"}, "bf16, 131072 × 4096": 3}
+    lesson.script("localStorage['lnc-predictions'] = arguments[0]",
+                  json.dumps({"fwd06": {"version": data["version"], "answers": answers}}))
+    assert "Time. The model says" in open_page(LESSON).one(".results").text
+    assert open_page(ALL).one("#predictions p").text.startswith("No predictions yet")
+
+
 def test_on_paper_and_without_a_script_a_lesson_has_no_form(lesson, book):
     assert re.search(r'<div class="predict" data-chapter="fwd06"></div>', (book / LESSON).read_text(encoding="utf-8"))
     lesson.media(media="print")
