@@ -19,6 +19,11 @@
 
 namespace simt {
 
+/// Throws std::runtime_error for more than 48 KB of dynamic shared memory that no call has allowed.
+void require_allowed(const Launch& launch);
+/// The most dynamic shared memory that cudaFuncSetAttribute has allowed for any kernel.
+extern std::size_t allowed_shared_bytes;
+
 /// A launch whose fault ends the program with its message and exit status 1, as a GPU's error would
 /// end a program that checks for it.
 template <typename Kernel>
@@ -35,6 +40,7 @@ class ForeignLaunch : public RewrittenLaunch<Kernel> {
     lnc::watch_foreign();
 #endif
     try {
+      require_allowed(this->launch_);
       RewrittenLaunch<Kernel>::operator()(args...);
     } catch (const std::exception& error) {
       std::fflush(stdout);
@@ -129,8 +135,12 @@ cudaError_t cudaMemcpyFromSymbol(void* to, const T& symbol, std::size_t bytes,
   return cudaSuccess;
 }
 template <typename Kernel>
-cudaError_t cudaFuncSetAttribute(Kernel*, cudaFuncAttribute, int) {
-  return cudaSuccess;  // the machine gives every block up to 227 KB
+cudaError_t cudaFuncSetAttribute(Kernel*, cudaFuncAttribute attribute, int value) {
+  if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
+  if (value > lnc::max_shared_bytes()) return cudaErrorInvalidValue;
+  simt::allowed_shared_bytes =
+      std::max(simt::allowed_shared_bytes, static_cast<std::size_t>(value));
+  return cudaSuccess;
 }
 template <typename Kernel>
 cudaError_t cudaFuncSetCacheConfig(Kernel*, cudaFuncCache) {

@@ -25,6 +25,7 @@
 #include "common/simt/crashes.h"
 #include "common/simt/progress.h"
 #include "common/simt/stacks.h"
+#include "common/simt/symbols.h"
 #include "common/simt/watch.h"
 #include "common/simt/words.h"
 
@@ -49,14 +50,19 @@ void check(const Launch& launch) {
   if (block.z > 64) problem = "a block is at most 64 deep";
   if (grid.x > 0x7FFF'FFFFu) problem = "grid.x is at most 2^31 - 1";
   if (grid.y > 65535 || grid.z > 65535) problem = "grid.y and grid.z are at most 65535";
-  if (launch.shared_bytes > 227 * 1024) problem = "a block has at most 227 KB of shared memory";
+  const std::size_t own_bytes = static_shared_bytes(launch);
+  if (launch.shared_bytes + own_bytes > 227 * 1024)
+    problem = "a block has at most 227 KB of shared memory";
+  if (own_bytes > 48 * 1024)
+    problem =
+        "its __shared__ variables can take at most 48 KB, and only dynamic shared memory more";
   if (launch.cluster > 16) problem = "a cluster has at most 16 blocks";
   if (launch.cluster > 0 && grid.x % launch.cluster != 0)
     problem = "grid.x is no multiple of the blocks a cluster";
   if (problem == nullptr) return;
   throw std::runtime_error("kernel " + kernel_name(launch) + " cannot start with grid " +
                            to_string(grid) + ", block " + to_string(block) + ", " +
-                           std::to_string(launch.shared_bytes) +
+                           std::to_string(launch.shared_bytes + own_bytes) +
                            " bytes of shared memory: " + problem);
 }
 

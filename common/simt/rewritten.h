@@ -20,7 +20,7 @@ class RewrittenLaunch {
     run(launch_, [&] { kernel_(args...); });
   }
 
- private:
+ protected:
   Kernel kernel_;
   Launch launch_;
 };

@@ -5,6 +5,8 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <stdexcept>
+#include <string>
 
 #include "common/simt/launch.h"
 #include "common/simt/watch.h"
@@ -27,6 +29,21 @@ constexpr std::size_t kPitch = 512;      // as cudaMallocPitch's
 constexpr std::size_t kMemory = std::size_t{80} << 30;
 
 }  // namespace
+
+namespace simt {
+
+std::size_t allowed_shared_bytes = 48 << 10;
+
+void require_allowed(const Launch& launch) {
+  if (launch.shared_bytes <= allowed_shared_bytes || launch.shared_bytes > 227 << 10) return;
+  throw std::runtime_error("kernel " + std::string(launch.name) + " asks for " +
+                           std::to_string(launch.shared_bytes) +
+                           " bytes of dynamic shared memory, and more than 48 KB need a "
+                           "cudaFuncSetAttribute(kernel, "
+                           "cudaFuncAttributeMaxDynamicSharedMemorySize, bytes) before the launch");
+}
+
+}  // namespace simt
 
 extern "C" {
 

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -68,6 +69,39 @@ std::vector<Variable> read() {
 const std::vector<Variable>& variables() {
   static const std::vector<Variable> known = read();
   return known;
+}
+
+std::size_t static_shared_bytes(const Launch& launch) {
+  // "k[abi:kernel]<float>(float*)" has those of "k[abi:kernel]<float>(float*)::tile".
+  static const std::map<std::string, std::size_t> of_functions = [] {
+    std::map<std::string, std::size_t> sums;
+    for (const Variable& each : variables()) {
+      if (each.begin != nullptr || !each.name.starts_with("_ZZ")) continue;
+      const std::string name = demangled(each.name);
+      sums[name.substr(0, name.rfind("::"))] += each.bytes;
+    }
+    return sums;
+  }();
+  Dl_info info;
+  if (launch.kernel != nullptr) {
+    if (dladdr(launch.kernel, &info) == 0 || info.dli_saddr != launch.kernel) return 0;
+    std::string name = demangled(info.dli_sname);
+    if (name.starts_with("void ")) name.erase(0, 5);
+    const auto found = of_functions.find(name);
+    return found == of_functions.end() ? 0 : found->second;
+  }
+  if (launch.name == nullptr) return 0;
+  std::string name = launch.name;  // "ns::k<3>": that of the template which has most
+  name = name.substr(0, name.find('<'));
+  if (const auto colon = name.rfind(':'); colon != std::string::npos) name.erase(0, colon + 1);
+  name += "[abi:kernel]";
+  std::size_t most = 0;
+  for (const auto& [function, bytes] : of_functions) {
+    const std::size_t at = function.find(name);
+    if (at == 0 || (at != std::string::npos && function[at - 1] == ':'))
+      most = std::max(most, bytes);
+  }
+  return most;
 }
 
 std::string demangled(const std::string& name) {

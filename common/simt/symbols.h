@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "common/simt/machine.h"
+
 namespace simt {
 
 struct Variable {
@@ -18,6 +20,9 @@ struct Variable {
 /// Every variable of static storage that the program can write, and every thread-local one, among
 /// them each `__shared__`; without those of libraries. None if the program is stripped.
 const std::vector<Variable>& variables();
+
+/// The bytes of the `__shared__` variables that a kernel declares itself.
+std::size_t static_shared_bytes(const Launch& launch);
 
 /// "ns::counter", from the linker's name.
 std::string demangled(const std::string& name);

@@ -247,6 +247,15 @@ __global__ void barrier_against_shuffle() {
   }
 }
 
+template <int kBytes>
+__global__ void much_static_shared(int* out) {
+  __shared__ char tile[kBytes];
+  __shared__ int more[256];
+  tile[threadIdx.x] = 1;
+  more[threadIdx.x] = tile[threadIdx.x];
+  *out = more[threadIdx.x];
+}
+
 constexpr int kOutsideLine = __LINE__ + 1;
 __global__ void reads_and_writes(const float* x, float* y, int at) { y[threadIdx.x] = x[at]; }
 
@@ -882,6 +891,19 @@ TEST_CASE("configurations that CUDA refuses are refused, with kernel and configu
   CHECK(has(refusal(1u << 31, 1), "2^31 - 1"));
   CHECK(has(refusal(1, 1, 227 * 1024 + 1), "227 KB"));
   CHECK(refusal(1, 1024, 227 * 1024).empty());
+  const auto refused = [](auto kernel, std::size_t bytes) -> std::string {
+    int out = 0;
+    try {
+      launch(kernel, {1, 1, bytes}, &out);
+    } catch (const std::runtime_error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  CHECK(has(refused(kernels::much_static_shared<49'000>, 0),
+            "50024 bytes of shared memory: its __shared__ variables can take at most 48 KB"));
+  CHECK(refused(kernels::much_static_shared<48'000>, 100'000).empty());
+  CHECK(has(refused(kernels::much_static_shared<48'000>, 200'000), "227 KB"));
   CHECK(refusal(dim3(1, 65535), 1).empty());
 }
 

@@ -52,6 +52,17 @@ int main() {
 """
 
 
+SHARED = """__global__ void fill(int *x) {
+  __shared__ char tile[%d];
+  tile[threadIdx.x] = 1;
+  *x = tile[0];
+}
+int main() {
+  int *x;
+  cudaMalloc(&x, 4);
+  fill<<<1, 1, %d>>>(x);
+}
+"""
 FLAG = """__device__ volatile int flag;
 __device__ int sum;
 __global__ void waits() {
@@ -70,6 +81,9 @@ int main() {
 @pytest.mark.parametrize(("source", "status", "said"), [
     (FLAG, 1, "a.cu:5: while (flag == 0) {}"),
     (FLAG, 1, "a.cu:7\n"),
+    (SHARED % (50_000, 0), 1, "its __shared__ variables can take at most 48 KB"),
+    (SHARED % (40_000, 40_000), 0, ""),
+    (SHARED % (40_000, 60_000), 1, "kernel fill asks for 60000 bytes of dynamic shared memory, and more than 48 KB need"),
     (GUARD, 1, "a.cu:4: twice reads 4 bytes, 0 bytes after a buffer of 4000 bytes"),
     (BARRIER, 1, "threads 0-15: at __syncthreads(), "),
     ("__global__ void k(float *x) {\n  x[0] = __frobnicate(x[1]);\n}\nint main() { k<<<1, 1>>>(nullptr); }\n", 2,
