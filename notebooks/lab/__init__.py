@@ -40,7 +40,7 @@ from common.tools import check_file  # noqa: E402
 BUILD = ROOT / "build" / "cpu"
 WATCHING = ROOT / "build" / "cpu-watch"  # a build whose machine sees each load and store
 KERNELS = ROOT / "build" / "notebooks"  # those of the reader's own
-PROGRAMS = ROOT / "build" / "foreign"  # which check_file.py makes of them
+PROGRAMS = ROOT / "build" / "foreign" / BUILD.name  # which check_file.py makes of them
 MERE_CHECK = 2  # ninja's steps where there is nothing to build
 
 
