@@ -45,6 +45,8 @@
 
 // A block stays on one core until it ends, so that core's thread-local storage serves as the
 // block's shared memory. Like shared memory, it starts with whatever the last block left in it.
+#undef __constant__
+#define __constant__ __attribute__((abi_tag("constant")))  // tells the watchers what it is
 #undef __shared__
 #define __shared__ static thread_local
 #define __launch_bounds__(...)  // for nvcc's register allocator; unused on the CPU

@@ -56,6 +56,7 @@ std::vector<Variable> read() {
       if ((sections[symbol.st_shndx].sh_flags & SHF_WRITE) == 0) continue;
       const char* const name = file.data() + texts.sh_offset + symbol.st_name;
       if (type == STT_OBJECT && is_of_a_library(name)) continue;
+      if (std::string_view(name).find("B8constant") != std::string_view::npos) continue;
       const auto* const begin = static_cast<const std::byte*>(info.dli_fbase) + symbol.st_value;
       found.push_back({name, type == STT_TLS ? nullptr : begin, symbol.st_size,
                        type == STT_TLS ? symbol.st_value : 0});

@@ -16,6 +16,12 @@ std::vector<DeviceBuffer>& known_buffers() {
   return buffers;
 }
 
+// Those that were removed, in that order.
+std::vector<DeviceBuffer>& former_buffers() {
+  static std::vector<DeviceBuffer> buffers;
+  return buffers;
+}
+
 // Which memory an address is in; none if it is private to the thread.
 std::optional<Space> space_of(const Block& block, const std::byte* p) {
   if (block.shared().holds(p)) {
@@ -58,7 +64,17 @@ void name_device_buffer(const void* begin, std::string name, std::size_t element
   }
 }
 void remove_device_buffer(const void* begin) {
-  std::erase_if(known_buffers(), [=](const DeviceBuffer& each) { return each.begin == begin; });
+  std::erase_if(known_buffers(), [=](const DeviceBuffer& each) {
+    if (each.begin == begin) former_buffers().push_back(each);
+    return each.begin == begin;
+  });
+}
+const DeviceBuffer* former_device_buffer_of(const std::byte* address) {
+  const auto& former = former_buffers();
+  const auto found = std::find_if(former.rbegin(), former.rend(), [=](const DeviceBuffer& each) {
+    return address >= each.begin && address < each.begin + each.bytes;
+  });
+  return found == former.rend() ? nullptr : &*found;
 }
 const std::vector<DeviceBuffer>& device_buffers() { return known_buffers(); }
 const DeviceBuffer* device_buffer_of(const std::byte* address) {

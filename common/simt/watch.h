@@ -39,6 +39,8 @@ void add_device_variables();
 const std::vector<DeviceBuffer>& device_buffers();
 /// The buffer that contains an address; null if none does.
 const DeviceBuffer* device_buffer_of(const std::byte* address);
+/// The last of the removed buffers that contained it; null if none did.
+const DeviceBuffer* former_device_buffer_of(const std::byte* address);
 
 // --------------------------------------------------------------------------------- what is seen
 

@@ -35,7 +35,8 @@ Names::Names(const Tensors& tensors) {
 std::optional<Names::Range> Names::find(const std::byte* address) const {
   for (const Range& range : ranges_)
     if (address >= range.begin && address < range.begin + range.bytes) return range;
-  const simt::DeviceBuffer* const buffer = simt::device_buffer_of(address);
+  const simt::DeviceBuffer* buffer = simt::device_buffer_of(address);
+  if (buffer == nullptr && ranges_.empty()) buffer = simt::former_device_buffer_of(address);
   if (buffer == nullptr || (!ranges_.empty() && !buffer->is_variable)) return std::nullopt;
   return own(*buffer);
 }
@@ -52,8 +53,9 @@ std::string Names::tensor(const std::byte* address) const {
 }
 
 std::string Names::in_buffer(const std::byte* begin) const {
+  if (ranges_.empty()) return tensor(begin);
   const simt::DeviceBuffer* const buffer = simt::device_buffer_of(begin);
-  if (buffer != nullptr && (ranges_.empty() || buffer->is_variable)) return own(*buffer).name;
+  if (buffer != nullptr && buffer->is_variable) return own(*buffer).name;
   for (const Range& range : ranges_)  // may start after the buffer does: Problem::misalign
     if (simt::device_buffer_of(range.begin) == buffer) return range.name;
   return "workspace";

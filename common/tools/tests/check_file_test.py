@@ -400,16 +400,16 @@ def counted(page):
     # 64 x 64: 2 x 2 blocks of 32 warps. A column of a matrix lies 64 floats apart, a sector each; a column of a tile
     # lies in one bank.
     ("transpose", ["64", "64"], [
-        ("transposeNaive", "out[x * height + y] =", "store buffer 2", 128, "32 sectors each, 12%"),
-        ("transpose<0>", "tile[threadIdx.x][threadIdx.y]", "store buffer 2", 128, "4 sectors each, 100%"),
+        ("transposeNaive", "out[x * height + y] =", "store out", 128, "32 sectors each, 12%"),
+        ("transpose<0>", "tile[threadIdx.x][threadIdx.y]", "store out", 128, "4 sectors each, 100%"),
         ("transpose<0>", "tile[threadIdx.x][threadIdx.y]", "load shared", 128, "32 passes each, where 1"),
         ("transpose<1>", "tile[threadIdx.x][threadIdx.y]", "load shared", 128, "1 pass each"),
     ]),
     # 20000 bytes, a request for 32 of them. Of shared memory, 12 blocks add 64 bins, two requests each.
     ("histogram", [], [
-        ("histogram_global", "atomicAdd(&bins[", "atomic buffer 2", 625, ""),
+        ("histogram_global", "atomicAdd(&bins[", "atomic counts", 625, ""),
         ("histogram", "atomicAdd(&local[", "atomic shared", 625, ""),
-        ("histogram", "atomicAdd(&bins[b]", "atomic buffer 2", 12 * 2, "4 sectors each, each lane at an address"),
+        ("histogram", "atomicAdd(&bins[b]", "atomic counts", 12 * 2, "4 sectors each, each lane at an address"),
         ("histogram", "atomicAdd(&finished", "atomic finished", 12, "1 sector each"),
     ]),
     # 4 x 3 blocks of 8 warps, 2 tiles, 16 products, two loads. A warp reads two words of a, or a row of b.
@@ -420,53 +420,53 @@ def counted(page):
     # backward pass all lanes of a warp add to one column; a block of 8 warps that adds in shared memory first has 8
     # requests left for its 256 columns.
     ("layernorm", [], [
-        ("layernorm_forward_kernel1", "// a thread a row", "load buffer 4", 2 * 256, "32 sectors each, 12%"),
-        ("layernorm_forward_kernel3", "// a warp a row", "load buffer 4", 64 * 8, "4 sectors each, 100%"),
-        ("layernorm_forward_kernel6", "reinterpret_cast<const x128*>(inp + c)", "load buffer 4", 64 * 2,
+        ("layernorm_forward_kernel1", "// a thread a row", "load d", 2 * 256, "32 sectors each, 12%"),
+        ("layernorm_forward_kernel3", "// a warp a row", "load d", 64 * 8, "4 sectors each, 100%"),
+        ("layernorm_forward_kernel6", "reinterpret_cast<const x128*>(inp + c)", "load d", 64 * 2,
          "16 sectors each, 100%"),
-        ("layernorm_backward_kernel1", "atomicAdd(&dbias[i]", "atomic buffer 10", 2 * 256,
+        ("layernorm_backward_kernel1", "atomicAdd(&dbias[i]", "atomic d", 2 * 256,
          "32 sectors each, 32 lanes at one address"),
-        ("layernorm_backward_kernel2", "// of a block", "atomic buffer 10", 8 * 8, "4 sectors each, each lane"),
+        ("layernorm_backward_kernel2", "// of a block", "atomic d", 8 * 8, "4 sectors each, each lane"),
     ]),
     # 4096 elements. In pieces: 4 warps, 32 steps, lanes 32 floats apart. One float past a sector's start: 5 sectors.
     ("saxpy", [], [
-        ("saxpy_pieces", "// in pieces", "load buffer 1", 4 * 32, "32 sectors each, 12%"),
-        ("saxpy", "// in strides of the grid", "load buffer 1", 128, "4 sectors each, 100%"),
-        ("saxpy4", "float4 v = x[i]", "load buffer 1", 32, "16 sectors each, 100%"),
-        ("saxpy_offset", "// off by one", "load buffer 1", 128, "5 sectors each, 80%"),
+        ("saxpy_pieces", "// in pieces", "load x", 4 * 32, "32 sectors each, 12%"),
+        ("saxpy", "// in strides of the grid", "load x", 128, "4 sectors each, 100%"),
+        ("saxpy4", "float4 v = x[i]", "load x", 32, "16 sectors each, 100%"),
+        ("saxpy_offset", "// off by one", "load x", 128, "5 sectors each, 80%"),
     ]),
     # 8 blocks count to 8, and the last one adds 8 sums. A tile's sum has 5 shuffles: of 4 warps, and of one.
     ("dot", [], [
         ("dot<true>", "atomicInc(&count", "atomic count", 8, "1 sector each"),
-        ("dot<true>", "total += partial[b]", "load buffer 3", 8, "1 sector each"),
+        ("dot<true>", "total += partial[b]", "load d_partial", 8, "1 sector each"),
         ("dot_groups", "cg::reduce(warp, sum", "shuffles", 8 * 4 * 5, ""),
-        ("dot_cub<THREADS, 4>", "atomicAdd(result, aggregate)", "atomic buffer 4", 6, "1 sector each"),
+        ("dot_cub<THREADS, 4>", "atomicAdd(result, aggregate)", "atomic d_result", 6, "1 sector each"),
     ]),
     # 16 warps, 7 words of shared memory each; in + 3 is 12 bytes past a sector's start. 30 rows of 3 warps have five
     # loads without a tile; 32 rows have one for the tile itself.
     ("stencil", [], [
         ("stencil_1d<true>", "result += temp[lindex + offset]", "load shared", 16 * 7, "1 pass each"),
-        ("stencil_1d<true>", "temp[lindex] = in[gindex];", "load buffer 1", 16, "5 sectors each, 80%"),
-        ("heat_global", "float sum = in[y * nx + x - 1];", "load buffer 3", 30 * 3, ""),
-        ("heat_tiled", "// into the tile", "load buffer 4", 32 * 3, "4 sectors each, 100%"),
+        ("stencil_1d<true>", "temp[lindex] = in[gindex];", "load workspace", 16, "5 sectors each, 80%"),
+        ("heat_global", "float sum = in[y * nx + x - 1];", "load workspace", 30 * 3, ""),
+        ("heat_tiled", "// into the tile", "load workspace", 32 * 3, "4 sectors each, 100%"),
         ("heat_tiled", "float sum = tile[ty][tx - 1];", "load shared", 30 * 3, "1 pass each"),
     ]),
     # 8 warps read each of 256 bodies, all lanes the same 16 bytes; from memory each tile comes once. A structure of 32
     # bytes has a sector for each lane.
     ("nbody", [], [
         ("calculate_forces", "shPosition[i], accel)", "load shared", 8 * 256, "2 passes each"),
-        ("calculate_forces", "shPosition[threadIdx.x] = devX[idx]", "load buffer 1", 8 * 4, "16 sectors each, 100%"),
-        ("step_of_structures", "b[i].x +=", "load buffer 3", 8 * 2, "32 sectors each, 12%"),
-        ("step_of_arrays", "b.x[i] +=", "load buffer 5", 8, "4 sectors each, 100%"),
+        ("calculate_forces", "shPosition[threadIdx.x] = devX[idx]", "load dx", 8 * 4, "16 sectors each, 100%"),
+        ("step_of_structures", "b[i].x +=", "load bodies", 8 * 2, "32 sectors each, 12%"),
+        ("step_of_arrays", "b.x[i] +=", "load arrays.x", 8, "4 sectors each, 100%"),
     ]),
     # 128 x 128 x 16: 512 warps, 16 steps. Neighbouring rows lie 64 bytes apart. A tile of 128 x 8 is 8 requests of
     # float4, twice. 16 columns of threads read words that lie 8 apart: of 4 banks, 4 each.
     ("sgemm", [], [
-        ("sgemm_naive", "float a = A[x * K + i];", "load buffer 1", 512 * 16, "32 sectors each, 12%"),
-        ("sgemm_naive", "// naive", "load buffer 2", 512 * 16, "1 sector each"),
-        ("sgemm_global_mem_coalesce<32>", "float a = A[cRow * K + i];", "load buffer 1", 512 * 16, "1 sector each"),
-        ("sgemm_global_mem_coalesce<32>", "// coalesced", "load buffer 2", 512 * 16, "4 sectors each, 100%"),
-        ("sgemmVectorize<BM, BN, BK, TM, TN>", "&A[innerRowA", "load buffer 1", 16, "16 sectors each, 100%"),
+        ("sgemm_naive", "float a = A[x * K + i];", "load workspace", 512 * 16, "32 sectors each, 12%"),
+        ("sgemm_naive", "// naive", "load workspace", 512 * 16, "1 sector each"),
+        ("sgemm_global_mem_coalesce<32>", "float a = A[cRow * K + i];", "load workspace", 512 * 16, "1 sector each"),
+        ("sgemm_global_mem_coalesce<32>", "// coalesced", "load workspace", 512 * 16, "4 sectors each, 100%"),
+        ("sgemmVectorize<BM, BN, BK, TM, TN>", "&A[innerRowA", "load workspace", 16, "16 sectors each, 100%"),
         ("sgemmVectorize<BM, BN, BK, TM, TN>", "regN[i] = Bs", "load shared", 8 * 16 * 8, "4 passes each, where 1"),
     ]),
     # 3 blocks of 4 warps, 36 steps, two loads. With a stride below 32, in 30 of them, a warp's words span 64: 2 passes.
@@ -481,8 +481,8 @@ def counted(page):
     ]),
     # 128 rows of 32 doubles: a thread a row, 4 warps and 32 steps, or a warp a row, 256 bytes in one request.
     ("spmv", [], [
-        ("spmv_csr_scalar_kernel<double>", "// a row a thread", "load buffer 3", 4 * 32, "32 sectors each, 25%"),
-        ("spmv_csr_vector_kernel<double>", "// a row a warp", "load buffer 3", 128, "8 sectors each, 100%"),
+        ("spmv_csr_scalar_kernel<double>", "// a row a thread", "load d_data", 4 * 32, "32 sectors each, 25%"),
+        ("spmv_csr_vector_kernel<double>", "// a row a warp", "load d_data", 128, "8 sectors each, 100%"),
     ]),
 ], ids=lambda value: value if isinstance(value, str) else "")
 def test_the_counts_show_the_lesson(tool, capfd, kernels, arguments, lessons):
