@@ -208,7 +208,7 @@ def test_groups_are_of_one_option_alone_and_name_those_that_failed(repo):
                record("bwd01", 20.0, options={"group": 4}), record("bwd02", 20.0, options={"group": 128}, passed=False),
                record("bwd02", 20.0, problem=large, options={"group": 8, "mixed": True}))
     text = repo.make("groups bwd02")
-    assert "--: |\n| 2 | 40.00 | 31.5 | – | – |\n| 16 | 20.00 | 62.9 | – | – |\n\nTimes" in text
+    assert "--: |\n| 2 | 40.00 | 31.5 | – | – |\n| 16 | 20.00 | 62.9 | – | – |\n\nEach time" in text
     assert "check failed: bwd02 on f32, 1024 × 2048, group 128." in text
 
 
