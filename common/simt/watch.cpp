@@ -16,9 +16,10 @@ std::vector<DeviceBuffer>& known_buffers() {
   return buffers;
 }
 
-// Those that were removed, in that order.
+// Those that were removed, in that order. They outlive the watchers, which write as the program
+// ends.
 std::vector<DeviceBuffer>& former_buffers() {
-  static std::vector<DeviceBuffer> buffers;
+  static auto& buffers = *new std::vector<DeviceBuffer>;
   return buffers;
 }
 

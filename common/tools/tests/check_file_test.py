@@ -446,9 +446,9 @@ def counted(page):
     # loads without a tile; 32 rows have one for the tile itself.
     ("stencil", [], [
         ("stencil_1d<true>", "result += temp[lindex + offset]", "load shared", 16 * 7, "1 pass each"),
-        ("stencil_1d<true>", "temp[lindex] = in[gindex];", "load workspace", 16, "5 sectors each, 80%"),
-        ("heat_global", "float sum = in[y * nx + x - 1];", "load workspace", 30 * 3, ""),
-        ("heat_tiled", "// into the tile", "load workspace", 32 * 3, "4 sectors each, 100%"),
+        ("stencil_1d<true>", "temp[lindex] = in[gindex];", "load d_in", 16, "5 sectors each, 80%"),
+        ("heat_global", "float sum = in[y * nx + x - 1];", "load d_in", 30 * 3, ""),
+        ("heat_tiled", "// into the tile", "load d_in", 32 * 3, "4 sectors each, 100%"),
         ("heat_tiled", "float sum = tile[ty][tx - 1];", "load shared", 30 * 3, "1 pass each"),
     ]),
     # 8 warps read each of 256 bodies, all lanes the same 16 bytes; from memory each tile comes once. A structure of 32
@@ -462,11 +462,11 @@ def counted(page):
     # 128 x 128 x 16: 512 warps, 16 steps. Neighbouring rows lie 64 bytes apart. A tile of 128 x 8 is 8 requests of
     # float4, twice. 16 columns of threads read words that lie 8 apart: of 4 banks, 4 each.
     ("sgemm", [], [
-        ("sgemm_naive", "float a = A[x * K + i];", "load workspace", 512 * 16, "32 sectors each, 12%"),
-        ("sgemm_naive", "// naive", "load workspace", 512 * 16, "1 sector each"),
-        ("sgemm_global_mem_coalesce<32>", "float a = A[cRow * K + i];", "load workspace", 512 * 16, "1 sector each"),
-        ("sgemm_global_mem_coalesce<32>", "// coalesced", "load workspace", 512 * 16, "4 sectors each, 100%"),
-        ("sgemmVectorize<BM, BN, BK, TM, TN>", "&A[innerRowA", "load workspace", 16, "16 sectors each, 100%"),
+        ("sgemm_naive", "float a = A[x * K + i];", "load dA", 512 * 16, "32 sectors each, 12%"),
+        ("sgemm_naive", "// naive", "load dB", 512 * 16, "1 sector each"),
+        ("sgemm_global_mem_coalesce<32>", "float a = A[cRow * K + i];", "load dA", 512 * 16, "1 sector each"),
+        ("sgemm_global_mem_coalesce<32>", "// coalesced", "load dB", 512 * 16, "4 sectors each, 100%"),
+        ("sgemmVectorize<BM, BN, BK, TM, TN>", "&A[innerRowA", "load dA", 16, "16 sectors each, 100%"),
         ("sgemmVectorize<BM, BN, BK, TM, TN>", "regN[i] = Bs", "load shared", 8 * 16 * 8, "4 passes each, where 1"),
     ]),
     # 3 blocks of 4 warps, 36 steps, two loads. With a stride below 32, in 30 of them, a warp's words span 64: 2 passes.
