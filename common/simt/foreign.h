@@ -89,7 +89,6 @@ void name_buffer(T** pointer, std::string_view arguments) {
   }
 SIMT_NAMED(cudaMalloc)
 SIMT_NAMED(cudaMallocManaged)
-#undef SIMT_NAMED
 #define cudaMalloc(...) simt_cudaMalloc(#__VA_ARGS__, __VA_ARGS__)
 #define cudaMallocManaged(...) simt_cudaMallocManaged(#__VA_ARGS__, __VA_ARGS__)
 
@@ -110,6 +109,9 @@ cudaError_t cudaMallocPitch(T** pointer, std::size_t* pitch, std::size_t width,
                             std::size_t height) {
   return ::cudaMallocPitch(reinterpret_cast<void**>(pointer), pitch, width, height);
 }
+SIMT_NAMED(cudaMallocPitch)
+#undef SIMT_NAMED
+#define cudaMallocPitch(...) simt_cudaMallocPitch(#__VA_ARGS__, __VA_ARGS__)
 // A device's number, as before CUDA 13.
 inline cudaError_t cudaMemPrefetchAsync(const void*, std::size_t, int, cudaStream_t = nullptr) {
   return cudaSuccess;

@@ -447,8 +447,8 @@ def counted(page):
     ("stencil", [], [
         ("stencil_1d<true>", "result += temp[lindex + offset]", "load shared", 16 * 7, "1 pass each"),
         ("stencil_1d<true>", "temp[lindex] = in[gindex];", "load d_in", 16, "5 sectors each, 80%"),
-        ("heat_global", "float sum = in[y * nx + x - 1];", "load d_in", 30 * 3, ""),
-        ("heat_tiled", "// into the tile", "load d_in", 32 * 3, "4 sectors each, 100%"),
+        ("heat_global", "float sum = in[y * nx + x - 1];", "load buffer", 30 * 3, ""),
+        ("heat_tiled", "// into the tile", "load buffer", 32 * 3, "4 sectors each, 100%"),
         ("heat_tiled", "float sum = tile[ty][tx - 1];", "load shared", 30 * 3, "1 pass each"),
     ]),
     # 8 warps read each of 256 bodies, all lanes the same 16 bytes; from memory each tile comes once. A structure of 32
