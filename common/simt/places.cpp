@@ -1,6 +1,5 @@
 #include "common/simt/places.h"
 
-#include <cxxabi.h>
 #include <dlfcn.h>
 
 #include <cstdio>
@@ -12,6 +11,7 @@
 #include <sstream>
 
 #include "common/simt/block.h"
+#include "common/simt/symbols.h"
 #include "common/simt/words.h"
 
 namespace simt {
@@ -80,12 +80,8 @@ std::string memory_at(const void* address) {
            std::to_string(buffer->bytes) + " bytes";
   if (current_block != nullptr && current_block->shared().holds(p)) return "shared memory";
   Dl_info info;
-  if (dladdr(address, &info) != 0 && info.dli_sname != nullptr) {
-    int status = 0;
-    const std::unique_ptr<char, decltype(&std::free)> name(
-        abi::__cxa_demangle(info.dli_sname, nullptr, nullptr, &status), &std::free);
-    return std::string("`") + (status == 0 ? name.get() : info.dli_sname) + "`";
-  }
+  if (dladdr(address, &info) != 0 && info.dli_sname != nullptr)
+    return "`" + demangled(info.dli_sname) + "`";
   std::ostringstream out;
   out << "the address " << address;
   return out.str();

@@ -8,9 +8,9 @@
                                         what the warps of a block of each launch do, turn by turn: `make trace FILE=…`
 
 The file, and the headers that it includes from its own folder, are compiled as rewrite_cuda.py makes them C++, with an
-include of common/simt/foreign.h in front. The address sanitizer watches every access to device
-memory. Exit status: that of the program; 1 where the machine or the sanitizer found a fault; 2 where the file cannot be
-run here, with one sentence that names the line.
+include of common/simt/foreign.h in front. The address sanitizer watches every access to device memory. Exit status:
+that of the program; 1 where the machine or the sanitizer found a fault; 2 where the file cannot be run here, with one
+sentence that names the line.
 """
 
 import json
@@ -142,19 +142,18 @@ def watched(path, mode, arguments):
     result = {**json.loads(record.read_text(encoding="utf-8")), "source": source, "chapter": path.name,
               "words": " ".join(["its main,", *arguments]) if arguments else "its main", "fault": "", "passed": True,
               "arguments": " ".join(arguments) or "no arguments", "seconds": time.monotonic() - start}
+    if mode == "race":
+        runs = race.Runs(path.name, program, [result])
+        race.show_one(runs)
+        return done.returncode if runs.is_clean else 1
+    if mode == "trace" and (why := trace.refusal_of_block(result)):
+        raise RequestError(why)
+    lines = Lines(program, result["load_address"], set(places_in(result["seen"])))
     if mode == "count":
-        lines = Lines(program, result["load_address"], set(places_in(result["seen"])))
         print(count.page(count.resolve(result, lines)), count.MODEL, sep="\n\n")
-        return done.returncode
-    if mode == "trace":
-        if why := trace.refusal_of_block(result):
-            raise RequestError(why)
-        lines = Lines(program, result["load_address"], set(places_in(result["seen"])))
+    else:
         trace.show(trace.trace_of(result, lines, trace.Shared(program)))
-        return done.returncode
-    runs = race.Runs(path.name, program, [result])
-    race.show_one(runs)
-    return done.returncode if runs.is_clean else 1
+    return done.returncode
 
 
 def of_sanitizer(path, said):
