@@ -103,4 +103,5 @@ if(BACKEND STREQUAL "cuda")
   set_tests_properties(cycles PROPERTIES RUN_SERIAL TRUE)  # the GPU to itself
 endif()
 add_python_tests(${python_tests})
-set_tests_properties(torch_transformers_norms PROPERTIES LABELS complete)
+# check_file builds the machine twice more, and some thirty programs.
+set_tests_properties(torch_transformers_norms check_file PROPERTIES LABELS complete)
