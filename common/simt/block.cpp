@@ -7,6 +7,8 @@
 #include <thread>
 #include <utility>
 
+#include "common/simt/gpu.h"
+#include "common/simt/gpus.h"
 #include "common/simt/turns.h"
 #include "common/simt/words.h"
 
@@ -24,8 +26,8 @@ Block::Block(const Launch& launch, const std::function<void()>& body, std::uint6
       threads_(volume(launch.block)),
       shared_(launch.shared_bytes),
       watched_(watch == nullptr ? nullptr
-                                : watch->begins_block({launch, number, rank_, shared_.dynamic(),
-                                                       shared_.static_parts()})),
+                                : watch->begins_block({launch, number, rank_, current_gpu(),
+                                                       shared_.dynamic(), shared_.static_parts()})),
       witness_(watched_ ? watched_.get() : &silent_),
       copies_(*witness_),
       faults_(launch, number, threads_, copies_),
@@ -76,6 +78,7 @@ void Block::run(const Schedule& schedule, Progress& progress) {
     } else if (exited_ < threads_.size()) {
       const auto steps = turns.steps_to_next_block(cluster_.size(), idle);
       if (steps) cluster_.pass_turn(rank_, *steps);
+      if (turn_here != nullptr) turn_here->pass();
     }
   }
   scheduler_.unwind();

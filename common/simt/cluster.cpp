@@ -5,6 +5,7 @@
 #include <string>
 
 #include "common/simt/block.h"
+#include "common/simt/gpu.h"
 
 namespace simt {
 
@@ -74,8 +75,12 @@ void Cluster::wake_all() {
 }
 
 void Cluster::wait_for_turn(unsigned rank) {
-  std::unique_lock lock(mutex_);
-  has_turn_[rank].wait(lock, [&] { return failed_ || (entered_ == size() && turn_ == rank); });
+  if (turn_here != nullptr) turn_here->give();
+  {
+    std::unique_lock lock(mutex_);
+    has_turn_[rank].wait(lock, [&] { return failed_ || (entered_ == size() && turn_ == rank); });
+  }
+  if (turn_here != nullptr) turn_here->take();
 }
 
 unsigned Cluster::after(unsigned rank, unsigned steps) const {

@@ -5,6 +5,7 @@
 #include <ucontext.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -12,6 +13,7 @@
 #include <string>
 
 #include "common/simt/block.h"
+#include "common/simt/gpu.h"
 #include "common/simt/places.h"
 #include "common/simt/watch.h"
 
@@ -84,7 +86,7 @@ void on_crash(int signal, siginfo_t* info, void* context) {
 Crashes::Crashes([[maybe_unused]] int core) {
   if (kSanitized) return;
   // The handler's own stack, since the thread's may be full.
-  static std::byte stacks[kMaxCores][64 << 10];
+  static std::byte stacks[std::max(kMaxCores, kMaxGpus * kGpuCores)][64 << 10];
   stack_t stack{};
   stack.ss_sp = stacks[core];
   stack.ss_size = sizeof stacks[core];

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "common/simt/gpu.h"
 #include "common/simt/places.h"
 #include "common/simt/words.h"
 
@@ -31,7 +32,8 @@ Fault Faults::of_block(const std::string& what) const {
   std::map<std::string, std::vector<unsigned>> threads_at;
   for (const Thread& thread : threads_) threads_at[place_of(thread)].push_back(thread.number);
   const uint3 index = index_of(block_, launch_.grid);
-  std::string text = "kernel " + kernel_name(launch_) + ", block " +
+  const std::string gpu = gpu_here == nullptr ? "" : ", GPU " + std::to_string(gpu_here->number);
+  std::string text = "kernel " + kernel_name(launch_) + gpu + ", block " +
                      to_string(dim3(index.x, index.y, index.z)) + ": " + what;
   for (const auto& [place, threads] : threads_at)
     text += "\n  " + to_string(threads) + ": " + place;

@@ -1,12 +1,12 @@
 // kernel<<<grid, block, shared_bytes, stream>>>(args...), spelt in plain C++: the CPU's version.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <tuple>
 #include <utility>
 
 #include "common/simt/cuda.h"
+#include "common/simt/gpus.h"
 
 namespace lnc {
 
@@ -34,8 +34,8 @@ void launch(void (*kernel)(Params...), const LaunchConfig& config, Args&&... arg
   simt::run(launch, [&] { std::apply(kernel, params); });
 }
 
-/// Multiprocessors of the GPU that this backend assumes: an H100.
-inline int multiprocessors() { return 132; }
+/// Multiprocessors of the GPU that this backend assumes, an H100; of one of several GPUs, fewer.
+inline int multiprocessors() { return simt::multiprocessors_of_a_gpu(); }
 
 /// The most dynamic shared memory, in bytes, that a block can have.
 inline int max_shared_bytes() { return 227 << 10; }
@@ -43,16 +43,14 @@ inline int max_shared_bytes() { return 227 << 10; }
 /// How many blocks one multiprocessor of that GPU can hold, at 64 registers per thread.
 template <typename... Params>
 int resident_blocks(void (*)(Params...), int threads, std::size_t shared_bytes) {
-  const auto fit =
-      static_cast<int>(static_cast<std::size_t>(max_shared_bytes()) / (shared_bytes + 1024));
-  return std::clamp(fit, 1, std::max(1024 / threads, 1));
+  return simt::resident_blocks(threads, shared_bytes);
 }
 
 /// How many clusters of a launch that GPU can hold.
 template <typename... Params>
-int resident_clusters(void (*kernel)(Params...), const LaunchConfig& config) {
-  const int blocks = resident_blocks(kernel, static_cast<int>(config.block.x), config.shared_bytes);
-  return multiprocessors() / static_cast<int>(std::max(config.cluster, 1u)) * blocks;
+int resident_clusters(void (*)(Params...), const LaunchConfig& config) {
+  return simt::resident_clusters(static_cast<int>(std::max(config.cluster, 1u)),
+                                 static_cast<int>(config.block.x), config.shared_bytes);
 }
 
 /// The block's dynamic shared memory, as an array of T. In CUDA: `extern __shared__ T data[]`.

@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -23,6 +24,8 @@
 #include "common/simt/clock.h"
 #include "common/simt/cluster.h"
 #include "common/simt/crashes.h"
+#include "common/simt/gpu.h"
+#include "common/simt/gpus.h"
 #include "common/simt/progress.h"
 #include "common/simt/stacks.h"
 #include "common/simt/symbols.h"
@@ -92,7 +95,10 @@ Schedule& active_schedule() {
 // SIMT_LAUNCHED names, if any.
 class Launched {
  public:
-  void add(const void* kernel) { kernels_.insert(kernel); }
+  void add(const void* kernel) {
+    const std::lock_guard lock(mutex_);
+    kernels_.insert(kernel);
+  }
   ~Launched() {
     const char* const path = std::getenv("SIMT_LAUNCHED");
     if (path == nullptr) return;
@@ -104,6 +110,7 @@ class Launched {
   }
 
  private:
+  std::mutex mutex_;
   std::set<const void*> kernels_;
 };
 
@@ -117,14 +124,19 @@ void set_schedule(Schedule schedule) { active_schedule() = schedule; }
 
 void run(const Launch& launch, const std::function<void()>& thread_body) {
   check(launch);
-  // One grid at a time, even if several host threads launch: two would need too many stacks.
-  static std::mutex one_grid;
-  const std::lock_guard lock(one_grid);
+  Gpu* const gpu = gpu_here;
+  std::unique_lock one_grid(alone(), std::defer_lock);
+  if (gpu == nullptr) one_grid.lock();
   static Launched launched;
   if (launch.kernel != nullptr) launched.add(launch.kernel);
   Watch* const watch = active_watch;
-  if (watch != nullptr) watch->begins(launch);
-  static StackPool stack_pools[kMaxCores];
+  const bool one_by_one = watch != nullptr && watch->one_at_a_time();
+  if (watch != nullptr) {
+    const OneAtATime turn(one_by_one);
+    watch->begins(launch);
+  }
+  static StackPool own_stack_pools[kMaxCores];
+  StackPool* const stack_pools = gpu == nullptr ? own_stack_pools : gpu->stack_pools.data();
   const Schedule schedule = active_schedule();
   const int size = static_cast<int>(std::max(launch.cluster, 1u));
   const std::uint64_t clusters = volume(launch.grid) / size;
@@ -134,18 +146,21 @@ void run(const Launch& launch, const std::function<void()>& thread_body) {
     std::iota(shuffled.begin(), shuffled.end(), std::uint64_t{0});
     std::shuffle(shuffled.begin(), shuffled.end(), std::mt19937_64(schedule.seed));
   }
-  Grid state(volume(launch.grid));
+  int most = one_by_one ? 1 : std::min(omp_get_max_threads(), kMaxCores / size);
+  if (gpu != nullptr)
+    most = resident_clusters(size, static_cast<int>(volume(launch.block)), launch.shared_bytes);
+  const auto at_once = std::clamp<std::uint64_t>(most, 1, clusters);
+  std::optional<Running> own;
+  Running& running = gpu == nullptr ? own.emplace(kMaxCores) : gpu->all.running;
+  const InLaunch in_launch(schedule);
+  Grid state{volume(launch.grid), gpu == nullptr ? 0 : at_once * size, running};
   std::exception_ptr error;
   const auto fail = [&] {
-    if (!state.failed.exchange(true)) error = std::current_exception();
+    if (!running.failed.exchange(true)) error = std::current_exception();
   };
-  const auto at_once = watch != nullptr && watch->one_at_a_time()
-                           ? 1
-                           : std::clamp<std::uint64_t>(
-                                 std::min(omp_get_max_threads(), kMaxCores / size), 1, clusters);
   std::vector<std::unique_ptr<Cluster>> places(at_once);
   for (auto& place : places)
-    place = std::make_unique<Cluster>(size, size * volume(launch.block), state.failed);
+    place = std::make_unique<Cluster>(size, size * volume(launch.block), running.failed);
   std::atomic<std::uint64_t> next = 0;
   const int cores = static_cast<int>(at_once) * size;
 #pragma omp parallel num_threads(cores) if (cores > 1)
@@ -153,11 +168,14 @@ void run(const Launch& launch, const std::function<void()>& thread_body) {
     const int core = omp_get_thread_num();
     const int whole_clusters = omp_get_num_threads() / size;
     stack_pool = &stack_pools[core];
+    gpu_here = gpu;
+    const int number_of_core = gpu == nullptr ? core : gpu->first_core + core;
     const Clock clock;
-    const Crashes crashes(core);
-    Progress progress(state, core);
-    if (whole_clusters == 0)
-      throw std::runtime_error("a cluster needs a thread of the system for each of its blocks");
+    const Crashes crashes(number_of_core);
+    Progress progress(state, number_of_core);
+    if (whole_clusters == 0 || (gpu != nullptr && omp_get_num_threads() < cores))
+      throw std::runtime_error(
+          "each block of a cluster, or of one of several GPUs, needs a thread of the system");
     Cluster& cluster = *places[core / size];
     const unsigned rank = core % size;
     while (core / size < whole_clusters) {
@@ -167,6 +185,7 @@ void run(const Launch& launch, const std::function<void()>& thread_body) {
       if (schedule.order == Order::Reverse) number = clusters - 1 - i;
       if (schedule.order == Order::Random) number = shuffled[i];
       try {
+        const OneAtATime turn(one_by_one);
         Block block(launch, thread_body, number * size + rank, cluster, watch);
         current_block = &block;
         block.run(schedule, progress);
@@ -174,13 +193,18 @@ void run(const Launch& launch, const std::function<void()>& thread_body) {
         fail();
       }
       current_block = nullptr;
+      progress.ends_block();
       cluster.leave(rank);
     }
   } catch (...) {
     fail();
   }
   if (error) std::rethrow_exception(error);
-  if (watch != nullptr) watch->ends(launch);
+  if (running.failed) throw Stopped();
+  if (watch != nullptr) {
+    const OneAtATime turn(one_by_one);
+    watch->ends(launch);
+  }
 }
 
 void set_watch(Watch* watch) {

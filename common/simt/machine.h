@@ -72,6 +72,7 @@ void set_schedule(Schedule schedule);
 /// Runs `thread_body` once for every thread of the grid and returns when all have ended.
 /// Throws std::runtime_error for a configuration that CUDA refuses, Fault for a broken rule, and
 /// whatever the body throws; the first failure wins, and blocks not yet started are skipped.
+/// Inside run_on_gpus (gpus.h) it runs on the host thread's GPU; else one grid runs at a time.
 /// If the environment variable SIMT_LAUNCHED names a file, the program writes the linker symbols of
 /// all kernels that ran to it when it ends.
 void run(const Launch& launch, const std::function<void()>& thread_body);

@@ -4,11 +4,11 @@
 // before.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace simt {
 
@@ -16,37 +16,49 @@ namespace simt {
 // 16 blocks of 1024 threads can run at once.
 inline constexpr int kMaxCores = 16;
 
-/// Shared by the blocks of a launch.
-struct Grid {
-  explicit Grid(std::uint64_t blocks) : blocks(blocks) {}
+/// Shared by the blocks that run side by side: those of a launch, or of several GPUs' launches.
+struct Running {
+  explicit Running(int cores) : cores(cores) {}
 
   struct alignas(64) Core {  // a cache line of its own
     std::atomic<std::uint64_t> moves{0}, advances{0};
+    std::atomic<bool> is_quiet{true};  ///< its block's threads spin, or it runs none
   };
-  const std::uint64_t blocks;
-  std::atomic<std::uint64_t> begun{0};
   std::atomic<bool> failed{false};
-  std::array<Core, kMaxCores> cores;
+  std::atomic<int> hosts{0};  ///< of GPUs that run no kernel, but may yet launch one
+  std::vector<Core> cores;
+};
+
+/// Shared by the blocks of a launch.
+struct Grid {
+  const std::uint64_t blocks;
+  const std::uint64_t at_once;  ///< blocks of it, on a GPU that is one of several; else 0
+  Running& running;
+  std::atomic<std::uint64_t> begun{0};
 };
 
 /// The progress of the blocks that run on one core, one after another.
 class Progress {
  public:
-  Progress(Grid& grid, int core) : grid_(grid), core_(grid.cores[core]) {}
+  Progress(Grid& grid, int core) : grid_(grid), core_(grid.running.cores[core]) {}
 
-  bool failed() const { return grid_.failed.load(std::memory_order_relaxed); }
+  bool failed() const { return grid_.running.failed.load(std::memory_order_relaxed); }
   void begins_block();
+  void ends_block();
   /// What is wrong after a round; empty if nothing is.
   /// @param moved whether a thread waited or ended, a copy arrived or an atomic changed memory
   /// @param advances whether a thread that was interrupted was in a new state
   std::string problem(bool moved, bool advances, std::chrono::duration<double> patience);
 
  private:
+  std::string others() const;
+
   using Clock = std::chrono::steady_clock;
 
   Grid& grid_;
-  Grid::Core& core_;
-  std::uint64_t moves_ = 0, advances_ = 0;  // of the grid, when it was last seen to make progress
+  Running::Core& core_;
+  std::uint64_t moves_ = 0,
+                advances_ = 0;  // of all cores, when they were last seen to make progress
   Clock::time_point last_move_, last_advance_;
   int quiet_rounds_ = 0;
 };

@@ -64,6 +64,10 @@ void name_device_buffer(const void* begin, std::string name, std::size_t element
     buffer.element_bytes = element_bytes;
   }
 }
+void set_buffer_gpu(const void* begin, int gpu) {
+  for (DeviceBuffer& buffer : known_buffers())
+    if (buffer.begin == begin) buffer.gpu = gpu;
+}
 void remove_device_buffer(const void* begin) {
   std::erase_if(known_buffers(), [=](const DeviceBuffer& each) {
     if (each.begin == begin) former_buffers().push_back(each);

@@ -19,6 +19,8 @@ namespace simt {
 
 // --------------------------------------------------------------------------------- device memory
 
+inline constexpr int kNoGpu = -1;
+
 /// A buffer in device memory. Memory outside all buffers and shared memory is private to a thread:
 /// its stack represents registers.
 struct DeviceBuffer {
@@ -27,11 +29,14 @@ struct DeviceBuffer {
   std::string name = "";  ///< of the variable that points to it; empty if unknown
   std::size_t element_bytes = 1;
   bool is_variable = false;  ///< a `__device__` variable
+  int gpu = kNoGpu;          ///< in whose memory it is, of several
 };
 
-/// Registers a buffer, names it, or removes it. Not while a kernel runs.
+/// Registers a buffer, names it, says which of several GPUs it belongs to, or removes it. Not while
+/// a kernel runs.
 void add_device_buffer(const void* begin, std::size_t bytes);
 void name_device_buffer(const void* begin, std::string name, std::size_t element_bytes);
+void set_buffer_gpu(const void* begin, int gpu);
 void remove_device_buffer(const void* begin);
 /// Registers every `__device__` variable, once. Some others of the program look the same.
 void add_device_variables();
@@ -148,6 +153,7 @@ struct BlockInfo {
   const Launch& launch;
   std::uint64_t number;  ///< in the grid, x first
   unsigned rank;         ///< in its cluster
+  int gpu;               ///< 0 unless there are several
   const std::byte* dynamic_shared;
   std::vector<DeviceBuffer> static_shared;  ///< where any __shared__ of the program may be
 };
