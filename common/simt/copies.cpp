@@ -36,8 +36,8 @@ std::string ThreadCopies::begin(void* to, const void* from, std::size_t bytes, s
   if (bytes != 4 && bytes != 8 && bytes != 16)
     return "copies " + std::to_string(bytes) + " bytes, and not 4, 8 or 16";
   if (zeros > bytes) return "wants more zeros than bytes";
-  if (!is_multiple(to, bytes)) return "copies to an address that is no multiple of the size";
-  if (!is_multiple(from, bytes)) return "copies from an address that is no multiple of the size";
+  if (!is_multiple(to, bytes)) return "copies to an address that is not a multiple of the size";
+  if (!is_multiple(from, bytes)) return "copies from an address that is not a multiple of the size";
   Copy copy{static_cast<std::byte*>(to), {}, bytes, groups_, number};
   if (zeros < bytes) std::memcpy(copy.data.data(), from, bytes - zeros);
   poison(copy.to, bytes);
@@ -111,9 +111,9 @@ std::string CopyEngine::begin(BulkCopy copy, std::size_t bytes) {
   if (copy.barrier == nullptr && !stores_fenced_)
     return "copies what is not yet visible to the copy engine: fence_proxy_async()";
   if (bytes == 0 || bytes % 16 != 0)
-    return "copies " + std::to_string(bytes) + " bytes, which is no multiple of 16";
-  if (!is_multiple(copy.to, 16)) return "copies to an address that is no multiple of 16";
-  if (!is_multiple(copy.from, 16)) return "copies from an address that is no multiple of 16";
+    return "copies " + std::to_string(bytes) + " bytes, which is not a multiple of 16";
+  if (!is_multiple(copy.to, 16)) return "copies to an address that is not a multiple of 16";
+  if (!is_multiple(copy.from, 16)) return "copies from an address that is not a multiple of 16";
   copy.data.assign(copy.from, copy.from + bytes);
   post(std::move(copy));
   return "";

@@ -155,7 +155,7 @@ namespace {
 void require_aligned(const Block& block, const void* word) {
   if (reinterpret_cast<std::uintptr_t>(word) % kWordBytes != 0)
     throw block.fault("thread " + std::to_string(block.running().number) +
-                      " names a word whose address is no multiple of 16");
+                      " names a word whose address is not a multiple of 16");
 }
 }  // namespace
 

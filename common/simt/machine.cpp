@@ -61,7 +61,7 @@ void check(const Launch& launch) {
         "its __shared__ variables can take at most 48 KB, and only dynamic shared memory more";
   if (launch.cluster > 16) problem = "a cluster has at most 16 blocks";
   if (launch.cluster > 0 && grid.x % launch.cluster != 0)
-    problem = "grid.x is no multiple of the blocks a cluster";
+    problem = "grid.x is not a multiple of the blocks a cluster";
   if (problem == nullptr) return;
   throw std::runtime_error("kernel " + kernel_name(launch) + " cannot start with grid " +
                            to_string(grid) + ", block " + to_string(block) + ", " +

@@ -399,9 +399,9 @@ TEST_CASE("misuse of barriers and copies is a fault in words") {
     says(Mistake::NoInit, "arrives at a Barrier that is not initialised");
     says(Mistake::TwoInits, "initialises a Barrier for the second time");
     says(Mistake::NoInitFence, "the copy engine does not know: fence_barrier_init()");
-    says(Mistake::OddBytes, "thread 0 (lane 0) copies 252 bytes, which is no multiple of 16, at ");
-    says(Mistake::OddSource, "copies from an address that is no multiple of 16");
-    says(Mistake::OddTarget, "copies to an address that is no multiple of 16");
+    says(Mistake::OddBytes, "thread 0 (lane 0) copies 252 bytes, which is not a multiple of 16, at ");
+    says(Mistake::OddSource, "copies from an address that is not a multiple of 16");
+    says(Mistake::OddTarget, "copies to an address that is not a multiple of 16");
     says(Mistake::OwnStore, "had not arrived when its destination was written to");
     says(Mistake::LeavesEarly, "it ends while the bulk load of 256 bytes that thread 0 began at ");
     CHECK(has(fault_of(kernels::too_many_arrivals, {1, 32}),

@@ -624,7 +624,7 @@ TEST_CASE("a thread's copies are there when it has waited for them, and not befo
     CHECK(has(fault(CopyMistake::EarlyReuse), "whose destination was written to before it had"));
     CHECK(has(fault(CopyMistake::OwnStore), "whose destination was written to before it had"));
     CHECK(has(fault(CopyMistake::OddSize), "copies 12 bytes, and not 4, 8 or 16, at memcpy_async"));
-    CHECK(has(fault(CopyMistake::OddSource), "from an address that is no multiple of the size"));
+    CHECK(has(fault(CopyMistake::OddSource), "from an address that is not a multiple of the size"));
     CHECK(has(fault(CopyMistake::ToGlobal), "names a place that is not in shared memory"));
   }
   launch(kernels::copies_with_zeros, {1, 1, 32}, in.at, out.at);
