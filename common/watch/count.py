@@ -75,9 +75,11 @@ def totals(launch, lines):
         "shared load passes": total("passes", "load", "shared"),
         "shared store requests": total("times", "store", "shared"),
         "shared store passes": total("passes", "store", "shared"),
+        "shared atomic passes": total("passes", "atomic", "shared"),
         "async copy passes": total("passes", "async copy"),
         "shared conflicts": sum(line["passes"] - line["passes_needed"] for line in lines
-                                if line["what"] in ("load", "store", "async copy") and line["space"] != "remote"),
+                                if line["what"] in ("load", "store", "atomic", "async copy")
+                                and line["space"] != "remote"),
         "remote requests": total("times", "load", "remote") + total("times", "store", "remote"),
         "shuffles": total("times", "shuffle", "shared"),
         "barriers": total("times", "barrier", "shared"),

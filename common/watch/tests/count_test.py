@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from common.results import store
+from common.watch import count as watch
 from common.watch import plant
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -115,6 +116,12 @@ def test_two_bytes_an_element_are_two_sectors_and_vectors_are_one_access(count):
     assert per_request(lines_of(count("fwd02", "--dtype", "bf16")[0], "load", "x")[0]) == 2
     line = lines_of(count("fwd06")[0], "load", "x")[0]
     assert (line["access_bytes"], per_request(line)) == (16, 16)
+
+
+def test_the_totals_include_the_passes_of_atomics_in_shared_memory():
+    line = {**dict.fromkeys(watch.COUNTS, 0), "what": "atomic", "space": "shared", "times": 8, "passes": 20, "passes_needed": 8}
+    totals = watch.totals({"sectors_read_once": 0, "sectors_written_once": 0}, [line])
+    assert (totals["shared atomic passes"], totals["shared conflicts"], totals["atomic requests"]) == (20, 12, 0)
 
 
 def test_bulk_copies_are_counted_in_bytes(count):
