@@ -4,12 +4,16 @@
     python3 -m common.results.agreement                                   the cells that differ, and a sum
     python3 -m common.results.agreement build/cpu-watch/bin/chapters build/cpu-watch/bin/library_kernels
                                                                         count anew, into counts.csv
+    python3 -m common.results.agreement --programs                      the same for counts_programs.csv
 
 notebooks/data/counts.csv has what `make count` says of three problems, counts_h100.csv what Nsight Compute
-counted of the same (common/bench/profile_chapter.py --counts). `make tables` writes both into
+counted of the same (common/bench/profile_chapter.py --counts). counts_programs.csv and counts_programs_h200.csv
+have the same of programs from elsewhere, one record for each launch: `make count FILE=…`, and `ncu --csv --page raw
+--clock-control none` of what `nvcc -O3 -arch=sm_90a` compiles. `make tables` writes all of it into
 common/watch/agreement.md, and what a chapter's kernels ask for into its laboratory.
 """
 
+import datetime
 import re
 import subprocess
 import sys
@@ -21,13 +25,18 @@ from typing import NamedTuple
 from common.results import records as measurements
 from common.results import store
 from common.results.problems import ROOT
+from common.tools import check_file
 
 COUNTED = Path("notebooks/data/counts.csv")
 MEASURED = Path("notebooks/data/counts_h100.csv")
+PROGRAMS_COUNTED = Path("notebooks/data/counts_programs.csv")
+PROGRAMS_MEASURED = Path("notebooks/data/counts_programs_h200.csv")
+FOREIGN = Path("common/tools/tests/foreign")
 PROBLEMS = ("--rows 1024 --cols 2048", "--dtype bf16 --rows 512 --cols 2560", "--rows 777 --cols 1001")
 NEAR = 0.05  # two figures agree that differ by less, of the larger
 SECTOR = 32  # bytes
 ATOMICS = ("red", "atom")
+DEFAULTS = "by default"  # a program's problem: without arguments
 
 
 class Quantity(NamedTuple):
@@ -92,22 +101,28 @@ REASONS = (
     (1, r"fwd02 .* 777 .*: L2 sectors written"),
     (1, r"(bwd0[23] .*|bwd06 input_gradient) .*777 .* (load|store) request"),
     (2, r"bwd03 .*: shared-memory passes"),
+    (2, r"layernorm.cu layernorm_backward_kernel2 .*: load requests"),
+    (2, r"reduction.cu reduce7<.*: shared-memory passes"),
+    (2, r"scan.cu scan_blelloch.*: (shared-memory passes|bank conflicts)"),
     (3, r"(lib_fwd_registers|lib_fwd_fused_any) .* 777 .* store requests?"),
     (3, r"(lib_bwd_from_y|lib_bwd_any) .* store requests?"),
     (3, r"(lib_fwd_cluster_ring|lib_bwd_registers) .*: (shared-memory passes|bank conflicts)"),
     (3, r"bwd17 add_partial_sums_kernel .*: (shared-memory passes|bank conflicts)"),
+    (3, r"softmax.cu .*: (load requests|store requests|L2 sectors written)"),
     (4, r"lib_bwd_one_shot .*: (load requests|shared-memory passes|bank conflicts)"),
     (4, r"bwd17 layer_norm_backward .*: bank conflicts"),
     (5, r".*: L2 sectors written"),
     (6, r"fwd0[49] .*: shared-memory passes"),
+    (6, r"(matmul|sgemm).cu .*: (shared-memory passes|bank conflicts)"),
     (7, r"bwd08 .*: atomic (requests|sectors)"),
+    (8, r"layernorm.cu layernorm_backward_kernel2 .*: shared-memory passes"),
 )
 
 
 class Cell(NamedTuple):
     """A quantity of a kernel on a problem, counted and measured."""
 
-    chapter: str
+    chapter: str  # or the file of a program from elsewhere
     kernel: str
     problem: str
     quantity: str
@@ -119,12 +134,16 @@ class Cell(NamedTuple):
         return abs(self.counted - self.measured) <= NEAR * max(self.counted, self.measured)
 
     @property
+    def words(self):
+        """What REASONS' patterns match."""
+        return f"{self.chapter} {self.kernel} {self.problem}: {self.quantity}"
+
+    @property
     def reason(self):
         """Why it differs: a number of REASONS; None where it agrees, or nobody knows."""
         if self.agrees:
             return None
-        text = f"{self.chapter} {self.kernel} {self.problem}: {self.quantity}"
-        return next((number for number, pattern in REASONS if re.fullmatch(pattern + ".*", text)), None)
+        return next((number for number, pattern in REASONS if re.fullmatch(pattern + ".*", self.words)), None)
 
     @property
     def empty(self):
@@ -156,6 +175,24 @@ def cells(root=ROOT):
     return [Cell(*key_of(record), quantity.name, quantity.counted(record["totals"]),
                  quantity.measured(hardware[key_of(record)]))
             for record in read(root / COUNTED) if key_of(record) in hardware for quantity in QUANTITIES]
+
+
+def cells_of_programs(root=ROOT):
+    """All cells of the programs from elsewhere. Their launches are in the same order in both files."""
+    pairs = zip(store.read(root / PROGRAMS_COUNTED), store.read(root / PROGRAMS_MEASURED), strict=True)
+    return [Cell(hardware["program"], hardware["kernel"], DEFAULTS, quantity.name, quantity.counted(machine["totals"]),
+                 quantity.measured(hardware["metrics"]))
+            for machine, hardware in pairs for quantity in QUANTITIES]
+
+
+def count_program(name):
+    """A record for each launch of a program from elsewhere, as counts_programs.csv has it."""
+    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
+    made_by = {"schema": measurements.SCHEMA, "date": datetime.date.today().isoformat(),
+               "commit": commit.stdout.strip() or "unknown"}
+    _, record = check_file.counted(ROOT / FOREIGN / name)
+    return [{**made_by, "program": name, **{key: launch[key] for key in ("kernel", "grid", "block", "totals")}}
+            for launch in record["launches"]]
 
 
 def count(program):
@@ -197,6 +234,12 @@ def table_rows(found):
     return {problem: [(*key, *texts) for key, texts in rows.items()] for problem, rows in tables.items()}
 
 
+def differing_rows(found):
+    """[(program, kernel, quantity, counted, measured, why), …] of the cells that differ."""
+    return [(cell.chapter, f"`{cell.kernel}`", cell.quantity, show(cell.counted, cell.quantity),
+             show(cell.measured, cell.quantity), cell.reason or "?") for cell in found if not cell.agrees]
+
+
 def bytes_of(chapter, problem, root=ROOT):
     """{what: (counted, measured)} in bytes, over a chapter's kernels; a measured one may be None."""
     counted, measured = ([record[field] for record in read(root / file)
@@ -214,14 +257,17 @@ def written_once(chapter, root=ROOT):
 
 
 def main(arguments):
-    if arguments:
+    if arguments == ["--programs"]:
+        programs = dict.fromkeys(record["program"] for record in store.read(ROOT / PROGRAMS_MEASURED))
+        store.write(ROOT / PROGRAMS_COUNTED, [record for name in programs for record in count_program(name)])
+    elif arguments:
         store.write(ROOT / COUNTED, [record for program in arguments for record in count(program)])
-    found = cells()
-    for cell in found:
-        if not cell.agrees:
-            print(f"{cell.chapter} {cell.kernel}, {cell.problem}: {cell.quantity} counted {cell.counted:,.1f}, "
-                  f"measured {cell.measured:,.1f}, reason {cell.reason}")
-    print(summary(found))
+    for found in (cells(), cells_of_programs()):
+        for cell in found:
+            if not cell.agrees:
+                print(f"{cell.chapter} {cell.kernel}, {cell.problem}: {cell.quantity} counted {cell.counted:,.1f}, "
+                      f"measured {cell.measured:,.1f}, reason {cell.reason}")
+        print(summary(found))
 
 
 if __name__ == "__main__":

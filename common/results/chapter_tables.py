@@ -1,6 +1,6 @@
 """The tables of a chapter, and of all of them: what each shows. How it is written is in templates/."""
 
-from common.results import agreement
+from common.results import agreement, store
 from common.results.profiles import profile_rows
 from common.results.chapters import DIRECTIONS
 from common.results.problems import GROUPS, LARGE, NARROW, ODD, PROGRESSION, SMALL, SWEEP, WIDE, Problem, problem_of
@@ -220,3 +220,11 @@ def agreement_cells(results):
 def agreement_sum(results):
     """the same in a sentence"""
     return {"summary": agreement.summary(agreement.cells(results.root))}
+
+
+@table("agreement programs")
+def agreement_programs(results):
+    """the same of programs from elsewhere: a sentence, and the cells that differ"""
+    found = agreement.cells_of_programs(results.root)
+    return {"summary": agreement.summary(found), "rows": agreement.differing_rows(found),
+            "measured": store.read(results.root / agreement.PROGRAMS_MEASURED)}

@@ -123,13 +123,8 @@ def run(*command):
         print(done.stderr.rstrip(), file=sys.stderr)
 
 
-def watched(path, mode, arguments):
-    """Runs a file's program while it is watched, and shows its requests or its races. Returns the exit status."""
-    block = "0"
-    if mode == "trace" and arguments[:1] == ["--block"]:
-        block, arguments = "".join(arguments[1:2]), arguments[2:]
-        if not block.isdecimal():
-            raise RequestError(f"--block takes the number of a block, from 0 on, not '{block}'")
+def seen_of(path, mode, arguments, block="0"):
+    """Runs a file's program while it is watched: (exit status, what was seen, the program). Raises RequestError."""
     program = compiled(path, WATCHING)
     record = program.with_suffix(f".{mode}.json")
     record.unlink(missing_ok=True)
@@ -142,18 +137,39 @@ def watched(path, mode, arguments):
     result = {**json.loads(record.read_text(encoding="utf-8")), "source": source, "chapter": path.name,
               "words": " ".join(["its main,", *arguments]) if arguments else "its main", "fault": "", "passed": True,
               "arguments": " ".join(arguments) or "no arguments", "seconds": time.monotonic() - start}
+    return done.returncode, result, program
+
+
+def counted(path, arguments=()):
+    """(exit status, the record of a file's requests) as `make count` has it. Raises RequestError, WatchError."""
+    status, result, program = seen_of(path, "count", arguments)
+    return status, count.resolve(result, lines_of(result, program))
+
+
+def lines_of(result, program):
+    return Lines(program, result["load_address"], set(places_in(result["seen"])))
+
+
+def watched(path, mode, arguments):
+    """Runs a file's program while it is watched, and shows its requests or its races. Returns the exit status."""
+    if mode == "count":
+        status, record = counted(path, arguments)
+        print(count.page(record), count.MODEL, sep="\n\n")
+        return status
+    block = "0"
+    if mode == "trace" and arguments[:1] == ["--block"]:
+        block, arguments = "".join(arguments[1:2]), arguments[2:]
+        if not block.isdecimal():
+            raise RequestError(f"--block takes the number of a block, from 0 on, not '{block}'")
+    status, result, program = seen_of(path, mode, arguments, block)
     if mode == "race":
         runs = race.Runs(path.name, program, [result])
         race.show_one(runs)
-        return done.returncode if runs.is_clean else 1
-    if mode == "trace" and (why := trace.refusal_of_block(result)):
+        return status if runs.is_clean else 1
+    if why := trace.refusal_of_block(result):
         raise RequestError(why)
-    lines = Lines(program, result["load_address"], set(places_in(result["seen"])))
-    if mode == "count":
-        print(count.page(count.resolve(result, lines)), count.MODEL, sep="\n\n")
-    else:
-        trace.show(trace.trace_of(result, lines, trace.Shared(program)))
-    return done.returncode
+    trace.show(trace.trace_of(result, lines_of(result, program), trace.Shared(program)))
+    return status
 
 
 def of_sanitizer(path, said):

@@ -1,6 +1,7 @@
 """The committed counts against the committed measurements, and that the comparison can fail."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -19,14 +20,34 @@ def cells():
     return [cell for cell in agreement.cells() if not cell.empty]
 
 
-def test_at_least_nine_cells_in_ten_agree(cells):
-    assert sum(cell.agrees for cell in cells) >= 0.9 * len(cells)
+@pytest.fixture(scope="module")
+def cells_of_programs():
+    return [cell for cell in agreement.cells_of_programs() if not cell.empty]
 
 
-def test_every_cell_that_differs_has_a_reason_and_every_reason_a_cell(cells):
-    differing = [cell for cell in cells if not cell.agrees]
+def test_at_least_nine_cells_in_ten_agree(cells, cells_of_programs):
+    for found in (cells, cells_of_programs):
+        assert sum(cell.agrees for cell in found) >= 0.9 * len(found)
+
+
+def test_every_cell_that_differs_has_a_reason_and_every_reason_a_cell(cells, cells_of_programs):
+    differing = [cell for cell in cells + cells_of_programs if not cell.agrees]
     assert [cell for cell in differing if cell.reason is None] == []
-    assert {cell.reason for cell in differing} == {number for number, _ in agreement.REASONS}
+    for number, pattern in agreement.REASONS:
+        assert any(cell.reason == number and re.fullmatch(pattern + ".*", cell.words) for cell in differing), pattern
+
+
+def test_both_sides_of_a_program_are_of_the_same_launches():
+    counted, measured = (store.read(ROOT / path) for path in (agreement.PROGRAMS_COUNTED, agreement.PROGRAMS_MEASURED))
+    sides = [[(record["program"], agreement.base_name(record["kernel"]), numbers(record["grid"]), numbers(record["block"]))
+              for record in side] for side in (counted, measured)]
+    assert sides[0] == sides[1]
+    assert len({program for program, *_ in sides[0]}) == 8
+
+
+def numbers(shape):
+    """Of '(4, 3, 1)' or [4, 3, 1]."""
+    return re.findall(r"\d+", str(shape))
 
 
 def test_every_reason_is_told_on_the_page():

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from common.results import agreement, store
 from common.tools import check_file
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -323,6 +324,7 @@ def test_a_program_that_launches_nothing(watch, tmp_path):
 # --- Teaching kernels, as they are published ---
 
 KERNELS = sorted(path.stem for path in FOREIGN.glob("*.cu"))
+COMMITTED = store.read(ROOT / agreement.PROGRAMS_COUNTED)
 
 
 @pytest.fixture(scope="module")
@@ -492,6 +494,17 @@ def test_the_counts_show_the_lesson(tool, capfd, kernels, arguments, lessons):
         found = [seen for (of, line, does), seen in account.items() if (of, does) == (kernel, what) and part in line]
         assert found, (kernel, part, what)
         assert found[0][0] == times and found[0][1].startswith(cost), (kernel, part, what, found)
+
+
+@pytest.mark.parametrize("kernels", sorted({Path(record["program"]).stem for record in COMMITTED}))
+def test_the_committed_counts_are_those_of_this_code(tool, kernels):
+    lucky = {"sectors held by L1", "sectors held by L2"}  # which of two blocks is first to read what both read
+
+    def facts(records):
+        return [(record["kernel"], {name: total for name, total in record["totals"].items() if name not in lucky})
+                for record in records]
+    assert facts(agreement.count_program(f"{kernels}.cu")) == facts(
+        record for record in COMMITTED if record["program"] == f"{kernels}.cu")
 
 
 @pytest.mark.parametrize("kernels", ["convolution"])
