@@ -206,6 +206,12 @@ def test_relative_links_lead_somewhere(page):
         assert target.is_relative_to(ROOT), f"{link} leaves the repository"
 
 
+def test_the_machine_s_page_names_each_header_that_it_replaces():
+    page = (ROOT / "common/simt/README.md").read_text()
+    headers = {path.name for path in (ROOT / "common/simt/include").glob("*.h")}
+    assert {header for header in headers if f"`{header}`" not in page} == set()
+
+
 def test_the_top_level_holds_nothing_else():
     if not (ROOT / ".git").exists():
         pytest.skip("this copy has no .git")
