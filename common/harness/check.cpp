@@ -13,7 +13,7 @@ namespace {
 std::vector<OutputCheck> check_copy(const Tensors& tensors) {
   const Problem& problem = tensors.problem();
   ExactComparison y(tensors, "y");
-  for_each_row_chunk(problem, [&](RowRange rows) {
+  for_each_row_chunk(tensors.rows(), problem.cols, [&](RowRange rows) {
     y.add(reference_rows(problem, "x", rows), rows.begin * problem.cols);
   });
   return {y.result()};

@@ -90,7 +90,7 @@ std::vector<OutputCheck> check_fused_backward(const Tensors& tensors) {
   ColumnSums first(cols);
   ColumnSums second(cols);
   std::mutex column_sums;
-  for_each_row_chunk(problem, [&](RowRange rows) {
+  for_each_row_chunk(tensors.rows(), cols, [&](RowRange rows) {
     const std::int64_t begin = rows.begin * cols;
     const std::int64_t count = rows.count * cols;
     const ReferenceBackward backward(problem, rows);
@@ -184,7 +184,7 @@ std::vector<OutputCheck> check_plain_backward(const Tensors& tensors) {
   ColumnSums sums(cols);
   ColumnSums sums_from_x(cols);
   std::mutex column_sums;
-  for_each_row_chunk(problem, [&](RowRange rows) {
+  for_each_row_chunk(tensors.rows(), cols, [&](RowRange rows) {
     const std::int64_t begin = rows.begin * cols;
     const auto dy = reference_rows(problem, "dy", rows);
     const auto x = reference_rows(problem, "x", rows);

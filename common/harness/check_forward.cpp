@@ -154,7 +154,7 @@ std::vector<OutputCheck> check_forward(const Tensors& tensors) {
   };
   const auto weight = parameter("weight"), bias = parameter("bias");
   const auto weight1 = parameter("weight1"), bias1 = parameter("bias1");
-  for_each_row_chunk(problem, [&](RowRange rows) {
+  for_each_row_chunk(tensors.rows(), cols, [&](RowRange rows) {
     const std::int64_t begin = rows.begin * cols;
     ReferenceForward exact(problem, rows);
     exact.in.rounded = nullptr;

@@ -1,4 +1,4 @@
-// Runs code on chunks of a problem's rows, on all cores.
+// Runs code on chunks of rows, on all cores.
 #pragma once
 
 #include <algorithm>
@@ -15,15 +15,15 @@ inline constexpr std::int64_t kChunkElements = 1 << 16;
 /// most kChunkElements elements, to fit in a core's cache, or one row. Rethrows what `body` throws,
 /// after all threads have ended.
 template <typename Body>
-void for_each_row_chunk(const Problem& problem, const Body& body) {
-  const std::int64_t per_chunk = std::max<std::int64_t>(1, kChunkElements / problem.cols);
-  const std::int64_t chunks = (problem.rows + per_chunk - 1) / per_chunk;
+void for_each_row_chunk(RowRange rows, std::int64_t cols, const Body& body) {
+  const std::int64_t per_chunk = std::max<std::int64_t>(1, kChunkElements / cols);
+  const std::int64_t chunks = (rows.count + per_chunk - 1) / per_chunk;
   std::exception_ptr failure;
 #pragma omp parallel for schedule(dynamic)
   for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
     try {
-      const std::int64_t begin = chunk * per_chunk;
-      body(RowRange{begin, std::min(per_chunk, problem.rows - begin)});
+      const std::int64_t done = chunk * per_chunk;
+      body(RowRange{rows.begin + done, std::min(per_chunk, rows.count - done)});
     } catch (...) {
 #pragma omp critical(lnc_row_chunk)
       failure = std::current_exception();

@@ -6,7 +6,7 @@ Run::Run(const Chapter& chapter, const Tensors& tensors)
     : tensors_(tensors),
       workspace_(chapter.workspace_bytes == nullptr ? 0
                                                     : chapter.workspace_bytes(tensors.problem())) {
-  poison(workspace_);
+  if (tensors.are_whole()) poison(workspace_);
   tensors.poison_outputs();
   auto* const workspace = workspace_.as<void>();
   with_types(tensors.problem(), [&]<typename T, typename W>() {

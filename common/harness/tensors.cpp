@@ -111,22 +111,31 @@ Tensor::Tensor(TensorDescription description, Direction direction, const Problem
   const std::int64_t shift = problem.misalign + std::int64_t{number} * problem.stagger;
   offset_ = description_.shape == Shape::Rows ? 0 : shift * element;
   buffer_ = Buffer(count_ == 0 ? 0 : span_ * element + offset_);
-  poison(buffer_);
 }
 
-Tensors::Tensors(const Problem& problem, Direction direction, bool from_y, int copies)
-    : problem_(problem), direction_(direction), from_y_(from_y) {
+Tensors::Tensors(const Problem& problem, Direction direction, bool from_y, int copies,
+                 RowRange rows)
+    : problem_(problem), rows_(rows), direction_(direction), from_y_(from_y) {
   int number = 0;
   for (TensorDescription& description : describe_tensors(problem, from_y)) {
     tensors_.emplace_back(std::move(description), direction, problem, number);
     number += tensors_.back().there() && tensors_.back().shape() != Shape::Rows;
+    poison(tensors_.back());
   }
   for (const Tensor& tensor : tensors_) {
     if (tensor.count() == 0 || tensor.is_output() || tensor.shape() != Shape::Columns) continue;
     upload_elements(tensor, 0, random_elements(problem, tensor.name(), 0, problem.cols));
   }
-  for_each_row_chunk(problem, [&](RowRange chunk) { fill(chunk); });
+  for_each_row_chunk(rows, problem.cols, [&](RowRange chunk) { fill(chunk); });
   copy_inputs(copies);
+}
+
+void Tensors::poison(const Tensor& tensor) const {
+  if (are_whole() || tensor.shape() == Shape::Columns) return lnc::poison(tensor.buffer());
+  if (tensor.count() == 0 || !tensor.is_output()) return;
+  const std::int64_t row_bytes = tensor.bytes() / problem_.rows;
+  const std::vector<std::byte> poisoned(rows_.count * row_bytes, std::byte{0xff});
+  upload(tensor.data() + rows_.begin * row_bytes, poisoned.data(), poisoned.size());
 }
 
 void Tensors::fill(RowRange rows) const {
@@ -163,6 +172,7 @@ void Tensors::copy_inputs(int copies) {
       if (tensors_[i].count() == 0 || tensors_[i].is_output()) continue;
       const Tensor& made = inputs.emplace_back(std::move(descriptions[i]), direction_, problem_,
                                                tensors_[i].number());
+      poison(made);
       copy_on_device(made.data(), tensors_[i].data(), made.bytes());
     }
   }
@@ -184,7 +194,7 @@ std::byte* Tensors::data(std::string_view name, int copy) const {
 
 void Tensors::poison_outputs() const {
   for (const Tensor& tensor : tensors_)
-    if (tensor.is_output()) poison(tensor.buffer());
+    if (tensor.is_output()) poison(tensor);
 }
 
 std::vector<std::pair<std::string, std::vector<std::byte>>> Tensors::outputs() const {

@@ -66,11 +66,18 @@ class Tensors {
  public:
   /// @param from_y the inputs of a backward pass hold y instead of x and mean
   /// @param copies of the inputs, for launches to use in turn; fewer if memory does not suffice
-  Tensors(const Problem& problem, Direction direction, bool from_y = false, int copies = 1);
+  Tensors(const Problem& problem, Direction direction, bool from_y = false, int copies = 1)
+      : Tensors(problem, direction, from_y, copies, {0, problem.rows}) {}
   Tensors(const Problem& problem, const Chapter& chapter, int copies = 1)
       : Tensors(problem, chapter.direction(), chapter.from_y, copies) {}
+  /// Only `rows` hold random numbers or are poisoned. On the CPU backend all other rows are 0, and
+  /// take up no memory until a kernel writes to them.
+  Tensors(const Problem& problem, const Chapter& chapter, RowRange rows)
+      : Tensors(problem, chapter.direction(), chapter.from_y, 1, rows) {}
 
   const Problem& problem() const { return problem_; }
+  RowRange rows() const { return rows_; }  ///< that are there, and checked
+  bool are_whole() const { return rows_.count == problem_.rows; }
   Direction direction() const { return direction_; }
   bool from_y() const { return from_y_; }
   int copies() const { return 1 + static_cast<int>(more_inputs_.size()); }
@@ -89,10 +96,13 @@ class Tensors {
   void dump(const std::string& directory) const;
 
  private:
+  Tensors(const Problem& problem, Direction direction, bool from_y, int copies, RowRange rows);
+  void poison(const Tensor& tensor) const;
   void fill(RowRange rows) const;
   void copy_inputs(int copies);
 
   Problem problem_;
+  RowRange rows_;
   Direction direction_;
   bool from_y_;
   std::vector<Tensor> tensors_;

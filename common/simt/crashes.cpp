@@ -32,6 +32,13 @@ constexpr bool kSanitized = true;
 constexpr bool kSanitized = false;
 #endif
 
+// The bytes before a buffer that are not there. A large one has as many as it is long, since an
+// offset that has overflowed its 32 bits is negative.
+std::size_t room_before(std::size_t inside) {
+  constexpr std::size_t kLarge = std::size_t{4} << 30;
+  return inside < kLarge ? kPage : inside;
+}
+
 std::size_t rounded_up(std::size_t bytes, std::size_t unit) {
   return (bytes + unit - 1) / unit * unit;
 }
@@ -45,7 +52,8 @@ std::string target(const std::byte* p) {
     if (p >= end && p < end + 2 * kPage)
       return (p == end ? "directly" : std::to_string(p - end) + " bytes") + " after the end of" +
              size;
-    if (p < buffer.begin && p >= buffer.begin - 2 * kPage)
+    const std::size_t room = room_before(rounded_up(buffer.bytes, kPage));
+    if (p < buffer.begin && p >= buffer.begin - room - kPage)
       return std::to_string(buffer.begin - p) + " bytes before" + size;
   }
   return "at an address that is in no buffer";
@@ -115,12 +123,13 @@ void* allocate_buffer(std::size_t bytes) {
     if (posix_memalign(&buffer, kAlignment, bytes) != 0) throw std::bad_alloc();
   } else {
     const std::size_t inside = rounded_up(bytes, kPage);
-    void* const all = mmap(nullptr, inside + 2 * kPage, PROT_NONE,
+    const std::size_t before = room_before(inside);
+    void* const all = mmap(nullptr, before + inside + kPage, PROT_NONE,
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (all == MAP_FAILED) throw std::bad_alloc();
-    auto* const begin = static_cast<std::byte*>(all) + kPage;
+    auto* const begin = static_cast<std::byte*>(all) + before;
     if (mprotect(begin, inside, PROT_READ | PROT_WRITE) != 0) {
-      munmap(all, inside + 2 * kPage);
+      munmap(all, before + inside + kPage);
       throw std::bad_alloc();
     }
     buffer = begin + (inside - rounded_up(bytes, kAlignment));
@@ -138,7 +147,8 @@ void free_buffer(void* buffer) {
   if (kSanitized)
     std::free(buffer);
   else
-    munmap(reinterpret_cast<void*>(begin - kPage), inside + 2 * kPage);
+    munmap(reinterpret_cast<void*>(begin - room_before(inside)),
+           room_before(inside) + inside + kPage);
 }
 
 }  // namespace simt

@@ -34,8 +34,11 @@ void launch(void (*kernel)(Params...), const LaunchConfig& config, Args&&... arg
   simt::run(launch, [&] { std::apply(kernel, params); });
 }
 
-/// Multiprocessors of the GPU that this backend assumes, an H100; of one of several GPUs, fewer.
-inline int multiprocessors() { return simt::multiprocessors_of_a_gpu(); }
+/// Multiprocessors of the GPU that this backend assumes: an H100's; of one of several GPUs, fewer;
+/// for Schedule::only_last so many that no block has many rows.
+inline int multiprocessors() {
+  return simt::schedule().only_last ? 15 << 12 : simt::multiprocessors_of_a_gpu();
+}
 
 /// The most dynamic shared memory, in bytes, that a block can have.
 inline int max_shared_bytes() { return 227 << 10; }

@@ -128,7 +128,6 @@ void run(const Launch& launch, const std::function<void()>& thread_body) {
   std::unique_lock one_grid(alone(), std::defer_lock);
   if (gpu == nullptr) one_grid.lock();
   static Launched launched;
-  if (launch.kernel != nullptr) launched.add(launch.kernel);
   Watch* const watch = active_watch;
   const bool one_by_one = watch != nullptr && watch->one_at_a_time();
   if (watch != nullptr) {
@@ -138,6 +137,7 @@ void run(const Launch& launch, const std::function<void()>& thread_body) {
   static StackPool own_stack_pools[kMaxCores];
   StackPool* const stack_pools = gpu == nullptr ? own_stack_pools : gpu->stack_pools.data();
   const Schedule schedule = active_schedule();
+  if (launch.kernel != nullptr && !schedule.only_last) launched.add(launch.kernel);
   const int size = static_cast<int>(std::max(launch.cluster, 1u));
   const std::uint64_t clusters = volume(launch.grid) / size;
   std::vector<std::uint64_t> shuffled;
@@ -161,7 +161,8 @@ void run(const Launch& launch, const std::function<void()>& thread_body) {
   std::vector<std::unique_ptr<Cluster>> places(at_once);
   for (auto& place : places)
     place = std::make_unique<Cluster>(size, size * volume(launch.block), running.failed);
-  std::atomic<std::uint64_t> next = 0;
+  std::atomic<std::uint64_t> next =
+      clusters - std::min(schedule.only_last.value_or(clusters), clusters);
   const int cores = static_cast<int>(at_once) * size;
 #pragma omp parallel num_threads(cores) if (cores > 1)
   try {

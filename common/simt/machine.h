@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <source_location>
 #include <stdexcept>
 
@@ -61,6 +62,9 @@ struct Schedule {
   Order order = Order::Forward;
   std::uint64_t seed = 0;  ///< of Order::Random; a seed gives each block the same order every time
   std::chrono::duration<double> patience{2};  ///< threads that spin for longer are a Fault
+  /// Of each grid only so many blocks run, or clusters, the last ones: in Order::Forward, for tests
+  /// of tensors that no memory holds.
+  std::optional<std::uint64_t> only_last = {};
 };
 
 /// The schedule of later launches. Until set_schedule is called, the environment decides:

@@ -16,6 +16,7 @@
 #include "common/kernel/registry.h"
 #if defined(LNC_CPU_BACKEND)
 #include "common/simt/tests/under.h"
+#include "common/simt/watch.h"
 #endif
 
 namespace lnc {

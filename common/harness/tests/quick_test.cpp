@@ -1,6 +1,8 @@
 // The tests of a chapter that find the most faults in the least time: they launch each of its
 // kernels, on rows of every shape and alignment. Linked with one chapter; runs on either backend.
 #include <algorithm>
+#include <bit>
+#include <memory>
 
 #include "common/harness/tests/chapter_checks.h"
 
@@ -196,6 +198,71 @@ TEST_CASE("a chapter that takes strided rows is right for any strides; the other
       }
   }
 }
+
+#if defined(LNC_CPU_BACKEND)
+namespace {
+
+/// The largest grid of the launches to come, until the end of the scope.
+class LargestGrid final : public simt::Watch {
+ public:
+  LargestGrid() { simt::set_watch(this); }
+  ~LargestGrid() override { simt::set_watch(nullptr); }
+  std::int64_t blocks() const { return blocks_; }
+  void begins(const simt::Launch& launch) override {
+    blocks_ = std::max(blocks_, static_cast<std::int64_t>(simt::volume(launch.grid)));
+  }
+  std::unique_ptr<simt::Witness> begins_block(const simt::BlockInfo&) override { return nullptr; }
+
+ private:
+  std::int64_t blocks_ = 1;
+};
+
+}  // namespace
+
+TEST_CASE("the last row is right where offsets pass 2^31" * doctest::skip(kSanitize)) {
+  // No other row of these tensors takes up memory, and only the last block runs. An offset in 32
+  // bits, even of 16-byte vectors, is negative there. Where blocks walk over the rows, their number
+  // divides that of the rows, so that the last block has the last row.
+  constexpr std::int64_t kElements = std::int64_t{45} << 28;
+  constexpr int kBlocks = 15 << 12;
+  constexpr std::int64_t kMostOfBlock = 1 << 20;  // elements
+  const simt::Under no_block({.only_last = 0});
+  for (const Chapter& chapter : chapters()) {
+    Problem problem;
+    const std::int64_t widest = chapter.max_row_bytes / problem.element_bytes();
+    const std::int64_t most = chapter.direction() == Direction::Copy ? 128 : 4096;
+    problem.cols = static_cast<std::int64_t>(
+        std::bit_floor(static_cast<std::uint64_t>(std::min({chapter.max_cols, widest, most}))));
+    problem.rows = kElements / problem.cols;
+    if (chapter.group == "blocks" || chapter.group == "row groups") problem.group = kBlocks;
+    if (!refusal(chapter, problem).empty()) continue;
+    INFO(chapter.id << ": " << describe(problem));
+    const Tensors tensors(problem, chapter, RowRange{problem.rows - 1, 1});
+    const Run run(chapter, tensors);
+    const LargestGrid grid;
+    run.launch();
+    if (kElements / grid.blocks() > kMostOfBlock) {
+      MESSAGE("skipped: so few blocks would walk over too many rows");
+      continue;
+    }
+    const simt::Under last_block({.only_last = 1});
+    run.launch();
+    std::vector<OutputCheck> checks = run.check();
+    std::erase_if(checks, [&](const OutputCheck& check) {  // the sums of all rows
+      const Tensor* const tensor = tensors.find(check.output);
+      return tensor == nullptr || tensor->shape() == Shape::Columns;
+    });
+    const bool is_elsewhere =
+        std::all_of(checks.begin(), checks.end(),
+                    [](const OutputCheck& check) { return std::isinf(check.max_abs_error); });
+    if (is_elsewhere && chapter.id.starts_with("my")) {  // a reader's own may do as it likes
+      MESSAGE("skipped: the last block does not have the last row");
+      continue;
+    }
+    require_right(checks);
+  }
+}
+#endif
 
 namespace {
 

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cmath>
@@ -798,6 +799,28 @@ TEST_CASE("accesses to memory that is not there end the program in a sentence") 
   });
   CHECK(has(text, "needs more memory for its local variables than the 64 KB"));
   simt::free_buffer(x);
+}
+
+TEST_CASE("an offset that has overflowed is an access before a large buffer") {
+  constexpr std::size_t kBytes = std::size_t{32} << 30;
+  auto* const x = static_cast<float*>(simt::allocate_buffer(kBytes));
+  float* const last = x + kBytes / sizeof(float) - 1;
+  launch(kernels::reads_and_writes, {1, 1}, x, last, 0);
+  CHECK(*last == 0);
+  const std::string text = last_words([=] {
+    launch(kernels::reads_and_writes, {1, 1}, x, last, static_cast<int>(0x80000000u));
+  });
+  CHECK(has(text, "reads memory 8589934592 bytes before a buffer of 34359738368 bytes"));
+  simt::free_buffer(x);
+}
+
+TEST_CASE("the last block of a grid may run alone") {
+  const Under under({.only_last = 1});
+  std::vector<std::array<uint3, 2>> seen(24 * 60);
+  std::vector<int> visits(seen.size()), last(seen.size());
+  std::fill(last.end() - 60, last.end(), 1);
+  launch(kernels::indices, {dim3(3, 2, 4), dim3(4, 3, 5)}, seen.data(), visits.data());
+  CHECK(visits == last);
 }
 
 TEST_CASE("threads that spin for ever are found when patience ends") {
