@@ -79,6 +79,7 @@ inline std::uint64_t Barriers::wait_for_block(std::source_location where, bool v
   Thread& self = scheduler_.running();
   self.state = Thread::State::Waiting;
   self.op = Op::BlockBarrier;
+  ++self.operations;
   self.where = where;
   // Every thread counts: one that has exited or waits elsewhere keeps the others waiting.
   // Hardware does not wait for exited threads, but CUDA's rule is that all threads reach the
@@ -111,6 +112,7 @@ inline std::uint64_t Barriers::wait_for_block(std::source_location where, bool v
   Thread& self = scheduler_.running();
   const unsigned lane = self.lane();
   self.op = op;
+  ++self.operations;
   self.mask = mask;
   self.value = value;
   self.where = where;

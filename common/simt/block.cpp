@@ -71,7 +71,14 @@ void Block::run(const Schedule& schedule, Progress& progress) {
       }
     }
     if (exited_ < threads_.size() && wrong.empty())
-      wrong = progress.problem(moved, round.advances, schedule.patience);
+      wrong = progress.problem(moved, round.advances, schedule);
+    // A watcher makes each access many times slower.
+    constexpr int kWatched = 15;
+    const auto limit = schedule.longest_run * (is_watched() ? kWatched : 1);
+    if (const Thread* const endless = scheduler_.runs_longer_than(limit); endless && wrong.empty())
+      wrong = "thread " + std::to_string(endless->number) +
+              " runs on and on, and reaches neither a barrier nor its end; if that is right, "
+              "SIMT_LONGEST_RUN=60 gives it a minute";
     if (cluster_.all_stuck(rank_, stuck) && wrong.empty()) wrong = faults_.what_is_missing();
     if (!wrong.empty()) {
       scheduler_.fail(std::make_exception_ptr(faults_.of_block(wrong)));

@@ -47,6 +47,7 @@ class Block {
     Thread& self = running();
     self.op = op;
     self.where = where;
+    ++self.operations;
     return self;
   }
   /// Throws a Fault of the running thread unless `problem` is empty.

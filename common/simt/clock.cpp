@@ -94,7 +94,8 @@ void on_tick(int, siginfo_t*, void* context) {
   const auto* const code = static_cast<const std::byte*>(place_in(at));
   const bool is_kernels =
       scheduler.in_kernel() && code >= kernels.data() && code < kernels.data() + kernels.size();
-  const bool has_run = scheduler.has_run_since() || clock_here->is_fast();
+  const bool has_run =
+      (scheduler.has_run_since() || clock_here->is_fast()) && !scheduler.may_run_on();
   if (has_run && current_block->is_watched()) core_asked_for = true;
   if (has_run && is_kernels && !current_block->is_watched()) {
     clock_here->hurry();

@@ -69,7 +69,7 @@ void check(const Launch& launch) {
                            " bytes of shared memory: " + problem);
 }
 
-Schedule schedule_from_environment() {
+Schedule order_from_environment() {
   const char* const variable = std::getenv("SIMT_SCHEDULE");
   std::string_view text = variable == nullptr ? "forward" : variable;
   if (text == "forward") return {Order::Forward};
@@ -84,6 +84,19 @@ Schedule schedule_from_environment() {
   }
   throw std::invalid_argument("SIMT_SCHEDULE is '" + std::string(text) +
                               "'; it must be forward, reverse, random or random:SEED");
+}
+
+Schedule schedule_from_environment() {
+  Schedule schedule = order_from_environment();
+  if (const char* const text = std::getenv("SIMT_LONGEST_RUN")) {
+    char* end = nullptr;
+    const double seconds = std::strtod(text, &end);
+    if (*end != '\0' || !(seconds > 0))
+      throw std::invalid_argument("SIMT_LONGEST_RUN is '" + std::string(text) +
+                                  "'; it must be a number of seconds");
+    schedule.longest_run = std::chrono::duration<double>(seconds);
+  }
+  return schedule;
 }
 
 Schedule& active_schedule() {

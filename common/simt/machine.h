@@ -62,14 +62,17 @@ struct Schedule {
   Order order = Order::Forward;
   std::uint64_t seed = 0;  ///< of Order::Random; a seed gives each block the same order every time
   std::chrono::duration<double> patience{2};  ///< threads that spin for longer are a Fault
+  /// A thread that computes for longer, neither waiting nor ending, is a Fault. Time of its core,
+  /// half of which the block's other threads may have.
+  std::chrono::duration<double> longest_run{2};
   /// Of each grid only so many blocks run, or clusters, the last ones: in Order::Forward, for tests
   /// of tensors that no memory holds.
   std::optional<std::uint64_t> only_last = {};
 };
 
 /// The schedule of later launches. Until set_schedule is called, the environment decides:
-/// SIMT_SCHEDULE = forward | reverse | random | random:SEED. Throws std::invalid_argument for any
-/// other value.
+/// SIMT_SCHEDULE = forward | reverse | random | random:SEED, and SIMT_LONGEST_RUN = seconds. Throws
+/// std::invalid_argument for any other value.
 Schedule schedule();
 void set_schedule(Schedule schedule);
 

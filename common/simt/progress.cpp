@@ -6,7 +6,7 @@ namespace simt {
 namespace {
 
 constexpr int kQuietRounds = 8;  // a thread in a loop has shown its few states by then
-constexpr int kLongRun = 15;     // times the patience, for threads that only compute
+constexpr int kLongRuns = 15;    // of Schedule::longest_run, where no thread is found to compute
 
 }  // namespace
 
@@ -25,7 +25,7 @@ void Progress::ends_block() {
   core_.is_quiet = true;
 }
 
-std::string Progress::problem(bool moved, bool advances, std::chrono::duration<double> patience) {
+std::string Progress::problem(bool moved, bool advances, const Schedule& schedule) {
   const auto count = [](std::atomic<std::uint64_t>& counter) {  // only this core writes to it
     counter.store(counter.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   };
@@ -54,13 +54,13 @@ std::string Progress::problem(bool moved, bool advances, std::chrono::duration<d
   advances_ = all_advances;
   core_.is_quiet.store(quiet_rounds_ >= kQuietRounds, std::memory_order_relaxed);
   // A host thread between two launches makes progress that is not seen here.
-  const int times = hosts ? kLongRun : 1;
+  const int times = hosts ? kLongRuns : 1;
   const bool all_quiet =
       std::all_of(grid_.running.cores.begin(), grid_.running.cores.end(),
                   [](const Running::Core& core) { return core.is_quiet.load(); });
-  if (all_quiet && now - last_advance_ > times * patience)
+  if (all_quiet && now - last_advance_ > times * schedule.patience)
     return "its threads spin, and what they wait for does not come" + others();
-  if (now - last_move_ > kLongRun * patience)
+  if (now - last_move_ > kLongRuns * schedule.longest_run)
     return "its threads run on and on, and none reaches a barrier or its end";
   return "";
 }

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "common/simt/machine.h"
+
 namespace simt {
 
 // A stack and its guard page take two memory mappings, and Linux allows a process 65530, so at most
@@ -48,7 +50,7 @@ class Progress {
   /// What is wrong after a round; empty if nothing is.
   /// @param moved whether a thread waited or ended, a copy arrived or an atomic changed memory
   /// @param advances whether a thread that was interrupted was in a new state
-  std::string problem(bool moved, bool advances, std::chrono::duration<double> patience);
+  std::string problem(bool moved, bool advances, const Schedule& schedule);
 
  private:
   std::string others() const;

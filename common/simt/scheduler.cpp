@@ -1,5 +1,7 @@
 #include "common/simt/scheduler.h"
 
+#include <time.h>
+
 #include <algorithm>
 #include <memory>
 #include <mutex>
@@ -15,7 +17,16 @@ namespace {
 
 using boost::context::fiber;
 
+constexpr int kRepeated = 64;  // states of a thread that has been in each before
+
 struct Unwind {};  // thrown in the suspended threads of an abandoned block
+
+// The time of this core alone: on a busy machine a thread may take long for little.
+std::chrono::duration<double> core_time() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+}
 
 // Keeps a fiber that must never run again, with its stack.
 void abandon(fiber&& thread) {
@@ -159,12 +170,42 @@ void Scheduler::interrupt(Place at, std::uint64_t state) {
   // A thread in a loop that changes nothing may show a rare state, but hardly two in a row.
   const bool is_new = std::find(self.states.begin(), self.states.end(), state) == self.states.end();
   if (is_new) self.states[self.newest_state++ % self.states.size()] = state;
-  advances_ = advances_ || (is_new && self.was_new);
+  const bool computes = is_new && self.was_new;
+  advances_ = advances_ || computes;
   self.was_new = is_new;
   self.interrupted_at = at;
+  const auto now = core_time();
+  forget_ended_run();
+  if (long_run_.thread == nullptr && computes)
+    long_run_ = {.thread = &self, .operations = self.operations, .since = now};
+  if (long_run_.thread == &self) {
+    long_run_.repeated = is_new ? 0 : long_run_.repeated + 1;
+    if (long_run_.repeated > kRepeated) long_run_ = {};  // it spins
+  }
   go_on_with(next_in_turn(), self.context);
+  if (long_run_.thread == &self) {
+    long_run_.went_on = core_time();
+    long_run_.others = long_run_.went_on - now;
+  }
   self.interrupted_before = std::exchange(self.interrupted_at, nullptr);
   enters_kernel();
+}
+
+bool Scheduler::may_run_on() const {
+  return running_ == long_run_.thread && core_time() - long_run_.went_on < long_run_.others;
+}
+
+void Scheduler::forget_ended_run() {
+  const Thread* const thread = long_run_.thread;
+  if (thread != nullptr &&
+      (thread->state == Thread::State::Exited || thread->operations != long_run_.operations))
+    long_run_ = {};
+}
+
+const Thread* Scheduler::runs_longer_than(std::chrono::duration<double> limit) {
+  forget_ended_run();
+  const bool runs = long_run_.thread != nullptr && core_time() - long_run_.since > limit;
+  return runs ? long_run_.thread : nullptr;
 }
 
 void yield(const void* polled, std::source_location where) {

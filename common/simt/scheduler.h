@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -52,6 +53,12 @@ class Scheduler {
   /// Hands the core on, in the middle of the kernel's code.
   /// @param state of the thread: a number made of its registers
   void interrupt(Place at, std::uint64_t state);
+  /// Whether the running thread may go on instead. To run all threads of a block in turn would let
+  /// each take as long as all: of those that only compute, one has half of the time until it waits
+  /// or ends.
+  bool may_run_on() const;
+  /// That thread, if it has had so many seconds of the core, the others' half included; else null.
+  const Thread* runs_longer_than(std::chrono::duration<double> limit);
 
   /// The error that ended the block early; null if none did.
   const std::exception_ptr& error() const { return error_; }
@@ -61,7 +68,17 @@ class Scheduler {
   void unwind();
 
  private:
+  struct LongRun {
+    Thread* thread = nullptr;
+    unsigned operations = 0;                  // of the thread, when it was found
+    int repeated = 0;                         // states in a row in which it has been before
+    std::chrono::duration<double> since{};    // when it was found,
+    std::chrono::duration<double> went_on{};  // when it went on last,
+    std::chrono::duration<double> others{};   // and how long the others had run before
+  };
+
   Thread* next_in_turn();
+  void forget_ended_run();
   void go_on_with(Thread* thread, Context& from);
   Context& context_of(Thread* thread);
   void start(Thread& first);
@@ -80,6 +97,7 @@ class Scheduler {
   bool interrupted_ = false;         // whether the clock has interrupted one
   bool advances_ = false;            // whether it was in a new state
   std::atomic<bool> in_kernel_{false};
+  LongRun long_run_;
   std::uint64_t switches_ = 0;  // from one thread to another
   std::uint64_t switches_seen_ = 0;
   std::exception_ptr error_;

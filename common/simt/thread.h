@@ -49,6 +49,7 @@ struct Thread {
   const void* object = nullptr;  // the Barrier that it waits for
   ThreadCopies copies;
   unsigned groups = 0;              // of bulk stores, committed
+  unsigned operations = 0;          // at which it has arrived
   Place place = nullptr;            // of its last operation, in the kernel's machine code
   std::uint64_t cluster_phase = 0;  // the last one it arrived for
   bool waited_for_grid = false;     // has called grid_dependency_wait

@@ -364,10 +364,26 @@ __global__ void waits_for_the_next_block(volatile int* flags) {
   while (flags[(blockIdx.x + 1) % gridDim.x] == 0) continue;
 }
 
-__global__ void takes_long(float* out) {
+__global__ void takes_long(float* out, int steps, int rounds) {
   float x = threadIdx.x;
-  for (int i = 0; i < 100'000'000; ++i) x = x * 0.999f + 1;
+  for (int round = 0; round < rounds; ++round) {
+    for (int i = 0; i < steps; ++i) x = x * 0.999f + 1;
+    __syncthreads();
+  }
   out[threadIdx.x] = x;
+}
+
+constexpr int kEndlessLine = __LINE__ + 3;
+__global__ void computes_for_ever(int* x) {
+  if (threadIdx.x % 32 == 5)
+    for (;;) x[threadIdx.x] = x[threadIdx.x] * 5 + 3;
+  __syncthreads();
+}
+__global__ void runs_for_ever(volatile int* x) {
+  for (int n = 0;; ++n) *x = n;
+}
+__global__ void adds_for_ever(int* x) {
+  for (;;) atomicAdd(x, 1);
 }
 
 __global__ void nothing() {}
@@ -844,8 +860,34 @@ TEST_CASE("threads that spin without calling the machine let others run") {
   launch(kernels::waits_for_the_next_block, {omp_get_max_threads() > 1 ? 2 : 1, 1}, flags);
   float out = 0;
   const Under under({.patience = std::chrono::milliseconds(300)});
-  launch(kernels::takes_long, {1, 1}, &out);
+  launch(kernels::takes_long, {1, 1}, &out, 100'000'000, 1);
   CHECK(out == doctest::Approx(1000).epsilon(0.01));
+}
+
+TEST_CASE("a thread that runs on for ever is found, with its line") {
+  const Under under({.longest_run = std::chrono::milliseconds(300)});
+  std::vector<int> x(1024);
+  std::string text = fault_of([&] { launch(kernels::computes_for_ever, {1, 1024}, x.data()); });
+  INFO(text);
+  CHECK(has(text, " runs on and on, and reaches neither a barrier nor its end"));
+  CHECK(has(text, "SIMT_LONGEST_RUN=60"));
+  CHECK(has(text, "running at common/simt/tests/machine_test.cpp:" +
+                      std::to_string(kernels::kEndlessLine) +
+                      ": for (;;) x[threadIdx.x] = x[threadIdx.x] * 5 + 3;"));
+  for (const unsigned threads : {1, 100}) {
+    text = fault_of([&] { launch(kernels::runs_for_ever, {2, threads}, x.data()); });
+    CHECK(has(text, " runs on and on"));
+  }
+  text = fault_of([&] { launch(kernels::adds_for_ever, {1, 33}, x.data()); });
+  CHECK(has(text, " runs on and on"));
+}
+
+TEST_CASE("threads that compute for long, each for less than the limit, all come to their ends") {
+  const Under under({.longest_run = std::chrono::milliseconds(500)});
+  float out[10] = {};
+  launch(kernels::takes_long, {1, 10}, out, 40'000'000, 1);
+  for (const float each : out) CHECK(each == doctest::Approx(1000).epsilon(0.01));
+  launch(kernels::takes_long, {1, 1}, out, 40'000'000, 8);  // waits between
 }
 
 TEST_CASE("threads that make no progress are found, with line and source") {
@@ -941,13 +983,14 @@ TEST_CASE("what only a kernel may call is refused outside of one") {
 TEST_CASE("in a child: print the schedule" * doctest::skip()) {
   try {
     const simt::Schedule schedule = simt::schedule();
-    std::printf("[%d %llu]", int(schedule.order), static_cast<unsigned long long>(schedule.seed));
+    std::printf("[%d %llu %g]", int(schedule.order), static_cast<unsigned long long>(schedule.seed),
+                schedule.longest_run.count());
   } catch (const std::invalid_argument& error) {
     std::printf("[%s]", error.what());
   }
 }
 
-TEST_CASE("SIMT_SCHEDULE chooses the first schedule") {
+TEST_CASE("SIMT_SCHEDULE and SIMT_LONGEST_RUN choose the first schedule") {
   const std::string self = std::filesystem::read_symlink("/proc/self/exe");
   const auto schedule_with = [&](const std::string& value) {
     const std::string command = "SIMT_SCHEDULE='" + value + "' '" + self +
@@ -959,10 +1002,13 @@ TEST_CASE("SIMT_SCHEDULE chooses the first schedule") {
     pclose(pipe);
     return text;
   };
-  CHECK(has(schedule_with("forward"), "[0 0]"));
-  CHECK(has(schedule_with("reverse"), "[1 0]"));
-  CHECK(has(schedule_with("random"), "[2 0]"));
-  CHECK(has(schedule_with("random:18446744073709551615"), "[2 18446744073709551615]"));
+  CHECK(has(schedule_with("forward"), "[0 0 2]"));
+  CHECK(has(schedule_with("reverse"), "[1 0 2]"));
+  CHECK(has(schedule_with("random"), "[2 0 2]"));
+  CHECK(has(schedule_with("random:18446744073709551615"), "[2 18446744073709551615 2]"));
+  CHECK(has(schedule_with("forward' SIMT_LONGEST_RUN='0.5"), "[0 0 0.5]"));
+  CHECK(has(schedule_with("forward' SIMT_LONGEST_RUN='1 hour"),
+            "[SIMT_LONGEST_RUN is '1 hour'; it must be a number of seconds]"));
   for (const std::string bad : {"", "backward", "random:", "random:x", "random:1x"})
     CHECK(has(schedule_with(bad), "[SIMT_SCHEDULE is '" + bad + "'; it must be forward, reverse"));
 }

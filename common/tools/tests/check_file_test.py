@@ -82,6 +82,7 @@ int main() {
 @pytest.mark.parametrize(("source", "status", "said"), [
     (FLAG, 1, "a.cu:5: while (flag == 0) {}"),
     (FLAG, 1, "a.cu:7\n"),
+    (FLAG.replace("{}", "atomicAdd(&sum, 1);"), 1, "SIMT_LONGEST_RUN=60"),
     (SHARED % (50_000, 0), 1, "its __shared__ variables can take at most 48 KB"),
     (SHARED % (40_000, 40_000), 0, ""),
     (SHARED % (40_000, 60_000), 1, "kernel fill asks for 60000 bytes of dynamic shared memory, and more than 48 KB need"),
