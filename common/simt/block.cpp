@@ -85,7 +85,7 @@ void Block::run(const Schedule& schedule, Progress& progress) {
     } else if (exited_ < threads_.size()) {
       const auto steps = turns.steps_to_next_block(cluster_.size(), idle);
       if (steps) cluster_.pass_turn(rank_, *steps);
-      if (turn_here != nullptr) turn_here->pass();
+      if (turn_here != nullptr && turns.passes_turn(idle)) turn_here->pass();
     }
   }
   scheduler_.unwind();

@@ -286,8 +286,7 @@ T atomic_update(T* address, Update update, [[maybe_unused]] Scope scope = Scope:
 
 }  // namespace simt
 
-// An update in three scopes: of the device; among the threads of one block; of all devices, which
-// here are one.
+// An update in three scopes: of the device; among the threads of one block; of all devices.
 #define SIMT_WHERE std::source_location where = std::source_location::current()
 #define SIMT_ATOMIC(name, types, updated)                                    \
   template <types T>                                                         \
@@ -302,7 +301,8 @@ T atomic_update(T* address, Update update, [[maybe_unused]] Scope scope = Scope:
   }                                                                          \
   template <types T>                                                         \
   T name##_system(T* address, std::type_identity_t<T> value, SIMT_WHERE) {   \
-    return name(address, value, where);                                      \
+    const auto update = [=](T old) -> T { return updated; };                 \
+    return simt::atomic_update(address, update, simt::Scope::System, where); \
   }
 
 namespace simt {
@@ -334,28 +334,38 @@ SIMT_ATOMIC(atomicDec, simt::Counter, old == 0 || old > value ? value : old - 1)
 // another thread spins.
 
 template <simt::OneOf<int, unsigned, unsigned long long> T>
-T atomicCAS(T* address, std::type_identity_t<T> compare, std::type_identity_t<T> value,
-            SIMT_WHERE) {
+T atomicCAS(T* address, std::type_identity_t<T> compare, std::type_identity_t<T> value, SIMT_WHERE,
+            simt::Scope scope = simt::Scope::Device) {
   simt::yield(address, where);
   const auto update = [=](T old) { return old == compare ? value : old; };
-  return simt::atomic_update(address, update, simt::Scope::Device, where);
+  return simt::atomic_update(address, update, scope, where);
+}
+template <typename T>
+T atomicCAS_system(T* address, std::type_identity_t<T> compare, std::type_identity_t<T> value,
+                   SIMT_WHERE) {
+  return atomicCAS(address, compare, value, where, simt::Scope::System);
 }
 
 template <simt::OneOf<float, int, unsigned, unsigned long long> T>
-T atomicExch(T* address, std::type_identity_t<T> value, SIMT_WHERE) {
+T atomicExch(T* address, std::type_identity_t<T> value, SIMT_WHERE,
+             simt::Scope scope = simt::Scope::Device) {
   simt::yield(address, where);
   const auto update = [=](T) { return value; };
-  return simt::atomic_update(address, update, simt::Scope::Device, where);
+  return simt::atomic_update(address, update, scope, where);
+}
+template <typename T>
+T atomicExch_system(T* address, std::type_identity_t<T> value, SIMT_WHERE) {
+  return atomicExch(address, value, where, simt::Scope::System);
 }
 
 inline void __nanosleep(unsigned, SIMT_WHERE) { simt::yield(nullptr, where); }
 #undef SIMT_WHERE
 
-/// Orders this thread's writes: the rest of the device, or the block, sees those before the fence
-/// before those after it.
+/// Orders this thread's writes: the rest of the device, or the block, or all devices, see those
+/// before the fence before those after it.
 inline void __threadfence() { simt::fence(simt::Scope::Device); }
 inline void __threadfence_block() { simt::fence(simt::Scope::Block); }
-inline void __threadfence_system() { simt::fence(simt::Scope::Device); }  // there is one device
+inline void __threadfence_system() { simt::fence(simt::Scope::System); }
 
 // ------------------------------------------------------------------------------------------- rest
 

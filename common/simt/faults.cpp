@@ -23,7 +23,9 @@ std::string spins(const Thread& thread) {
   }
   if (thread.where.line() == 0) return "can run";
   if (thread.polled == nullptr) return "running at " + line_at(thread.where);
-  return "spinning on " + memory_at(thread.polled) + " at " + line_at(thread.where);
+  return "spinning on " + memory_at(thread.polled) +
+         (thread.polled == thread.loaded_word ? word_at(thread.polled) : "") + " at " +
+         line_at(thread.where);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <list>
 #include <mutex>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "common/simt/machine.h"
@@ -15,6 +16,7 @@
 namespace simt {
 
 inline constexpr int kMaxGpus = 8;
+inline constexpr std::uint32_t kWordBytes = 16;
 inline constexpr int kGpuCores = 64;  // blocks that a GPU holds: 2 multiprocessors of at most 32
 
 /// Lets the blocks of all GPUs run one at a time, for a watcher that needs that.
@@ -89,6 +91,9 @@ class InLaunch {
   InLaunch(const InLaunch&) = delete;
   InLaunch& operator=(const InLaunch&) = delete;
 };
+
+/// What is known of a word on which a thread spins: ", a word of epoch 6,".
+std::string word_at(const void* address);
 
 /// Held by a launch, or by run_on_gpus: two grids at once would need too many stacks.
 std::mutex& alone();

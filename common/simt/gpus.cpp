@@ -10,6 +10,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <unordered_map>
 #include <utility>
 
 #include "common/simt/block.h"
@@ -21,12 +22,28 @@ namespace {
 constexpr int kMultiprocessors = 132;   // of an H100
 constexpr int kFewMultiprocessors = 2;  // of each of several GPUs
 constexpr std::size_t kMostShared = 227 << 10;
-constexpr std::size_t kWordBytes = 16;
 
-// What a word's 16 bytes are read and written under.
-std::mutex& lock_of(const void* word) {
-  static std::array<std::mutex, 64> locks;
-  return locks[reinterpret_cast<std::uintptr_t>(word) / kWordBytes % locks.size()];
+// The words that kernels have stored, in parts that have a lock each.
+struct Stored {
+  std::array<std::byte, kWordBytes> before{};  // what the last store overwrote
+  bool before_was_read = true;
+  bool is_read = true;  // what the last store has left
+};
+struct StoredWords {
+  std::mutex mutex;
+  std::unordered_map<const void*, Stored> words;
+};
+std::array<StoredWords, 64> stored_words;
+StoredWords& stored_near(const void* word) {
+  return stored_words[reinterpret_cast<std::uintptr_t>(word) / kWordBytes % stored_words.size()];
+}
+
+// The last part of a word.
+unsigned epoch_in(const void* word) {
+  unsigned epoch = 0;
+  std::memcpy(&epoch, static_cast<const std::byte*>(word) + kWordBytes - sizeof epoch,
+              sizeof epoch);
+  return epoch;
 }
 
 // No GPU waits for another's launch: in an order of the schedule, one is late.
@@ -58,6 +75,9 @@ void run_on_gpus(int gpus, const std::function<void(int)>& work) {
                                 " GPUs, not " + std::to_string(gpus));
   if (gpu_here != nullptr) throw std::invalid_argument("run_on_gpus does not nest");
   const std::lock_guard lock(alone());
+  for (StoredWords& each : stored_words) each.words.clear();
+  Watch* const watcher = watch();
+  if (watcher != nullptr) watcher->gpus_meet();
   Gpus all(gpus);
   std::exception_ptr error;
   std::mutex mutex;
@@ -79,6 +99,7 @@ void run_on_gpus(int gpus, const std::function<void(int)>& work) {
     std::vector<std::jthread> hosts;
     for (int number = 0; number < gpus; ++number) hosts.emplace_back(host, number);
   }
+  if (watcher != nullptr) watcher->gpus_meet();
   if (error) std::rethrow_exception(error);
 }
 
@@ -134,8 +155,12 @@ void Turn::give() {
 // shared
 
 Window::Window(std::vector<std::byte*> bases) : bases_(std::move(bases)) {
-  for (std::size_t gpu = 0; gpu < bases_.size(); ++gpu)
+  for (std::size_t gpu = 0; gpu < bases_.size(); ++gpu) {
     set_buffer_gpu(bases_[gpu], static_cast<int>(gpu));
+    const DeviceBuffer* const buffer = device_buffer_of(bases_[gpu]);
+    if (buffer != nullptr && buffer->name.empty())
+      name_device_buffer(bases_[gpu], "window", kWordBytes);
+  }
 }
 
 std::byte* Window::at(std::size_t offset, int gpu) const {
@@ -162,17 +187,43 @@ void require_aligned(const Block& block, const void* word) {
 void store_word(void* to, const void* word, std::source_location) {
   const Entered entered;
   require_aligned(*entered, to);
-  const std::lock_guard lock(lock_of(to));
+  StoredWords& all = stored_near(to);
+  const std::lock_guard lock(all.mutex);
+  stores_word(to);
+  Stored& stored = all.words[to];
+  std::memcpy(stored.before.data(), to, kWordBytes);
+  stored.before_was_read = std::exchange(stored.is_read, false);
   if (std::memcmp(to, word, kWordBytes) != 0) memory_changed = true;
   std::memcpy(to, word, kWordBytes);
 }
 
 void load_word(void* word, const void* from, std::source_location where) {
-  require_aligned(*Entered(), from);
-  yield(from, where);
   const Entered entered;
-  const std::lock_guard lock(lock_of(from));
-  std::memcpy(word, from, kWordBytes);
+  require_aligned(*entered, from);
+  const Place place = here();
+  yield(from, where);
+  entered->scheduler().leaves_kernel();
+  entered->running().place = place;
+  StoredWords& all = stored_near(from);
+  const std::lock_guard lock(all.mutex);
+  const bool is_newest = loads_word(from);
+  const auto stored = all.words.find(from);
+  if (stored == all.words.end() || is_newest)
+    std::memcpy(word, from, kWordBytes);
+  else
+    std::memcpy(word, stored->second.before.data(), kWordBytes);
+  if (stored != all.words.end() && is_newest) stored->second.is_read = true;
+}
+
+std::string word_at(const void* address) {
+  StoredWords& all = stored_near(address);
+  const std::lock_guard lock(all.mutex);
+  const auto stored = all.words.find(address);
+  if (stored == all.words.end()) return ", to which no thread has stored a word,";
+  const std::string epoch = ", a word of epoch " + std::to_string(epoch_in(address));
+  if (stored->second.before_was_read) return epoch + ",";
+  return epoch + " that overwrote the word of epoch " +
+         std::to_string(epoch_in(stored->second.before.data())) + " before it was read,";
 }
 
 }  // namespace simt

@@ -33,8 +33,8 @@ int resident_clusters(int cluster, int threads, std::size_t shared_bytes);
 /// A buffer of each GPU, of the same size, which all of them can reach: NCCL's symmetric memory.
 class Window {
  public:
-  /// @param bases of the GPUs' buffers, in the order of the GPUs. They belong to these GPUs
-  /// (set_buffer_gpu), if they are registered.
+  /// @param bases of the GPUs' buffers, in the order of the GPUs. Those that are registered
+  /// (watch.h) then belong to these GPUs, and one without a name is called "window".
   explicit Window(std::vector<std::byte*> bases);
   /// The address of a byte in a GPU's buffer. A Fault if a kernel names a GPU that there is not.
   std::byte* at(std::size_t offset, int gpu) const;

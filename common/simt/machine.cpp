@@ -142,7 +142,7 @@ void run(const Launch& launch, const std::function<void()>& thread_body) {
   if (gpu == nullptr) one_grid.lock();
   static Launched launched;
   Watch* const watch = active_watch;
-  const bool one_by_one = watch != nullptr && watch->one_at_a_time();
+  const bool one_by_one = watch != nullptr && (gpu != nullptr || watch->one_at_a_time());
   if (watch != nullptr) {
     const OneAtATime turn(one_by_one);
     watch->begins(launch);
@@ -220,6 +220,8 @@ void run(const Launch& launch, const std::function<void()>& thread_body) {
     watch->ends(launch);
   }
 }
+
+Watch* watch() { return active_watch; }
 
 void set_watch(Watch* watch) {
   if (watch != nullptr) add_device_variables();

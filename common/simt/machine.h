@@ -99,8 +99,8 @@ void* dynamic_shared();
 /// Which earlier writes an arrival at the cluster barrier makes visible.
 enum class Publishes : std::uint8_t { All, BarrierInits };
 
-/// Which threads see an operation.
-enum class Scope : std::uint8_t { Block, Cluster, Device };
+/// Which threads see an operation, from the fewest on: a Device is a GPU, the System all of them.
+enum class Scope : std::uint8_t { Block, Cluster, Device, System };
 
 /// Every operation at which a thread can wait or fault: the block's (BlockBarrier), the warp's (up
 /// to ActiveMask), Hopper's (up to Remote), and those of the thread's own copies.

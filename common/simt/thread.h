@@ -57,6 +57,7 @@ struct Thread {
   // it, and the states in which the clock has found it.
   const void* polled = nullptr;
   unsigned polls = 0;
+  const void* loaded_word = nullptr;  // by its last access, as far as the machine sees
   Place interrupted_at = nullptr;
   Place interrupted_before = nullptr;  // the time before: the clock may interrupt itself
   std::array<std::uint64_t, 8> states{};

@@ -71,6 +71,9 @@ class Turns {
     return order_ == Order::Reverse ? size - 1 : 1;
   }
 
+  /// Whether the block lets those of all GPUs run, where they run one at a time.
+  bool passes_turn(bool idle) { return idle || (is_random() && random_() % kChanceToStop == 0); }
+
  private:
   static constexpr unsigned kRoundsOfSleep = 8;
   static constexpr unsigned kChanceToStop = 4;

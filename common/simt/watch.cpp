@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <atomic>
 #include <optional>
+#include <utility>
 
 #include "common/simt/block.h"
 #include "common/simt/clock.h"
+#include "common/simt/gpu.h"
 #include "common/simt/symbols.h"
 
 namespace simt {
@@ -39,12 +41,13 @@ std::optional<Space> space_of(const Block& block, const std::byte* p) {
 }
 
 void tell(Block& block, Place place, const void* address, std::uint32_t bytes, Kind kind,
-          Scope scope = Scope::Device, bool past_l1 = false) {
+          Scope scope = Scope::Device, bool past_l1 = false, bool is_word = false) {
   if (!block.is_watched()) return;
   const auto* const p = static_cast<const std::byte*>(address);
+  block.running().loaded_word = nullptr;
   if (const auto space = space_of(block, p))
     block.witness().touches(block.running().number,
-                            {place, p, bytes, kind, *space, scope, past_l1});
+                            {place, p, bytes, kind, *space, scope, past_l1, is_word});
 }
 
 }  // namespace
@@ -126,6 +129,26 @@ void fence(Scope scope) {
   const Entered entered;
   Block& block = *entered;
   block.witness().fence(block.running().number, scope);
+}
+void stores_word(const void* to) {
+  Block& block = *current_block;
+  if (block.is_watched())
+    tell(block, here(), to, kWordBytes, Kind::Store, Scope::System, false, true);
+}
+bool loads_word(const void* from) {
+  Block& block = *current_block;
+  Thread& self = block.running();
+  const bool is_again = std::exchange(self.loaded_word, from) == from;
+  const auto* const p = static_cast<const std::byte*>(from);
+  if (!block.is_watched() || device_buffer_of(p) == nullptr) return true;
+  return block.witness().loads_word(self.number, {.place = here(),
+                                                  .address = p,
+                                                  .bytes = kWordBytes,
+                                                  .kind = Kind::Load,
+                                                  .space = Space::Device,
+                                                  .scope = Scope::System,
+                                                  .is_word = true,
+                                                  .is_again = is_again});
 }
 void launches_dependents() {
   const Entered entered;

@@ -70,6 +70,8 @@ struct Access {
   Space space;
   Scope scope = Scope::Device;  ///< of an atomic
   bool past_l1 = false;         ///< a load that bypasses L1: __ldcg
+  bool is_word = false;         ///< store_word or load_word (gpus.h), relaxed, for the System
+  bool is_again = false;        ///< a load_word that polls: the thread's last access was the same
 };
 
 /// A copy that arrives later than it begins.
@@ -98,6 +100,12 @@ class Witness {
   virtual void enters([[maybe_unused]] unsigned thread, [[maybe_unused]] Place place) {}
   /// A thread is about to access memory.
   virtual void touches([[maybe_unused]] unsigned thread, [[maybe_unused]] const Access& access) {}
+  /// The same for a load_word. Returns whether the thread sees the newest value; if not, the load
+  /// returns the value before it, since nothing says that the store is visible yet.
+  virtual bool loads_word(unsigned thread, const Access& access) {
+    touches(thread, access);
+    return true;
+  }
 
   /// The lanes in the mask `lanes` of a warp have met at a warp operation and complete it.
   virtual void meets([[maybe_unused]] unsigned warp, [[maybe_unused]] unsigned lanes,
@@ -166,13 +174,17 @@ class Watch {
   /// The block's watcher; null for none.
   virtual std::unique_ptr<Witness> begins_block(const BlockInfo& block) = 0;
   virtual void ends([[maybe_unused]] const Launch& launch) {}
-  /// Whether blocks must run one after another, in their order.
+  /// run_on_gpus begins, or ends: what the host did before is over, on all GPUs.
+  virtual void gpus_meet() {}
+  /// Whether blocks must run one after another, in their order. Those of several GPUs take turns.
   virtual bool one_at_a_time() const { return false; }
 };
 
 /// For a Witness, during a call about a thread's operation: the place of that operation.
 Place here();
 
+/// The watcher of launches; null for none.
+Watch* watch();
 /// Sets the watcher of later launches, which it must outlive; null for none.
 void set_watch(Watch* watch);
 
@@ -188,5 +200,9 @@ void updates(const void* address, std::uint32_t bytes, Scope scope = Scope::Devi
 void loads_past_l1(const void* address, std::uint32_t bytes);
 void fence(Scope scope);
 void launches_dependents();
+/// For gpus.cpp: the running thread is about to store a word, or to load one. The latter returns
+/// whether it sees the newest value.
+void stores_word(const void* to);
+bool loads_word(const void* from);
 
 }  // namespace simt

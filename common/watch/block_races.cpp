@@ -28,25 +28,55 @@ class BlockRaces final : public simt::Witness {
       : all_(all),
         serial_(serial),
         shared_(info, serial),
-        threads_(volume(info.launch.block), Thread{all.at_start_}),
+        threads_(volume(info.launch.block), Thread{all.streams_[info.gpu].at_start}),
         cluster_(std::move(cluster)) {
     cluster_->blocks.push_back(&shared_);
   }
   ~BlockRaces() override {
     const std::lock_guard lock(all_.mutex_);
     std::erase(cluster_->blocks, &shared_);
+    if (!all_.several_gpus_) return;
+    Knowledge& on_gpu = all_.streams_[gpu_of(serial_)].knows;
+    for (const Thread& thread : threads_) on_gpu = all_.join_(on_gpu, thread.knows);
   }
 
   void touches(unsigned thread, const simt::Access& access) override {
+    take(thread);
     Way way = access.kind == Kind::Load ? Way::Load : Way::Store;
     if (access.kind == Kind::Atomic)
-      way = access.scope == Scope::Block ? Way::BlockAtomic : Way::Atomic;
+      way = access.scope == Scope::Block    ? Way::BlockAtomic
+            : access.scope == Scope::System ? Way::SystemAtomic
+                                            : Way::Atomic;
+    if (access.is_word) way = Way::WordStore;
     ++all_.accesses_;
     if (access.space != Space::Device) ++all_.shared_accesses_;
-    const auto memory = access.space == Space::Device ? device() : memory_of(access.address);
+    const auto memory =
+        access.space == Space::Device ? all_.of_device() : memory_of(access.address);
     if (!memory) return;
     all_.touch(*memory, actor(thread), way, access.place, access.address, access.bytes);
     if (access.kind == Kind::Atomic) update(thread, access, memory->locations);
+    if (access.is_word) send(thread, access);
+  }
+  bool loads_word(unsigned thread, const simt::Access& access) override {
+    Thread& self = threads_[thread];
+    ++all_.accesses_;
+    all_.touch(all_.of_device(), actor(thread), Way::WordLoad, access.place, access.address,
+               access.bytes);
+    if (std::find(self.polled.begin(), self.polled.end(), access.address) == self.polled.end())
+      self.polled.push_back(access.address);
+    const auto* const seen = self.words_seen.find(access.address);
+    const bool is_newest = all_.load(access.address, actor(thread), access.place, seen);
+    const Word& word = all_.words_[access.address];
+    const std::uint64_t version = word.version - (is_newest ? 0 : 1);
+    if (seen != nullptr && *seen == version) return is_newest;
+    self.words_seen[access.address] = version;
+    if (!is_newest) return false;
+    all_.handshakes_.access(access.address, {serial_, thread, self.now, self.knows}, access.place,
+                            "load_word()");
+    const auto found = all_.locations_.find(access.address);
+    if (found != all_.locations_.end()) see(self, found->second, Scope::System);
+    self.knows = all_.join_(self.knows, word.by_words);
+    return true;
   }
 
   void meets(unsigned warp, unsigned lanes, simt::Op op, Place) override {
@@ -62,18 +92,22 @@ class BlockRaces final : public simt::Witness {
     meet(first, there, lanes, met);
   }
   void block_meets(Place) override {
+    for (unsigned thread = 0; thread < threads_.size(); ++thread) take(thread);
     const auto met = [](BlockClock& clock, Tick tick) { clock.learn_all(tick); };
     meet(0, threads_.size(), ~0u, met);
   }
 
   void fence(unsigned thread, Scope scope) override {
     Thread& self = threads_[thread];
+    take(thread);
     self.knows = all_.join_(self.knows, self.seen_in_block);
     if (scope != Scope::Block) self.knows = all_.join_(self.knows, self.seen);
+    if (scope == Scope::System) self.knows = all_.join_(self.knows, self.seen_in_system);
     const Knowledge released =
         with_more(self.knows, [&](BlockClock& clock) { clock.learn_thread(thread, self.now); });
     self.released_in_block = released;
     if (scope != Scope::Block) self.released = released;
+    if (scope == Scope::System) self.released_to_system = released;
     all_.handshakes_.fence({serial_, thread, self.now, self.knows}, scope);
     ++self.now;
   }
@@ -89,6 +123,7 @@ class BlockRaces final : public simt::Witness {
     all_.next_barrier_ += 2;
   }
   void arrives(unsigned thread, const void* barrier) override {
+    take(thread);
     use(thread, barrier, Way::Atomic);
     const auto found = barriers_.find(barrier);
     if (found == barriers_.end()) return;  // a fault
@@ -97,6 +132,7 @@ class BlockRaces final : public simt::Witness {
     ++self.now;
   }
   void arrives_at(unsigned thread, simt::Witness& other, const void* barrier) override {
+    take(thread);
     use(thread, barrier, Way::Atomic);
     auto& barriers = static_cast<BlockRaces&>(other).barriers_;
     const auto found = barriers.find(barrier);
@@ -139,6 +175,7 @@ class BlockRaces final : public simt::Witness {
     ++self.now;
   }
   void cluster_arrives(unsigned thread, simt::Publishes what) override {
+    take(thread);
     Thread& self = threads_[thread];
     Gathering& gathering = cluster_->gathered[self.cluster_phase++];
     if (what == simt::Publishes::All)
@@ -160,6 +197,7 @@ class BlockRaces final : public simt::Witness {
   }
 
   void begins(unsigned thread, std::uint64_t number, const Copy& copy) override {
+    take(thread);
     Thread& self = threads_[thread];
     CopyState& state =
         all_.add_copy(number, {copy.kind, serial_, thread, copy.barrier, self.now, self.knows});
@@ -206,8 +244,9 @@ class BlockRaces final : public simt::Witness {
 
   void waits_for_grid(unsigned thread) override {
     Thread& self = threads_[thread];
-    self.knows = all_.join_(self.knows, all_.after_wait_);
+    self.knows = all_.join_(self.knows, all_.streams_[gpu_of(serial_)].after_wait);
   }
+  void exits(unsigned thread) override { take(thread); }
 
  private:
   struct BulkStore {
@@ -217,13 +256,17 @@ class BlockRaces final : public simt::Witness {
   struct Thread {
     Knowledge knows;
     Tick now = 1;
-    Knowledge released{}, released_in_block{};  // by its last fence; its atomics pass it on
-    Knowledge seen{}, seen_in_block{};          // by its atomics; its next fence acquires it
-    Knowledge initialised{};                    // at its last fence_barrier_init
+    // By its last fence; its atomics and words pass it on.
+    Knowledge released{}, released_in_block{}, released_to_system{};
+    // By its atomics and words; its next fence acquires it.
+    Knowledge seen{}, seen_in_block{}, seen_in_system{};
+    Knowledge initialised{};  // at its last fence_barrier_init
     Tick initialised_until = 0;
     unsigned cluster_phase = 0;
     unsigned groups = 0;  // of bulk stores
     std::vector<BulkStore> stores{};
+    std::vector<const std::byte*> polled{};                 // words, since it did anything else
+    FlatMap<const std::byte*, std::uint64_t> words_seen{};  // the last version of each
   };
 
   Actor actor(unsigned thread) const {
@@ -265,19 +308,48 @@ class BlockRaces final : public simt::Witness {
   /// An atomic passes on what its thread has released by a fence, and receives what others have.
   void update(unsigned thread, const simt::Access& access, Locations& locations) {
     Thread& self = threads_[thread];
-    all_.handshakes_.atomic(access.address, {serial_, thread, self.now, self.knows}, access.place);
+    all_.handshakes_.access(access.address, {serial_, thread, self.now, self.knows}, access.place,
+                            "atomic");
     auto found = locations.find(access.address);
     if (found == locations.end()) {
       if (self.released_in_block == nullptr) return;
       found = locations.emplace(access.address, Location()).first;
     }
     Location& location = found->second;
-    Knowledge& to_block = location.to_block[serial_];
-    self.seen_in_block = all_.join_(self.seen_in_block, to_block);
-    to_block = all_.join_(to_block, self.released_in_block);
-    if (access.scope == Scope::Block) return;
-    self.seen = all_.join_(self.seen, location.to_all);
-    location.to_all = all_.join_(location.to_all, self.released);
+    see(self, location, access.scope);
+    const auto pass_on = [&](Knowledge& to, const Knowledge& released) {
+      to = all_.join_(to, released);
+    };
+    pass_on(location.to_block[serial_], self.released_in_block);
+    if (access.scope != Scope::Block) pass_on(location.to_gpu[gpu_of(serial_)], self.released);
+    if (access.scope == Scope::System) pass_on(location.to_all, self.released_to_system);
+  }
+  /// A thread receives what others have passed on at a location.
+  void see(Thread& self, Location& location, Scope scope) {
+    self.seen_in_block = all_.join_(self.seen_in_block, location.to_block[serial_]);
+    if (scope == Scope::Block) return;
+    self.seen = all_.join_(self.seen, location.to_gpu[gpu_of(serial_)]);
+    if (scope == Scope::System)
+      self.seen_in_system = all_.join_(self.seen_in_system, location.to_all);
+  }
+
+  /// A thread stores a word; who sees it receives what its sender has released, and no one else.
+  void send(unsigned thread, const simt::Access& access) {
+    Thread& self = threads_[thread];
+    all_.overwrite(access.address, actor(thread), access.place);
+    Location& location = all_.locations_[access.address];
+    location = {self.released_to_system,
+                {gpu_of(serial_), self.released},
+                {serial_, self.released_in_block}};
+    all_.handshakes_.access(access.address, {serial_, thread, self.now, self.knows}, access.place,
+                            "store_word()");
+    ++self.now;
+  }
+  /// A thread does something else than to poll.
+  void take(unsigned thread) {
+    Thread& self = threads_[thread];
+    for (const std::byte* const word : self.polled) all_.take(word, actor(thread));
+    self.polled.clear();
   }
 
   /// A thread accesses a Barrier, whose initialisation it must know of.
@@ -288,7 +360,6 @@ class BlockRaces final : public simt::Witness {
       all_.touch(*memory, actor(thread), way, simt::here(), address, kBarrierBytes);
   }
 
-  Races::Memory device() { return {all_.device_, all_.locations_, nullptr}; }
   static Races::Memory shared_of(WatchedMemory& memory) {
     return {memory.shadow, memory.locations, &memory};
   }
@@ -298,7 +369,7 @@ class BlockRaces final : public simt::Witness {
     for (WatchedMemory* const other : cluster_->blocks)
       if (other->holds(address)) return shared_of(*other);
     for (const simt::DeviceBuffer& buffer : simt::device_buffers())
-      if (address >= buffer.begin && address < buffer.begin + buffer.bytes) return device();
+      if (address >= buffer.begin && address < buffer.begin + buffer.bytes) return all_.of_device();
     return std::nullopt;
   }
 

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -17,8 +18,12 @@
 namespace lnc::race {
 
 using Tick = std::uint32_t;
-using Serial = std::uint32_t;  ///< numbers the blocks of all launches
+using Serial = std::uint32_t;  ///< numbers the blocks of all launches of a GPU
 inline constexpr unsigned kWarpSize = 32;
+inline constexpr unsigned kGpus = 8;
+inline constexpr unsigned kGpuShift = 29;  ///< of the bits of a Serial that name the GPU
+
+inline unsigned gpu_of(Serial block) { return block >> kGpuShift; }
 
 /// A map in a sorted vector, for few keys and frequent copies.
 template <typename Key, typename Value>
@@ -142,11 +147,27 @@ inline void join(BlockClocks& into, const BlockClocks& from) {
   }
 }
 
+/// For each GPU, before which block everything is known of the blocks.
+class Floors {
+ public:
+  bool cover(Serial block) const { return block < of_gpu_[gpu_of(block)]; }
+  void raise(Serial to) {
+    Serial& mine = of_gpu_[gpu_of(to)];
+    mine = std::max(mine, to);
+  }
+  void join(const Floors& other) {
+    for (const Serial floor : other.of_gpu_) raise(floor);
+  }
+
+ private:
+  std::array<Serial, kGpus> of_gpu_{};
+};
+
 /// What a thread, a barrier or a message knows of all threads.
 struct Clocks {
   using Phases = FlatMap<std::uint32_t, Tick>;
 
-  Serial floor = 0;    ///< everything is known of the blocks before this one
+  Floors floors;
   BlockClocks blocks;  ///< what their threads have done
   /// Beyond that: what they have done in their own block's shared memory.
   BlockClocks in_shared;
@@ -160,17 +181,26 @@ struct Clocks {
     Phases barriers;
   } by_convention;
 
+  /// What words from other threads imply (store_word): that their senders have loaded the words
+  /// that they waited for before. Relaxed words order nothing else.
+  struct {
+    Floors floors;
+    BlockClocks blocks;
+  } by_words;
+
   Tick of_barrier(std::uint32_t barrier) const { return phases_of(barriers, barrier); }
   bool is_past_by_convention(std::uint32_t barrier, Tick phases) const {
     return phases_of(by_convention.barriers, barrier) >= phases;
   }
   void learn_barrier(std::uint32_t barrier, Tick phases) { learn(barriers, barrier, phases); }
   void join(const Clocks& other) {
-    floor = std::max(floor, other.floor);
+    floors.join(other.floors);
     race::join(blocks, other.blocks);
     race::join(in_shared, other.in_shared);
     learn_barriers(other);
     learn_by_convention(other);
+    by_words.floors.join(other.by_words.floors);
+    race::join(by_words.blocks, other.by_words.blocks);
   }
   void learn_barriers(const Clocks& other) { learn_all(barriers, other.barriers); }
   void learn_by_convention(const Clocks& other) {

@@ -19,6 +19,7 @@ std::string name_of(Copy::Kind kind) {
 }
 
 std::string name_of(Way way) {
+  if (is_word(way)) return way == Way::WordLoad ? "load_word" : "store_word";
   if (way == Way::Load) return "load";
   return way == Way::Store ? "store" : "atomic";
 }
@@ -47,7 +48,7 @@ void Races::report(const Record& earlier, const Actor& actor, const Record& mine
   finding.by_convention = by_convention;
   finding.count = is_first ? 1 : finding.count + 1;
   // The pair of threads that are furthest apart tells most about the missing synchronisation.
-  if (!is_first && finding.apart == Apart::Blocks) return;
+  if (!is_first && finding.apart == Apart::Gpus) return;
   const unsigned thread = unknown_thread(earlier, actor);
   const Apart apart = apart_of(earlier.block, thread, actor);
   if (!is_first && finding.apart >= apart) return;
@@ -83,6 +84,17 @@ Missing Races::missing(const Record& earlier, const Actor& actor, const Record& 
                        const Memory& memory) const {
   const unsigned thread = unknown_thread(earlier, actor);
   const bool is_shared = memory.shared != nullptr;
+  if (order == Order::TooEarly)
+    return {
+        "a loop that loads the word until it has the launch's epoch: without one the thread goes "
+        "on "
+        "with what was there before"};
+  if (order == Order::Overwritten)
+    return {
+        "what says that the word has been read before the next overwrites it: a second slot (epoch "
+        "% "
+        "2), or a word back; or, if the load does not wait, a loop until the word has the launch's "
+        "epoch"};
   if (order == Order::Unfenced) {
     if (!is_shared)
       return {
@@ -97,13 +109,15 @@ Missing Races::missing(const Record& earlier, const Actor& actor, const Record& 
     return {of_thread +
             " after its store, before the threads meet: the copy engine need not see it yet"};
   }
-  if (&launch_of(earlier.block) != &launch_of(actor.block))
+  const bool between_gpus = gpu_of(earlier.block) != gpu_of(actor.block);
+  if (!between_gpus && &launch_of(earlier.block) != &launch_of(actor.block))
     return {"a grid_dependency_wait() before the later access: its kernel starts early"};
   if (earlier.is_copy()) return missing_of_copy(earlier, actor, mine.way);
   if (actor.copy != nullptr && actor.copy->barrier != nullptr && earlier.way == Way::Load)
     return {between_read_and(actor.copy->kind)};
 
-  const Moment first{earlier.block, thread, earlier.tick, at_start_};
+  const Moment first{earlier.block, thread, earlier.tick, streams_[gpu_of(earlier.block)].at_start};
+  if (between_gpus) return missing_between_gpus(earlier, actor, mine, first);
   const auto name = [this](Serial block, unsigned number) { return name_of_thread(block, number); };
   const bool is_near = earlier.block == actor.block;
   if (!is_near && is_atomic(earlier.way) && is_atomic(mine.way))
@@ -121,6 +135,29 @@ Missing Races::missing(const Record& earlier, const Actor& actor, const Record& 
   return {
       "a kernel of its own for the later access, or a handshake by an atomic and "
       "__threadfence() on both sides: they are in different blocks"};
+}
+
+Missing Races::missing_between_gpus(const Record& earlier, const Actor& actor, const Record& mine,
+                                    const Moment& first) const {
+  if (is_atomic(earlier.way) && is_atomic(mine.way))
+    return {
+        "an atomic for the whole system, such as atomicAdd_system(): one of the device orders "
+        "nothing "
+        "between GPUs"};
+  const auto name = [this](Serial block, unsigned number) { return name_of_thread(block, number); };
+  if (const auto handshake = handshakes_.missing(first, actor.moment(), name)) return *handshake;
+  if (is_word(earlier.way) != is_word(mine.way)) {
+    const Way plain = is_word(mine.way) ? earlier.way : mine.way;
+    const std::string word = is_load(plain) ? "load_word()" : "store_word()";
+    return {"a " + word + " in place of the " + name_of(plain) +
+            ", or what orders the two: they are on different GPUs"};
+  }
+  return {
+      "a message between them: a __threadfence_system(), a store_word(), a load_word() until it "
+      "has "
+      "the epoch, and a __threadfence_system(). They are on different GPUs, and the end of a "
+      "kernel "
+      "on one orders nothing on the other"};
 }
 
 Missing Races::missing_of_copy(const Record& earlier, const Actor& actor, Way way) const {
@@ -159,12 +196,14 @@ Missing Races::missing_of_copy(const Record& earlier, const Actor& actor, Way wa
 }
 
 Json Races::party(const Party& party) const {
-  return {{"does", party.copy ? name_of(*party.copy) : name_of(party.way)},
-          {"stores", party.way != Way::Load},
-          {"place", number_of(party.place)},
-          {"kernel", launch_of(party.block).kernel},
-          {"block", number_of_block(party.block)},
-          {"thread", party.thread}};
+  Json json{{"does", party.copy ? name_of(*party.copy) : name_of(party.way)},
+            {"stores", !is_load(party.way)},
+            {"place", number_of(party.place)},
+            {"kernel", launch_of(party.block).kernel},
+            {"block", number_of_block(party.block)},
+            {"thread", party.thread}};
+  if (had_several_gpus_) json["gpu"] = gpu_of(party.block);
+  return json;
 }
 
 Json Races::seen() const {
@@ -178,7 +217,8 @@ Json Races::seen() const {
                      {"by_convention", finding.by_convention},
                      {"count", finding.count}});
   Json kernels = Json::array();
-  for (const LaunchState& launch : launches_) kernels.push_back(launch.kernel);
+  for (const Stream& stream : streams_)
+    for (const LaunchState& launch : stream.launches) kernels.push_back(launch.kernel);
   return {{"accesses", accesses_},  {"to_shared", shared_accesses_},
           {"copies", copies_seen_}, {"forgotten", forgotten_},
           {"kernels", kernels},     {"races", races}};

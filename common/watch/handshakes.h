@@ -15,6 +15,7 @@
 
 #include "common/simt/watch.h"
 #include "common/watch/clocks.h"
+#include "common/watch/shadow.h"
 
 namespace lnc::race {
 
@@ -28,7 +29,12 @@ struct Moment {
   /// Whether everything that another thread did in a tick comes before this moment.
   bool is_after(Serial of_block, unsigned of_thread, Tick of_tick) const {
     if (of_block == block && of_thread == thread) return of_tick <= tick;
-    return of_block < knows->floor || known_of(knows->blocks, of_block, of_thread) >= of_tick;
+    return knows->floors.cover(of_block) || known_of(knows->blocks, of_block, of_thread) >= of_tick;
+  }
+  /// Whether it comes before by that or by words that relate the two.
+  bool is_after_by_words(Serial of_block, unsigned of_thread, Tick of_tick) const {
+    return is_after(of_block, of_thread, of_tick) || knows->by_words.floors.cover(of_block) ||
+           known_of(knows->by_words.blocks, of_block, of_thread) >= of_tick;
   }
   bool is_after(const Moment& other) const {
     return is_after(other.block, other.thread, other.tick);
@@ -46,11 +52,12 @@ class Handshakes {
   /// Says "thread 3 of block 7".
   using NameOf = std::function<std::string(Serial block, unsigned thread)>;
 
-  void atomic(const void* address, const Moment& moment, simt::Place place) {
+  /// @param what the access is, by which a thread lets go or goes on: "atomic"
+  void access(const void* address, const Moment& moment, simt::Place place, const char* what) {
     auto& updates = updates_[address];
     if (!updates.empty() && is_same(updates.back().moment, moment)) return;
     if (updates.size() == kMost) updates.erase(updates.begin());
-    updates.push_back({moment, place, next_++});
+    updates.push_back({moment, place, what, next_++});
   }
   void fence(const Moment& moment, simt::Scope scope) {
     fences_[{moment.block, moment.thread}].push_back({moment, scope});
@@ -61,8 +68,8 @@ class Handshakes {
   }
 
   /// Whether a thread has executed a fence since an atomic of its own, as a later moment knows.
-  bool is_fenced_after(const Moment& atomic, const Moment& second, bool is_near) const {
-    return fence_after(atomic, second, is_near) == Found::Right;
+  bool is_fenced_after(const Moment& atomic, const Moment& second, simt::Scope scope) const {
+    return fence_after(atomic, second, scope) == Found::Right;
   }
 
   /// What is missing from a handshake attempted between two accesses; none if there was no attempt.
@@ -92,6 +99,7 @@ class Handshakes {
   struct Update {
     Moment moment;
     simt::Place place;
+    const char* what;
     std::uint64_t number;  // in the order in which they happened
   };
   struct Fence {
@@ -110,9 +118,9 @@ class Handshakes {
                                                   const NameOf& name) const {
     const bool lets_go_after = released.moment.is_after(first);
     const bool waits_before = second.is_after(acquired.moment);
-    const bool is_near = first.block == second.block;
-    const Found let_go = fence_between(first, released.moment, is_near);
-    const Found taken = fence_after(acquired.moment, second, is_near);
+    const simt::Scope scope = scope_of_both(first.block, second.block);
+    const Found let_go = fence_between(first, released.moment, scope);
+    const Found taken = fence_after(acquired.moment, second, scope);
     const std::string releaser = name(released.moment.block, released.moment.thread);
     const std::string acquirer = name(acquired.moment.block, acquired.moment.thread);
     if (lets_go_after && waits_before) {
@@ -121,24 +129,27 @@ class Handshakes {
       const bool before = let_go != Found::Right;
       const Found fence = before ? let_go : taken;
       const Update& update = before ? released : acquired;
-      const std::string what =
-          fence == Found::TooNear
-              ? "a __threadfence() in place of the __threadfence_block(), which orders nothing for "
-                "other blocks, "
-              : "a __threadfence() ";
-      const std::string where = before ? "before the atomic by which " + releaser + " lets go"
-                                       : "after the atomic by which " + acquirer + " goes on";
-      return std::pair{Missing{what + where, update.place}, true};
+      const bool of_system = scope == simt::Scope::System;
+      std::string words = of_system ? "a __threadfence_system() " : "a __threadfence() ";
+      if (fence == Found::TooNear)
+        words += of_system
+                     ? "in place of the __threadfence(), which orders nothing for other GPUs, "
+                     : "in place of the __threadfence_block(), which orders nothing for other "
+                       "blocks, ";
+      words += std::string(before ? "before" : "after") + " the " + update.what + " by which " +
+               (before ? releaser + " lets go" : acquirer + " goes on");
+      return std::pair{Missing{words, update.place}, true};
     }
     if (has_any_fence(released.moment) && has_any_fence(acquired.moment)) {
       if (!lets_go_after && waits_before && released.moment.thread != first.thread)
-        return std::pair{Missing{"a __syncthreads() before the fence and the atomic by which " +
-                                     releaser + " lets go",
-                                 released.place},
-                         false};
+        return std::pair{
+            Missing{"a __syncthreads() before the fence and the " + std::string(released.what) +
+                        " by which " + releaser + " lets go",
+                    released.place},
+            false};
       if (lets_go_after && !waits_before && acquired.moment.thread != second.thread)
-        return std::pair{Missing{"a __syncthreads() after the atomic and the fence by which " +
-                                     acquirer + " goes on",
+        return std::pair{Missing{"a __syncthreads() after the " + std::string(acquired.what) +
+                                     " and the fence by which " + acquirer + " goes on",
                                  acquired.place},
                          false};
     }
@@ -148,24 +159,24 @@ class Handshakes {
   bool has_any_fence(const Moment& moment) const {
     return fences_.contains({moment.block, moment.thread});
   }
-  Found fence_between(const Moment& first, const Moment& released, bool is_near) const {
-    return look(released, is_near, [&](const Moment& fence) {
+  Found fence_between(const Moment& first, const Moment& released, simt::Scope scope) const {
+    return look(released, scope, [&](const Moment& fence) {
       return fence.tick < released.tick && fence.is_after(first);
     });
   }
-  Found fence_after(const Moment& acquired, const Moment& second, bool is_near) const {
-    return look(acquired, is_near, [&](const Moment& fence) {
+  Found fence_after(const Moment& acquired, const Moment& second, simt::Scope scope) const {
+    return look(acquired, scope, [&](const Moment& fence) {
       return fence.tick >= acquired.tick && second.is_after(fence);
     });
   }
   template <typename Condition>
-  Found look(const Moment& of, bool is_near, const Condition& condition) const {
+  Found look(const Moment& of, simt::Scope scope, const Condition& condition) const {
     const auto fences = fences_.find({of.block, of.thread});
     Found found = Found::None;
     if (fences == fences_.end()) return found;
     for (const Fence& fence : fences->second) {
       if (!condition(fence.moment)) continue;
-      if (is_near || fence.scope != simt::Scope::Block) return Found::Right;
+      if (fence.scope >= scope) return Found::Right;
       found = Found::TooNear;
     }
     return found;

@@ -37,7 +37,10 @@ std::optional<Names::Range> Names::find(const std::byte* address) const {
     if (address >= range.begin && address < range.begin + range.bytes) return range;
   const simt::DeviceBuffer* buffer = simt::device_buffer_of(address);
   if (buffer == nullptr && ranges_.empty()) buffer = simt::former_device_buffer_of(address);
-  if (buffer == nullptr || (!ranges_.empty() && !buffer->is_variable)) return std::nullopt;
+  if (buffer == nullptr) return std::nullopt;
+  const bool has_own =
+      buffer->is_variable || (buffer->gpu != simt::kNoGpu && !buffer->name.empty());
+  if (!ranges_.empty() && !has_own) return std::nullopt;
   return own(*buffer);
 }
 
@@ -63,11 +66,14 @@ std::string Names::in_buffer(const std::byte* begin) const {
 
 std::string Names::element(const std::byte* address) const {
   if (const auto range = find(address)) {
-    if (range->bytes == range->element_bytes) return range->name;
+    const simt::DeviceBuffer* const buffer = simt::device_buffer_of(address);
+    const bool is_one_of_several = buffer != nullptr && buffer->gpu != simt::kNoGpu;
+    const std::string of_gpu = is_one_of_several ? " of GPU " + std::to_string(buffer->gpu) : "";
+    if (range->bytes == range->element_bytes) return range->name + of_gpu;
     const std::int64_t i = (address - range->begin) / range->element_bytes;
-    if (range->cols == 0) return range->name + "[" + std::to_string(i) + "]";
+    if (range->cols == 0) return range->name + "[" + std::to_string(i) + "]" + of_gpu;
     return range->name + "[" + std::to_string(i / range->cols) + ", " +
-           std::to_string(i % range->cols) + "]";
+           std::to_string(i % range->cols) + "]" + of_gpu;
   }
   for (const simt::DeviceBuffer& buffer : simt::device_buffers())
     if (address >= buffer.begin && address < buffer.begin + buffer.bytes)

@@ -319,7 +319,10 @@ def print_race(number, race):
 def who(access):
     thread = access["thread"]
     name = f"thread {thread} (warp {thread // LANES}, lane {thread % LANES}) of block {access['block']}"
-    return f"by {name}" if access["does"] in ("load", "store", "atomic") else f"begun by {name}"
+    if "gpu" in access:
+        name += f" of GPU {access['gpu']}"
+    own = ("load", "store", "atomic", "load_word", "store_word")
+    return f"by {name}" if access["does"] in own else f"begun by {name}"
 
 
 # --- The command ---

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 
+#include "common/simt/gpus.h"
 #include "common/simt/words.h"
 
 namespace lnc {
@@ -17,18 +18,19 @@ namespace {
 
 /// Whether accesses of these kinds to one byte must be ordered.
 bool conflict(Way a, Serial block_of_a, Way b, Serial block_of_b) {
-  if (a == Way::Load && b == Way::Load) return false;
-  if (!is_atomic(a) || !is_atomic(b)) return true;
-  const bool is_near = a == Way::BlockAtomic || b == Way::BlockAtomic;
-  return is_near && block_of_a != block_of_b;
+  if (is_load(a) && is_load(b)) return false;
+  if (!is_strong(a) || !is_strong(b) || is_word(a) != is_word(b)) return true;
+  return std::min(scope_of(a), scope_of(b)) < scope_of_both(block_of_a, block_of_b);
 }
 
 /// Whether a later access makes the record of an earlier one superfluous: any access that races
 /// with the earlier one and does not come before the later one also races with the later one.
 bool stands_for(const Record& later, const Record& earlier) {
   if (later.way == Way::Store) return true;
-  const bool is_near = later.way == Way::BlockAtomic && later.block != earlier.block;
-  return later.way == earlier.way && !is_near;
+  const bool is_like =
+      later.way == earlier.way || (later.way == Way::WordStore && earlier.way == Way::WordLoad);
+  return is_like && (!is_strong(later.way) ||
+                     scope_of(later.way) >= scope_of_both(later.block, earlier.block));
 }
 
 }  // namespace
@@ -36,41 +38,54 @@ bool stands_for(const Record& later, const Record& earlier) {
 // -------------------------------------------------------------------------------------- launches
 
 void Races::begins(const simt::Launch& launch) {
-  if (!launch.starts_early || at_start_ == nullptr) {  // earlier launches are over
-    device_.clear();
-    locations_.clear();
-    copies_.clear();
-    proxy_fences_.clear();
-    handshakes_.clear();
-    auto start = std::make_shared<Clocks>();
-    start->floor = next_block_;
-    at_start_ = start;
+  Stream& stream = streams_[simt::current_gpu()];
+  auto over = std::make_shared<Clocks>();  // earlier launches on this GPU are
+  if (stream.knows != nullptr) *over = *stream.knows;
+  over->floors.raise(stream.next_block);
+  stream.after_wait = over;
+  if (!launch.starts_early || stream.at_start == nullptr) {
+    if (!several_gpus_) forget();
+    stream.at_start = over;
   }
-  auto waited = std::make_shared<Clocks>();
-  waited->floor = next_block_;
-  after_wait_ = waited;
-  clusters_.clear();
-  launches_.push_back({next_block_, simt::kernel_name(launch)});
-  next_block_ += static_cast<Serial>(volume(launch.grid));
+  if (!several_gpus_) clusters_.clear();
+  stream.launches.push_back({stream.next_block, simt::kernel_name(launch)});
+  stream.next_block += static_cast<Serial>(volume(launch.grid));
+}
+
+void Races::gpus_meet() {
+  several_gpus_ = !several_gpus_;
+  had_several_gpus_ = true;
+  forget();
+  for (Stream& stream : streams_) stream.knows = stream.at_start = nullptr;
+}
+
+void Races::forget() {
+  device_.clear();
+  locations_.clear();
+  words_.clear();
+  copies_.clear();
+  proxy_fences_.clear();
+  handshakes_.clear();
 }
 
 std::unique_ptr<simt::Witness> Races::begins_block(const simt::BlockInfo& info) {
   const std::lock_guard lock(mutex_);
-  auto& known = clusters_[info.number / std::max(info.launch.cluster, 1u)];
+  const auto serial = static_cast<Serial>(streams_[info.gpu].launches.back().first + info.number);
+  auto& known = clusters_[serial - info.rank];
   auto cluster = known.lock();
   if (cluster == nullptr) {
     cluster = std::make_shared<ClusterState>();
     known = cluster;
   }
-  const auto serial = static_cast<Serial>(launches_.back().first + info.number);
   return watch_block(*this, info, serial, cluster);
 }
 
 // -------------------------------------------------------------------------------------- accesses
 
-void Races::touch(const Memory& memory, const Actor& actor, Way way, Place place,
-                  const std::byte* address, std::size_t bytes) {
-  Record mine{place, actor.block, actor.now, 0, 0, 0, way};
+/// Of all bytes of a word of the shadow.
+Record Races::record_of(const Actor& actor, Way way, Place place) const {
+  constexpr std::uint8_t kAllBytes = (1u << Shadow::kWord) - 1;
+  Record mine{place, actor.block, actor.now, 0, 0, kAllBytes, way};
   if (actor.copy != nullptr) {
     mine.tick = static_cast<Tick>(actor.copy - copies_.data());
     mine.warp = Record::kCopy;
@@ -78,6 +93,12 @@ void Races::touch(const Memory& memory, const Actor& actor, Way way, Place place
     mine.warp = static_cast<std::uint16_t>(actor.thread / kWarpSize);
     mine.lanes = 1u << actor.thread % kWarpSize;
   }
+  return mine;
+}
+
+void Races::touch(const Memory& memory, const Actor& actor, Way way, Place place,
+                  const std::byte* address, std::size_t bytes) {
+  Record mine = record_of(actor, way, place);
   const std::byte* const end = address + bytes;
   while (address < end) {
     const auto in_word = reinterpret_cast<std::uintptr_t>(address) % Shadow::kWord;
@@ -129,7 +150,7 @@ void Races::touch_word(const Memory& memory, const Actor& actor, const Record& m
 Order Races::order_of(const Record& earlier, const Actor& actor, Way way,
                       const Memory& memory) const {
   const Clocks& knows = *actor.knows;
-  if (earlier.block < knows.floor) return Order::Ordered;
+  if (knows.floors.cover(earlier.block)) return Order::Ordered;
   unsigned warp = earlier.warp;
   std::uint32_t lanes = earlier.lanes;
   Tick tick = earlier.tick;
@@ -173,17 +194,20 @@ Order Races::order_of(const Record& earlier, const Actor& actor, Way way,
 bool Races::was_observed(const Records& records, std::size_t number, const Actor& actor,
                          const Record& mine) const {
   const Record& first = records[number];
-  if (first.way != Way::Atomic || actor.copy != nullptr) return false;
+  const bool is_wide = is_atomic(first.way) && first.way != Way::BlockAtomic;
+  if (!is_wide || actor.copy != nullptr) return false;
   const unsigned bytes = first.bytes & mine.bytes;
   for (std::size_t i = number + 1; i < records.size(); ++i) {
     const Record& second = records[i];
-    if (second.way != Way::Atomic || (second.bytes & bytes) != bytes) continue;
+    const auto scope = scope_of_both(first.block, second.block);
+    if (!is_atomic(second.way) || std::min(scope_of(first.way), scope_of(second.way)) < scope ||
+        (second.bytes & bytes) != bytes)
+      continue;
     for (unsigned lane = 0; lane < kWarpSize; ++lane) {
       if ((second.lanes >> lane & 1) == 0) continue;
       const unsigned thread = second.warp * kWarpSize + lane;
       const Moment at{second.block, thread, second.tick, nullptr};
-      const bool is_near = first.block == second.block;
-      if (handshakes_.is_fenced_after(at, actor.moment(), is_near)) return true;
+      if (handshakes_.is_fenced_after(at, actor.moment(), scope)) return true;
     }
   }
   return false;

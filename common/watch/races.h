@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -66,7 +67,9 @@ enum class Order {
   Ordered,
   ByConvention,  ///< only by a message, which does not guarantee that its sender's reads are over
   Unordered,
-  Unfenced  ///< ordered for threads, but not for the copy engine: a proxy fence is missing
+  Unfenced,     ///< ordered for threads, but not for the copy engine: a proxy fence is missing
+  Overwritten,  ///< a word, by the next store, and nothing says that it has been read
+  TooEarly      ///< a thread goes on with the value that a word had before
 };
 
 /// An access of a thread or a copy, as findings name it.
@@ -78,10 +81,12 @@ struct Party {
   std::optional<Copy::Kind> copy;
 };
 
-/// How far apart two threads are: the same, lanes of one warp, warps of one block, or blocks.
-enum class Apart { OneThread, Lanes, Warps, Blocks };
+/// How far apart two threads are: the same, lanes of one warp, warps of one block, blocks of one
+/// GPU, or GPUs.
+enum class Apart { OneThread, Lanes, Warps, Blocks, Gpus };
 
 inline Apart apart_of(Serial block, unsigned thread, const Actor& actor) {
+  if (gpu_of(block) != gpu_of(actor.block)) return Apart::Gpus;
   if (block != actor.block) return Apart::Blocks;
   if (thread == actor.thread) return Apart::OneThread;
   return thread / kWarpSize == actor.thread / kWarpSize ? Apart::Lanes : Apart::Warps;
@@ -100,6 +105,7 @@ struct Finding {
 /// The knowledge that atomics on one address pass on.
 struct Location {
   Knowledge to_all;
+  FlatMap<unsigned, Knowledge> to_gpu;
   FlatMap<Serial, Knowledge> to_block;
 };
 using Locations = std::unordered_map<const void*, Location>;
@@ -130,15 +136,41 @@ struct ClusterState {
   std::map<unsigned, Knowledge> released;  ///< by phase
 };
 
+/// The word that store_word has left at an address.
+struct Word {
+  struct Read {
+    Record record;
+    unsigned thread;
+    std::uint64_t version;
+
+    bool is_of(Serial block, unsigned by) const { return record.block == block && thread == by; }
+  };
+  struct Sender {
+    Record record;
+    unsigned thread;
+    Knowledge knows;
+
+    Actor actor() const { return {knows, record.block, thread, record.tick}; }
+  };
+  std::uint64_t version = 0;  ///< stores so far
+  std::optional<Sender> sender{};
+  Knowledge by_words{};       ///< what the sender passes on
+  std::vector<Read> polls{};  ///< of threads that have done nothing else since
+  std::vector<Read> taken{};  ///< of this version, by threads that went on
+};
+
 class BlockRaces;
 
 /// Everything that `make race` observes.
 class Races final : public Observer {
  public:
-  explicit Races(const Names& names) : names_(names) {}
+  explicit Races(const Names& names) : names_(names) {
+    for (Serial gpu = 0; gpu < kGpus; ++gpu) streams_[gpu].next_block += gpu << kGpuShift;
+  }
 
   bool one_at_a_time() const override { return true; }
   void begins(const simt::Launch& launch) override;
+  void gpus_meet() override;
   std::unique_ptr<simt::Witness> begins_block(const simt::BlockInfo& info) override;
   Json seen() const override;
 
@@ -149,6 +181,16 @@ class Races final : public Observer {
     Serial first;  // of its blocks
     std::string kernel;
   };
+  /// The launches of a GPU, one after another.
+  struct Stream {
+    std::vector<LaunchState> launches;
+    Serial next_block = 1;
+    Knowledge knows;       // what the blocks knew that have ended, if there are several GPUs
+    Knowledge at_start;    // what a thread of the current launch knows when it starts
+    Knowledge after_wait;  // what grid_dependency_wait adds
+  };
+
+  void forget();
 
   CopyState& copy(std::uint64_t number) { return copies_.at(number - first_copy_); }
   CopyState& add_copy(std::uint64_t number, CopyState state) {
@@ -163,6 +205,8 @@ class Races final : public Observer {
     Locations& locations;
     const WatchedMemory* shared;  // null: device memory
   };
+  Memory of_device() { return {device_, locations_, nullptr}; }
+  Record record_of(const Actor& actor, Way way, Place place) const;
   void touch(const Memory& memory, const Actor& actor, Way way, Place place,
              const std::byte* address, std::size_t bytes);
   void touch_word(const Memory& memory, const Actor& actor, const Record& mine,
@@ -176,37 +220,46 @@ class Races final : public Observer {
     proxy_fences_[{block, thread}].push_back(tick);
   }
 
+  // In words.cpp.
+  bool load(const std::byte* address, const Actor& actor, Place place, const std::uint64_t* seen);
+  void take(const std::byte* address, const Actor& actor);
+  void overwrite(const std::byte* address, const Actor& actor, Place place);
+
   // In findings.cpp.
   void report(const Record& earlier, const Actor& actor, const Record& mine, Order order,
               const Memory& memory, const std::byte* word);
   Missing missing(const Record& earlier, const Actor& actor, const Record& mine, Order order,
                   const Memory& memory) const;
+  Missing missing_between_gpus(const Record& earlier, const Actor& actor, const Record& mine,
+                               const Moment& first) const;
   Missing missing_of_copy(const Record& earlier, const Actor& actor, Way way) const;
   unsigned unknown_thread(const Record& record, const Actor& actor) const;
   const LaunchState& launch_of(Serial block) const {
+    const auto& launches = streams_[gpu_of(block)].launches;
     const auto after = std::upper_bound(
-        launches_.begin(), launches_.end(), block,
+        launches.begin(), launches.end(), block,
         [](Serial serial, const LaunchState& launch) { return serial < launch.first; });
     return *(after - 1);
   }
   std::uint32_t number_of_block(Serial block) const { return block - launch_of(block).first; }
   std::string name_of_thread(Serial block, unsigned thread) const {
     return "thread " + std::to_string(thread) + " of block " +
-           std::to_string(number_of_block(block));
+           std::to_string(number_of_block(block)) +
+           (had_several_gpus_ ? " of GPU " + std::to_string(gpu_of(block)) : "");
   }
   Json party(const Party& party) const;
 
   static constexpr std::size_t kMostRecords = 512;  // per word
 
   const Names& names_;
-  std::vector<LaunchState> launches_;
-  Serial next_block_ = 1;
-  Knowledge at_start_;    // what a thread of the current launch knows when it starts
-  Knowledge after_wait_;  // what grid_dependency_wait adds
+  std::array<Stream, kGpus> streams_;
+  bool several_gpus_ = false;
+  bool had_several_gpus_ = false;
   std::uint32_t next_barrier_ = 0;
 
   Shadow device_;
   Locations locations_;
+  std::unordered_map<const void*, Word> words_;
   std::vector<CopyState> copies_;
   std::uint64_t first_copy_ = 0;
   std::map<std::pair<Serial, unsigned>, std::vector<Tick>> proxy_fences_;
@@ -214,7 +267,7 @@ class Races final : public Observer {
   Joiner join_;
 
   std::mutex mutex_;  // the blocks of a cluster start and end on different cores
-  std::map<std::uint64_t, std::weak_ptr<ClusterState>> clusters_;
+  std::map<Serial, std::weak_ptr<ClusterState>> clusters_;  // by their first block
 
   std::map<std::pair<Place, Place>, std::size_t> known_;  // the index of a pair's finding
   std::vector<Finding> findings_;

@@ -16,11 +16,27 @@ namespace lnc::race {
 enum class Way : std::uint8_t {
   Load,
   Store,
-  Atomic,      ///< at the device's scope
-  BlockAtomic  ///< at the block's
+  Atomic,       ///< at the device's scope
+  BlockAtomic,  ///< at the block's
+  SystemAtomic,
+  WordLoad,  ///< load_word, store_word: relaxed, of 16 bytes, at the system's scope
+  WordStore
 };
 
-inline bool is_atomic(Way way) { return way == Way::Atomic || way == Way::BlockAtomic; }
+inline bool is_atomic(Way way) { return way >= Way::Atomic && way <= Way::SystemAtomic; }
+inline bool is_word(Way way) { return way >= Way::WordLoad; }
+inline bool is_load(Way way) { return way == Way::Load || way == Way::WordLoad; }
+/// PTX's strong accesses do not race with each other, if their scopes include both threads.
+inline bool is_strong(Way way) { return way >= Way::Atomic; }
+inline simt::Scope scope_of(Way way) {
+  if (way == Way::BlockAtomic) return simt::Scope::Block;
+  return way == Way::Atomic ? simt::Scope::Device : simt::Scope::System;
+}
+/// The narrowest scope that includes threads of both blocks.
+inline simt::Scope scope_of_both(Serial a, Serial b) {
+  if (a == b) return simt::Scope::Block;
+  return gpu_of(a) == gpu_of(b) ? simt::Scope::Device : simt::Scope::System;
+}
 
 /// An access to a word: by lanes of a warp, all at one place in the program and in one tick, or by
 /// a copy.

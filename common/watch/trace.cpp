@@ -60,8 +60,8 @@ const char* name(Op op) {
 }
 
 const char* name(Scope scope) {
-  if (scope == Scope::Block) return "block";
-  return scope == Scope::Cluster ? "cluster" : "device";
+  constexpr const char* kNames[] = {"block", "cluster", "device", "system"};
+  return kNames[static_cast<int>(scope)];
 }
 
 const char* name(const Request& request) {

@@ -242,8 +242,32 @@ TEST_CASE("a wait for a word that never comes ends with its line, its word and i
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   CHECK(took.count() < 3.0);
   CHECK(has(fault, "kernel kernels::waits_for, GPU 1, block (0, 0, 0): its threads spin"));
-  CHECK(has(fault, "thread 0: spinning on byte 48 of a buffer of 64 bytes at common/simt/tests/"));
+  CHECK(has(fault,
+            "thread 0: spinning on byte 48 of a buffer of 64 bytes, to which no thread has "
+            "stored a word, at common/simt/tests/gpus_test.cpp:"));
   CHECK(has(fault, "since every other thread waits, spins or has ended"));
+}
+
+TEST_CASE("a wait for a word that the next one has overwritten says so") {
+  const Under under({.patience = std::chrono::duration<double>(0.3)});
+  const Words window(2, 4);
+  const auto tell_and_wait = [&](std::vector<unsigned> epochs, unsigned wanted) {
+    return fault_of([&] {
+      std::atomic<bool> told = false;
+      run_on_gpus(2, [&](int gpu) {
+        if (gpu == 0) {
+          for (const unsigned epoch : epochs) launch(kernels::tells, {1, 32}, window, 3, 1, epoch);
+          told = true;
+        } else {
+          while (!told) std::this_thread::yield();
+          launch(kernels::waits_for, {1, 32}, window, wanted);
+        }
+      });
+    });
+  };
+  CHECK(has(tell_and_wait({5, 6}, 5),
+            "a word of epoch 6 that overwrote the word of epoch 5 before it was read, at "));
+  CHECK(has(tell_and_wait({5}, 6), "a word of epoch 5, at "));
 }
 
 TEST_CASE("a GPU whose host thread still works is waited for") {

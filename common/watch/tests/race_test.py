@@ -117,6 +117,15 @@ def test_a_race_is_shown_with_lines_threads_element_and_what_is_missing(capsys):
     ]
 
 
+def test_of_several_gpus_a_race_names_both(capsys):
+    sides = {side: {**RACE[side], "does": does, "gpu": gpu}
+             for side, does, gpu in (("first", "load_word", 1), ("second", "store_word", 0))}
+    race.print_race(1, {**RACE, **sides})
+    said = capsys.readouterr().out
+    assert "  load_word by thread 37 (warp 1, lane 5) of block 2 of GPU 1\n" in said
+    assert "  store_word by thread 0 (warp 0, lane 0) of block 2 of GPU 0\n" in said
+
+
 def test_the_same_lines_of_several_kernels_are_one_race():
     swapped = {**RACE, "first": RACE["second"], "second": RACE["first"], "count": 3}
     (one,) = race.merged([dict(RACE), swapped])

@@ -1,64 +1,20 @@
 // What `make race` promises: it finds each pair of accesses that nothing orders, in whatever order
 // the threads ran, and says what is missing; and it says nothing where something orders them.
 #include <doctest/doctest.h>
-#include <link.h>
-#include <unistd.h>
 
-#include <cstdio>
-#include <fstream>
-#include <memory>
 #include <string>
-#include <vector>
 
 #include "common/harness/tensors.h"
-#include "common/simt/tests/under.h"
 #include "common/watch/observer.h"
+#include "common/watch/tests/findings.h"
 #include "common/watch/tests/race_kernels.h"
 
 using namespace lnc;
-
-using simt::kSchedules;
-using simt::Under;
-using Json = nlohmann::ordered_json;
+using namespace lnc::findings;
 
 // ------------------------------------------------------------------------------------------ tools
 
 namespace {
-
-std::uintptr_t load_address() {
-  std::uintptr_t address = 0;
-  dl_iterate_phdr(
-      [](dl_phdr_info* info, std::size_t, void* out) {
-        *static_cast<std::uintptr_t*>(out) = info->dlpi_addr;
-        return 1;
-      },
-      &address);
-  return address;
-}
-
-/// The line of race_kernels.cpp that leads to a place, as text.
-std::string line_of(std::uint64_t place) {
-  char command[128];
-  std::snprintf(command, sizeof command, "addr2line -e /proc/%d/exe -i %#lx", getpid(),
-                static_cast<unsigned long>(place - load_address() - 1));
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> answer(popen(command, "r"), pclose);
-  char text[1024];
-  while (std::fgets(text, sizeof text, answer.get()) != nullptr) {
-    const std::string frame = text;
-    const auto colon = frame.find(':');
-    if (!frame.substr(0, colon).ends_with("race_kernels.cpp")) continue;
-    std::ifstream source(frame.substr(0, colon));
-    std::string line;
-    for (int left = std::atoi(frame.c_str() + colon + 1); left > 0; --left)
-      std::getline(source, line);
-    return line;
-  }
-  return "";
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 /// Tensors that kernels work on, and what is seen of them.
 class Watched {
@@ -100,27 +56,6 @@ float* y() { return watched().y(); }
 template <typename... Params, typename... Args>
 Json races(void (*kernel)(Params...), const LaunchConfig& config, Args&&... args) {
   return watched().races(kernel, config, std::forward<Args>(args)...);
-}
-
-/// The one race that there must be, between the two marked lines.
-Json the_race(const Json& races) {
-  REQUIRE_MESSAGE(races.size() == 1, races.dump(1));
-  const Json& race = races[0];
-  const std::string lines = line_of(race["first"]["place"]) + line_of(race["second"]["place"]);
-  INFO(race.dump(1));
-  CHECK_MESSAGE(has(lines, "first"), lines);
-  CHECK_MESSAGE(has(lines, "second"), lines);
-  return race;
-}
-std::string missing(const Json& races) { return the_race(races)["missing"]; }
-
-template <typename Body>
-void under_each_schedule(const Body& body) {
-  for (const simt::Schedule schedule : kSchedules) {
-    const Under under(schedule);
-    INFO("order " << static_cast<int>(schedule.order) << ", seed " << schedule.seed);
-    body();
-  }
 }
 
 }  // namespace

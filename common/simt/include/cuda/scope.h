@@ -17,10 +17,10 @@ enum thread_scope {
 
 namespace simt_details {
 
-// The machine has one device, and an atomic of one thread is one of its block.
+// An atomic of one thread is one of its block.
 constexpr simt::Scope scope_of(thread_scope scope) {
-  return scope == thread_scope_block || scope == thread_scope_thread ? simt::Scope::Block
-                                                                     : simt::Scope::Device;
+  if (scope == thread_scope_system) return simt::Scope::System;
+  return scope == thread_scope_device ? simt::Scope::Device : simt::Scope::Block;
 }
 
 }  // namespace simt_details
