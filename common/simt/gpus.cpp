@@ -103,7 +103,10 @@ void run_on_gpus(int gpus, const std::function<void(int)>& work) {
   if (error) std::rethrow_exception(error);
 }
 
-int current_gpu() { return gpu_here == nullptr ? 0 : gpu_here->number; }
+std::optional<int> one_of_several_gpus() {
+  return gpu_here == nullptr ? std::nullopt : std::optional(gpu_here->number);
+}
+int current_gpu() { return one_of_several_gpus().value_or(0); }
 
 int multiprocessors_of_a_gpu() {
   return gpu_here == nullptr ? kMultiprocessors : kFewMultiprocessors;

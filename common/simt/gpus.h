@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <source_location>
 #include <vector>
 
@@ -21,6 +22,8 @@ void run_on_gpus(int gpus, const std::function<void(int gpu)>& work);
 
 /// The GPU of the calling host thread or kernel; 0 outside run_on_gpus.
 int current_gpu();
+/// The same; none outside run_on_gpus.
+std::optional<int> one_of_several_gpus();
 
 /// 132, those of an H100; inside run_on_gpus only 2, so that all blocks of all GPUs can run at
 /// once.

@@ -44,10 +44,11 @@ void tell(Block& block, Place place, const void* address, std::uint32_t bytes, K
           Scope scope = Scope::Device, bool past_l1 = false, bool is_word = false) {
   if (!block.is_watched()) return;
   const auto* const p = static_cast<const std::byte*>(address);
-  block.running().loaded_word = nullptr;
-  if (const auto space = space_of(block, p))
+  if (const auto space = space_of(block, p)) {
+    block.running().loaded_word = nullptr;
     block.witness().touches(block.running().number,
                             {place, p, bytes, kind, *space, scope, past_l1, is_word});
+  }
 }
 
 }  // namespace
@@ -70,6 +71,9 @@ void name_device_buffer(const void* begin, std::string name, std::size_t element
 void set_buffer_gpu(const void* begin, int gpu) {
   for (DeviceBuffer& buffer : known_buffers())
     if (buffer.begin == begin) buffer.gpu = gpu;
+}
+bool is_across_link(const DeviceBuffer& buffer) {
+  return gpu_here != nullptr && buffer.gpu != kNoGpu && buffer.gpu != gpu_here->number;
 }
 void remove_device_buffer(const void* begin) {
   std::erase_if(known_buffers(), [=](const DeviceBuffer& each) {

@@ -38,6 +38,8 @@ void add_device_buffer(const void* begin, std::size_t bytes);
 void name_device_buffer(const void* begin, std::string name, std::size_t element_bytes);
 void set_buffer_gpu(const void* begin, int gpu);
 void remove_device_buffer(const void* begin);
+/// Whether a buffer is in the memory of another GPU than the caller's.
+bool is_across_link(const DeviceBuffer& buffer);
 /// Registers every `__device__` variable, once. Some others of the program look the same.
 void add_device_variables();
 /// In ascending order of address.
@@ -171,7 +173,7 @@ class Watch {
  public:
   virtual ~Watch() = default;
   virtual void begins([[maybe_unused]] const Launch& launch) {}
-  /// The block's watcher; null for none.
+  /// The block's watcher; null for none. Its `launch` is the object that `begins` got.
   virtual std::unique_ptr<Witness> begins_block(const BlockInfo& block) = 0;
   virtual void ends([[maybe_unused]] const Launch& launch) {}
   /// run_on_gpus begins, or ends: what the host did before is over, on all GPUs.

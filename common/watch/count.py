@@ -40,7 +40,8 @@ def resolve(record, lines):
     return {**kept, "launches": launches}
 
 
-COUNTS = ("times", "lanes", "bytes", "sectors", "held_by_l1", "held_by_l2", "passes", "passes_needed", "meeting")
+COUNTS = ("times", "lanes", "bytes", "sectors", "held_by_l1", "held_by_l2", "passes", "passes_needed", "meeting",
+          "link_bytes")
 
 
 def resolve_line(line, lines, source, scale):
@@ -48,7 +49,7 @@ def resolve_line(line, lines, source, scale):
               if frame.file == source or not frame.file.startswith(("common/simt/", "/"))]
     inner = frames[0] if frames else None
     outer = next((frame for frame in frames if frame.file == source), frames[-1] if frames else None)
-    counts = {key: round(line[key] * scale) for key in COUNTS}
+    counts = {key: round(line[key] * scale) for key in COUNTS if key in line}
     place = {"file": outer.file if outer else "", "line": outer.line if outer else 0}
     if inner and (inner.file, inner.line) != (place["file"], place["line"]):
         place["helper"] = f"{inner.file}:{inner.line}"
@@ -60,6 +61,9 @@ def totals(launch, lines):
     """Sums over a launch's lines."""
     def total(key, what, space="device"):
         return sum(line[key] for line in lines if line["what"] == what and line["space"] == space)
+    across = [line for line in lines if line.get("link_bytes")]
+    links = {"link requests": sum(line["times"] for line in across),
+             "link bytes": sum(line["link_bytes"] for line in across)}
     return {
         "load requests": total("times", "load"),
         "load sectors": total("sectors", "load"),
@@ -87,6 +91,7 @@ def totals(launch, lines):
         "sectors held by L2": sum(line["held_by_l2"] for line in lines),
         "sectors read once": launch["sectors_read_once"],
         "sectors written once": launch["sectors_written_once"],
+        **(links if "gpu" in launch else {}),
     }
 
 
@@ -129,6 +134,8 @@ def words_of(line):
         return f"{what} {line['tensor']}", number(times), cost + (alone if meeting == 1 else
                                                                   f"{each(meeting)} lanes at one address")
     cost += f"{useful(line):.0%} of {'it' if cost.startswith('1 ') else 'them'} useful"
+    if line.get("link_bytes"):
+        cost += f", {megabytes(line['link_bytes'])} across links"
     return f"{what} {line['tensor']}", number(times), cost
 
 
@@ -145,9 +152,9 @@ def merged(lines, key):
     """Lines of the account that would read alike, as one."""
     sums = {}
     for line in lines:
-        name = (key(line), line["what"], line["space"], line.get("tensor"))
+        name = (key(line), line["what"], line["space"], line.get("tensor"), bool(line.get("link_bytes")))
         if name in sums:
-            sums[name] = {**line, **{count: sums[name][count] + line[count] for count in COUNTS}}
+            sums[name] = {**line, **{count: sums[name][count] + line[count] for count in COUNTS if count in line}}
         else:
             sums[name] = line
     return sums
@@ -157,7 +164,10 @@ def page(record, helpers=False):
     """The source with its counts, and the totals below."""
     out = [f"{record['chapter']} · {record['words']}"]
     for launch in record["launches"]:
-        out += ["", *heading(launch), *annotated(launch, helpers), "", *summary(launch)]
+        out += ["", *heading(launch)]
+        if not launch.get("gpu"):  # the source once, beside the counts of the first GPU
+            out += [*annotated(launch, helpers), ""]
+        out += summary(launch, record.get("problem", {}).get("rows", 1))
     if not record["launches"]:
         out += ["", "It launches no kernel."]
     if record["fault"]:
@@ -171,6 +181,8 @@ def heading(launch):
     grid = " × ".join(str(n) for n in launch["grid"] if n != 1) or "1"
     block = " × ".join(str(n) for n in launch["block"] if n != 1) or "1"
     text = f"{launch['kernel']}, {grid} block{'s' * (grid != '1')} of {block} threads"
+    if "gpu" in launch:
+        text = f"GPU {launch['gpu']}: {text}"
     if launch["cluster"] > 1:
         text += f", clusters of {launch['cluster']}"
     lines = [text]
@@ -227,7 +239,7 @@ def items(source, by_line):
     return found
 
 
-def summary(launch):
+def summary(launch, rows):
     lines = [line for line in launch["lines"] if line["space"] == "device"]
     asked = sum(line["sectors"] for line in lines if line["what"] in ("load", "async copy", "bulk load")) * SECTOR
     l1 = sum(line["held_by_l1"] for line in lines) * SECTOR
@@ -248,6 +260,9 @@ def summary(launch):
         out.append(f"  stores write      {megabytes(stored):>14}   each sector once: {megabytes(written_once)}")
     if added:
         out.append(f"  atomics update    {megabytes(added):>14}")
+    if crossing := launch["totals"].get("link bytes"):
+        out.append(f"  across links      {megabytes(crossing):>14}   {each(crossing / rows)} bytes a row, in "
+                   f"{number(launch['totals']['link requests'])} requests")
     return out
 
 

@@ -1,6 +1,7 @@
 // What the three tools that watch a chapter have in common.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -81,6 +82,14 @@ class Observer : public simt::Watch {
   /// For the tool's own script; places are numbers.
   virtual nlohmann::ordered_json seen() const = 0;
 };
+
+/// What a tool keeps of a launch that is running, in a vector of pointers. Several GPUs run at
+/// once, so it is not always the last; `of` points to the launch that Watch::begins got.
+template <typename Launches>
+auto& running_launch(Launches& launches, const simt::Launch& launch) {
+  return **std::find_if(launches.rbegin(), launches.rend(),
+                        [&](const auto& each) { return each->of == &launch; });
+}
 
 /// The address at which the program was loaded: debug information gives places relative to it.
 std::uintptr_t load_address();

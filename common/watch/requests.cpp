@@ -4,6 +4,7 @@
 #include <atomic>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <thread>
 #include <tuple>
@@ -11,6 +12,7 @@
 
 #include "common/harness/host_memory.h"
 #include "common/kernel/description.h"
+#include "common/simt/gpus.h"
 #include "common/simt/words.h"
 #include "common/watch/memory_model.h"
 #include "common/watch/observer.h"
@@ -61,6 +63,7 @@ struct Counts {
   std::uint64_t passes = 0;         ///< through shared memory
   std::uint64_t passes_needed = 0;  ///< without conflicts
   std::uint64_t meeting = 0;        ///< lanes at the most common address, over all requests
+  std::uint64_t link_bytes = 0;     ///< `bytes`, if they are another GPU's
 
   void add(const Counts& other) {
     times += other.times;
@@ -72,6 +75,7 @@ struct Counts {
     passes += other.passes;
     passes_needed += other.passes_needed;
     meeting += other.meeting;
+    link_bytes += other.link_bytes;
   }
 };
 using Account = std::map<Key, Counts>;
@@ -159,6 +163,8 @@ struct Shares {
 
 /// Everything that is counted for a launch.
 struct LaunchCounts {
+  const simt::Launch* of;  ///< the machine's, while it runs
+  std::optional<int> gpu;  ///< of several
   std::string kernel;
   simt::Launch launch;
   std::uint64_t blocks = 0;
@@ -174,7 +180,12 @@ struct LaunchCounts {
   std::map<std::thread::id, CodeOrder> orders;  ///< of the code, as each core's threads execute it
 
   explicit LaunchCounts(const simt::Launch& l)
-      : kernel(simt::kernel_name(l)), launch(l), blocks(simt::volume(l.grid)), shares(l) {
+      : of(&l),
+        gpu(simt::one_of_several_gpus()),
+        kernel(simt::kernel_name(l)),
+        launch(l),
+        blocks(simt::volume(l.grid)),
+        shares(l) {
     std::size_t bytes = 0;
     for (const simt::DeviceBuffer& buffer : simt::device_buffers()) bytes += buffer.bytes;
     fits_in_l2 = static_cast<std::int64_t>(bytes) <= kH100.l2_bytes;
@@ -245,7 +256,7 @@ class BlockCounter : public simt::Witness {
 
   void enters(unsigned thread, simt::Place place) override { add(thread, Step::block(place)); }
   void touches(unsigned thread, const simt::Access& access) override {
-    add(thread, Step::access(access));
+    if (!access.is_again) add(thread, Step::access(access));
   }
   void meets(unsigned warp, unsigned lanes, simt::Op op, simt::Place place) override {
     meet(warp, lanes);
@@ -279,6 +290,7 @@ class BlockCounter : public simt::Witness {
     Counts& counts = account_[{copy.place, what, space, 0, buffer_of(in_device)}];
     ++counts.times;
     counts.bytes += copy.bytes;
+    if (space == Space::Device && is_across_link(in_device)) counts.link_bytes += copy.bytes;
     if (space == Space::Remote) return;
     for_sectors(in_device, copy.bytes, [&](std::uint64_t sector) {
       ++counts.sectors;
@@ -326,6 +338,11 @@ class BlockCounter : public simt::Witness {
     return buffer == nullptr ? nullptr : buffer->begin;
   }
 
+  static bool is_across_link(const void* address) {
+    const auto* const buffer = simt::device_buffer_of(static_cast<const std::byte*>(address));
+    return buffer != nullptr && simt::is_across_link(*buffer);
+  }
+
   void count_times(const Key& key) { ++account_[key].times; }
 
   void count(unsigned warp, const Request& request) {
@@ -347,6 +364,7 @@ class BlockCounter : public simt::Witness {
     if (request.space != Space::Device) return;
     Sectors sectors = sectors_of(request);
     counts.bytes += sectors.useful_bytes;
+    if (is_across_link(any)) counts.link_bytes += sectors.useful_bytes;
     const bool is_atomic = request.kind == Kind::Atomic;
     counts.sectors += is_atomic ? sectors_sent(request) : sectors.numbers.size();
     if (request.kind == Kind::Load) {
@@ -418,7 +436,7 @@ class Counter : public Observer {
     launches_.push_back(std::make_unique<LaunchCounts>(launch));
   }
   std::unique_ptr<simt::Witness> begins_block(const simt::BlockInfo& block) override {
-    LaunchCounts& launch = *launches_.back();
+    LaunchCounts& launch = running_launch(launches_, block.launch);
     if (!is_counted(block.number, launch.blocks)) return std::make_unique<Toucher>(launch);
     return std::make_unique<BlockCounter>(launch, block.number, max_bytes_);
   }
@@ -460,23 +478,26 @@ class Counter : public Observer {
       line["passes"] = counts.passes;
       line["passes_needed"] = counts.passes_needed;
       line["meeting"] = counts.meeting;
+      if (launch.gpu) line["link_bytes"] = counts.link_bytes;
       lines.push_back(std::move(line));
     }
-    return {{"kernel", launch.kernel},
-            {"grid", shape(launch.launch.grid)},
-            {"block", shape(launch.launch.block)},
-            {"shared_bytes", launch.launch.shared_bytes},
-            {"cluster", launch.launch.cluster},
-            {"blocks", launch.blocks},
-            {"blocks_counted", launch.counted},
-            {"fewest_of_a_block", launch.fewest},
-            {"most_of_a_block", launch.most},
-            {"fits_in_l2", launch.fits_in_l2},
-            {"l1_bytes_a_block", launch.shares.l1_bytes},
-            {"l2_bytes_a_block", launch.shares.l2_bytes},
-            {"sectors_read_once", launch.read.sectors()},
-            {"sectors_written_once", launch.written.sectors()},
-            {"lines", std::move(lines)}};
+    Json json{{"kernel", launch.kernel},
+              {"grid", shape(launch.launch.grid)},
+              {"block", shape(launch.launch.block)},
+              {"shared_bytes", launch.launch.shared_bytes},
+              {"cluster", launch.launch.cluster},
+              {"blocks", launch.blocks},
+              {"blocks_counted", launch.counted},
+              {"fewest_of_a_block", launch.fewest},
+              {"most_of_a_block", launch.most},
+              {"fits_in_l2", launch.fits_in_l2},
+              {"l1_bytes_a_block", launch.shares.l1_bytes},
+              {"l2_bytes_a_block", launch.shares.l2_bytes},
+              {"sectors_read_once", launch.read.sectors()},
+              {"sectors_written_once", launch.written.sectors()}};
+    if (launch.gpu) json["gpu"] = *launch.gpu;
+    json["lines"] = std::move(lines);
+    return json;
   }
 
   const Names& names_;

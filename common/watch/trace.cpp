@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/simt/gpus.h"
 #include "common/simt/words.h"
 #include "common/watch/observer.h"
 #include "common/watch/warp_paths.h"
@@ -121,6 +122,8 @@ struct Room {
 };
 
 struct LaunchTrace {
+  const simt::Launch* of;  ///< the machine's, while it runs
+  std::optional<int> gpu;  ///< of several
   std::string kernel;
   simt::Launch launch;
   std::uint64_t blocks;
@@ -134,7 +137,11 @@ struct LaunchTrace {
   std::vector<Neighbour> neighbours;  ///< the other blocks of the cluster
 
   explicit LaunchTrace(const simt::Launch& l)
-      : kernel(simt::kernel_name(l)), launch(l), blocks(simt::volume(l.grid)) {}
+      : of(&l),
+        gpu(simt::one_of_several_gpus()),
+        kernel(simt::kernel_name(l)),
+        launch(l),
+        blocks(simt::volume(l.grid)) {}
 
   unsigned cluster() const { return std::max(launch.cluster, 1u); }
 
@@ -185,7 +192,7 @@ class BlockTracer : public simt::Witness {
 
   void enters(unsigned thread, Place place) override { add(thread, Step::block(place)); }
   void touches(unsigned thread, const simt::Access& access) override {
-    add(thread, Step::access(access));
+    if (!access.is_again) add(thread, Step::access(access));
   }
 
   void shuffles(unsigned, const std::array<unsigned, kLanes>& from) override { reads_ = from; }
@@ -604,7 +611,7 @@ class Tracer : public Observer {
     memory_.update(names_.as_json());  // now: a program may free its buffers
   }
   std::unique_ptr<simt::Witness> begins_block(const simt::BlockInfo& block) override {
-    LaunchTrace& trace = *launches_.back();
+    LaunchTrace& trace = running_launch(launches_, block.launch);
     if (block.number / trace.cluster() != block_ / trace.cluster()) return nullptr;
     if (block.number != block_) {
       trace.add({block.rank, SharedMemory(block)});
@@ -626,17 +633,19 @@ class Tracer : public Observer {
  private:
   static Json as_json(const LaunchTrace& trace) {
     const auto shape = [](dim3 d) { return Json{d.x, d.y, d.z}; };
-    return {{"kernel", trace.kernel},
-            {"grid", shape(trace.launch.grid)},
-            {"block", shape(trace.launch.block)},
-            {"cluster", trace.launch.cluster},
-            {"shared_bytes", trace.launch.shared_bytes},
-            {"blocks", trace.blocks},
-            {"warps", warps_of(trace.launch)},
-            {"traced", trace.traced},
-            {"mbarriers", trace.barriers},
-            {"code", trace.code},
-            {"events", trace.events}};
+    Json json{{"kernel", trace.kernel}};
+    if (trace.gpu) json["gpu"] = *trace.gpu;
+    json.update({{"grid", shape(trace.launch.grid)},
+                 {"block", shape(trace.launch.block)},
+                 {"cluster", trace.launch.cluster},
+                 {"shared_bytes", trace.launch.shared_bytes},
+                 {"blocks", trace.blocks},
+                 {"warps", warps_of(trace.launch)},
+                 {"traced", trace.traced},
+                 {"mbarriers", trace.barriers},
+                 {"code", trace.code},
+                 {"events", trace.events}});
+    return json;
   }
 
   const Names& names_;

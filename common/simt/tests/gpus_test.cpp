@@ -88,17 +88,26 @@ __global__ void sum_over_gpus(ncclWindow_t window, int gpu, int gpus, unsigned e
   if (threadIdx.x == 0) out[blockIdx.x] = sum;
 }
 
-// All blocks wait for what the last one of the other GPU sends.
+// All blocks wait for what the last one of each GPU sends.
 __global__ void last_tells_all(ncclWindow_t window, int gpu) {
   if (threadIdx.x != 0) return;
-  if (blockIdx.x == gridDim.x - 1) lnc::store_word(word_of(window, 0, 1 - gpu), {1, 2, 3, 1});
-  wait_for(window, 0, 1);
+  for (int to = 0; to < 2 && blockIdx.x == gridDim.x - 1; ++to)
+    lnc::store_word(word_of(window, gpu, to), {1, 2, 3, 1});
+  for (int from = 0; from < 2; ++from) wait_for(window, from, 1);
 }
 
 __global__ void waits_for(ncclWindow_t window, unsigned epoch) {
   if (threadIdx.x == 0) wait_for(window, 3, epoch);
 }
 __global__ void tells(ncclWindow_t window, int number, int gpu, unsigned epoch) {
+  if (threadIdx.x == 0) lnc::store_word(word_of(window, number, gpu), {0, 0, 0, epoch});
+}
+
+// In one round of its warps.
+__global__ void works_long_and_tells(ncclWindow_t window, int number, int gpu, unsigned epoch) {
+  const long long start = clock64();
+  while (__all_sync(~0u, clock64() - start < 1'000'000'000)) {
+  }
   if (threadIdx.x == 0) lnc::store_word(word_of(window, number, gpu), {0, 0, 0, epoch});
 }
 
@@ -208,7 +217,7 @@ TEST_CASE("a GPU is one of several only inside, and runs as many blocks as it ho
 TEST_CASE("grids may differ, and all blocks that a GPU holds are there at once") {
   for (const simt::Schedule schedule : kSchedules) {
     const Under under(schedule);
-    const Words window(2, 1);
+    const Words window(2, 2);
     run_on_gpus(2, [&](int gpu) {  // each of 2 multiprocessors holds 3 blocks of 320 threads
       launch(kernels::last_tells_all, {gpu == 0 ? 6u : 1u, 320}, window, gpu);
     });
@@ -217,7 +226,7 @@ TEST_CASE("grids may differ, and all blocks that a GPU holds are there at once")
 
 TEST_CASE("of a larger grid some blocks have not started, as a fault says") {
   const Under under({.patience = std::chrono::duration<double>(0.3)});
-  const Words window(2, 1);
+  const Words window(2, 2);
   const std::string fault = fault_of([&] {
     run_on_gpus(2, [&](int gpu) {
       launch(kernels::last_tells_all, {gpu == 0 ? 8u : 7u, 320}, window, gpu);
@@ -227,7 +236,7 @@ TEST_CASE("of a larger grid some blocks have not started, as a fault says") {
   const std::string of_gpu_0 = "2 blocks have not started, since the GPU holds 6 at once";
   const std::string of_gpu_1 = "1 block has not started, since the GPU holds 6 at once";
   CHECK(has(fault, has(fault, "GPU 0, block (") ? of_gpu_0 : of_gpu_1));
-  CHECK(has(fault, "spinning on byte 0 of a buffer of 16 bytes"));
+  CHECK(has(fault, " of a buffer of 32 bytes, to which no thread has stored a word, at "));
 }
 
 TEST_CASE("a wait for a word that never comes ends with its line, its word and its GPU") {
@@ -277,6 +286,15 @@ TEST_CASE("a GPU whose host thread still works is waited for") {
     if (gpu == 0) return launch(kernels::waits_for, {1, 32}, window, 7u);
     std::this_thread::sleep_for(std::chrono::milliseconds(600));
     launch(kernels::tells, {1, 32}, window, 3, 0, 7u);
+  });
+}
+
+TEST_CASE("a GPU that works without a stop is waited for") {
+  const Under under({.patience = std::chrono::duration<double>(0.1)});
+  const Words window(2, 4);
+  run_on_gpus(2, [&](int gpu) {
+    if (gpu == 0) return launch(kernels::waits_for, {1, 32}, window, 7u);
+    launch(kernels::works_long_and_tells, {1, 32}, window, 3, 0, 7u);
   });
 }
 

@@ -169,6 +169,24 @@ def test_all_chapters_are_a_table(programs):
     assert {"copy00", "fwd01", "bwd13"} <= chapters
 
 
+def test_what_crosses_links_is_said_a_row_and_the_source_of_several_gpus_once():
+    file = "chapters/fwd01_thread_per_row/kernel.cu"
+    number = next(i for i, text in enumerate((ROOT / file).read_text(encoding="utf-8").splitlines(), 1) if "y[" in text)
+    line = {"file": file, "line": number, "what": "store", "space": "device",
+            "access_bytes": 16, "tensor": "window", **dict.fromkeys(watch.COUNTS, 0),
+            "times": 8, "bytes": 128, "sectors": 8, "link_bytes": 128}
+    launch = {"kernel": "k", "grid": [2, 1, 1], "block": [32, 1, 1], "cluster": 0, "blocks": 2, "blocks_counted": 2,
+              "sectors_read_once": 0, "sectors_written_once": 8, "lines": [line]}
+    launches = [{**launch, "gpu": gpu, "totals": watch.totals({**launch, "gpu": gpu}, [line])} for gpu in (0, 1)]
+    assert launches[0]["totals"]["link bytes"] == 128 and launches[0]["totals"]["link requests"] == 8
+    assert "link bytes" not in watch.totals(launch, [line])
+    said = watch.page({"chapter": "fwd17", "words": "", "problem": {"rows": 8}, "launches": launches,
+                              "fault": "", "passed": True})
+    assert said.count("  across links           128 bytes   16 bytes a row, in 8 requests") == 2
+    assert "GPU 0: k, 2 blocks" in said and "GPU 1: k, 2 blocks" in said
+    assert said.count("store window") == 1 and ", 128 bytes across links" in said
+
+
 @pytest.mark.parametrize("arguments, words", [
     (["--cols", "0"], ["--cols", "at least 1"]),
     (["--set", "progression"], ["one problem", "--rows"]),

@@ -1,11 +1,15 @@
 // Counts of small kernels whose requests, sectors, passes and meetings are known.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <string>
+#include <vector>
 
 #include "common/kernel/description.h"
 #include "common/kernel/launch.h"
 #include "common/kernel/vector.h"
+#include "common/simt/crashes.h"
+#include "common/simt/peers.h"
 #include "common/watch/observer.h"
 
 namespace {
@@ -235,6 +239,58 @@ TEST_CASE("what a block reads again L1 has, and what all read comes from memory 
   CHECK(shared.sum("load", "held_by_l2") == 131 * 4);  // the first block of each multiprocessor,
   CHECK(shared.sum("load", "held_by_l1") == 68 * 4);   // and those behind them
   CHECK(shared.launch["sectors_read_once"] == 4);
+}
+
+// ------------------------------------------------------------------------------------ several GPUs
+
+struct alignas(16) Word {
+  float first, second, third;
+  unsigned epoch;
+};
+
+// A row a block: a word to the other GPU and one from it, and a float4 of the other's memory.
+__global__ void meet(ncclWindow_t window, int gpu, float4* out) {
+  if (threadIdx.x != 0) return;
+  const std::size_t at = blockIdx.x * sizeof(Word);
+  lnc::store_word(static_cast<Word*>(ncclGetLsaPointer(window, at, 1 - gpu)), {1, 2, 3, 1});
+  const auto* const from = static_cast<const Word*>(ncclGetLocalPointer(window, at));
+  while (lnc::load_word(from).epoch != 1) {
+  }
+  const std::size_t behind = (gridDim.x + blockIdx.x) * sizeof(Word);
+  out[blockIdx.x] = *static_cast<const float4*>(ncclGetLsaPointer(window, behind, 1 - gpu));
+}
+
+TEST_CASE("what crosses a link is counted, and a poll once, however long it takes") {
+  constexpr unsigned kRows = 6;
+  std::vector<std::byte*> bases, out;
+  for (int gpu = 0; gpu < 2; ++gpu) {
+    bases.push_back(static_cast<std::byte*>(simt::allocate_buffer(2 * kRows * sizeof(Word))));
+    out.push_back(static_cast<std::byte*>(simt::allocate_buffer(kRows * sizeof(Word))));
+    std::fill_n(bases.back(), 2 * kRows * sizeof(Word), std::byte{});
+  }
+  const auto window = simt::make_window(bases);
+  const lnc::Names names;
+  const auto counter = lnc::count_requests(names, 1);
+  simt::set_watch(counter.get());
+  simt::run_on_gpus(2, [&](int gpu) {
+    lnc::launch(meet, {kRows, 32}, window.get(), gpu, reinterpret_cast<float4*>(out[gpu]));
+  });
+  simt::set_watch(nullptr);
+  const Json launches = counter->seen();
+  REQUIRE(launches.size() == 2);
+  for (const Json& launch : launches) {
+    const Counted counted{launch};
+    CHECK(counted.sum("store", "times") == 2 * kRows);
+    CHECK(counted.sum("store", "link_bytes") == 16 * kRows);
+    CHECK(counted.sum("load", "times") == 2 * kRows);
+    CHECK(counted.sum("load", "link_bytes") == 16 * kRows);
+    CHECK(counted.sum("load", "bytes") == 2 * 16 * kRows);
+    for (const Json& line : launch["lines"])
+      if (line["link_bytes"] > 0) CHECK(line["tensor"] == "window");
+  }
+  CHECK(launches[0]["gpu"].get<int>() + launches[1]["gpu"].get<int>() == 1);
+  for (std::byte* each : bases) simt::free_buffer(each);
+  for (std::byte* each : out) simt::free_buffer(each);
 }
 
 }  // namespace
