@@ -71,6 +71,7 @@ class BlockRaces final : public simt::Witness {
     if (seen != nullptr && *seen == version) return is_newest;
     self.words_seen[access.address] = version;
     if (!is_newest) return false;
+    loads_words_ = self.has_loaded_word = true;
     all_.handshakes_.access(access.address, {serial_, thread, self.now, self.knows}, access.place,
                             "load_word()");
     const auto found = all_.locations_.find(access.address);
@@ -80,8 +81,8 @@ class BlockRaces final : public simt::Witness {
   }
 
   void meets(unsigned warp, unsigned lanes, simt::Op op, Place) override {
-    if (op != simt::Op::SyncWarp) return;  // shuffles and votes order nothing
     const unsigned first = warp * kWarpSize;
+    if (op != simt::Op::SyncWarp) return exchange(first, lanes);
     const unsigned there = std::min<std::size_t>(kWarpSize, threads_.size() - first);
     const bool whole = lanes == ~0u >> (kWarpSize - there);
     const auto met = [&](BlockClock& clock, Tick tick) {
@@ -267,6 +268,8 @@ class BlockRaces final : public simt::Witness {
     std::vector<BulkStore> stores{};
     std::vector<const std::byte*> polled{};                 // words, since it did anything else
     FlatMap<const std::byte*, std::uint64_t> words_seen{};  // the last version of each
+    bool has_loaded_word = false;                           // since it last exchanged values
+    Knowledge exchanged{};                                  // by shuffles and votes
   };
 
   Actor actor(unsigned thread) const {
@@ -345,6 +348,31 @@ class BlockRaces final : public simt::Witness {
                             "store_word()");
     ++self.now;
   }
+  /// Lanes shuffle or vote. This orders no memory, but a word that a lane sends from now on implies
+  /// that the others have loaded theirs.
+  void exchange(unsigned first, unsigned lanes) {
+    if (!loads_words_) return;
+    std::vector<Thread*> met;
+    for (unsigned lane = 0; lane < kWarpSize; ++lane)
+      if ((lanes >> lane & 1) != 0) met.push_back(&threads_[first + lane]);
+    const auto is_new = [&](const Thread* thread) {
+      return thread->has_loaded_word || thread->exchanged != met.front()->exchanged;
+    };
+    if (std::none_of(met.begin(), met.end(), is_new)) return;
+    auto sum = std::make_shared<Clocks>();
+    BlockClock own;
+    for (const Thread* thread : met) {
+      sum->learn_by_words(*thread->knows);
+      own.learn_thread(static_cast<unsigned>(thread - threads_.data()), thread->now);
+    }
+    join(sum->by_words.blocks, {serial_, std::make_shared<const BlockClock>(own)});
+    for (Thread* thread : met) {
+      thread->knows = all_.join_(thread->knows, sum);
+      thread->exchanged = sum;
+      thread->has_loaded_word = false;
+      ++thread->now;
+    }
+  }
   /// A thread does something else than to poll.
   void take(unsigned thread) {
     Thread& self = threads_[thread];
@@ -379,6 +407,7 @@ class BlockRaces final : public simt::Witness {
   std::vector<Thread> threads_;
   const std::shared_ptr<ClusterState> cluster_;
   std::map<const void*, BarrierState> barriers_;
+  bool loads_words_ = false;
 };
 
 std::unique_ptr<simt::Witness> watch_block(Races& all, const simt::BlockInfo& info, Serial serial,

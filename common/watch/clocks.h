@@ -208,6 +208,14 @@ struct Clocks {
     learn_all(by_convention.barriers, other.by_convention.barriers);
   }
 
+  /// What the sender of a word passes on of what it knows.
+  void learn_by_words(const Clocks& other) {
+    for (const auto* floors : {&other.floors, &other.by_words.floors})
+      by_words.floors.join(*floors);
+    for (const auto* blocks : {&other.blocks, &other.by_words.blocks})
+      race::join(by_words.blocks, *blocks);
+  }
+
   static Tick phases_of(const Phases& phases, std::uint32_t barrier) {
     const Tick* const known = phases.find(barrier);
     return known == nullptr ? 0 : *known;

@@ -1,10 +1,11 @@
 // Messages between GPUs, for `make race`: words that are stored and polled. They do not race, but a
 // word may be overwritten before its reader has seen it, and a reader may go on without it.
 //
-// A thread polls a word until it does something else; then it has taken the value that it loaded
-// last. The next store must come after that, by program order, synchronisation and words. The first
-// time that a thread polls a word after a store that nothing orders before it, it sees the value
-// before the store: a thread that waits for the right epoch polls again.
+// A thread takes a word when it loads one of which it has not known, and also any other value with
+// which it goes on: a thread that polls loads the word again before it does anything else. The next
+// store must come after that, by program order, synchronisation and words. The first time that a
+// thread polls a word after a store that nothing orders before it, it sees the value before the
+// store: a thread that waits for the right epoch polls again.
 #include "common/watch/races.h"
 
 namespace lnc::race {
@@ -14,20 +15,15 @@ namespace lnc::race {
 bool Races::load(const std::byte* address, const Actor& actor, Place place,
                  const std::uint64_t* seen) {
   Word& word = words_[address];
-  const auto is_known = [&](const Word::Sender& sender) {
-    return actor.moment().is_after_by_words(sender.record.block, sender.thread, sender.record.tick);
-  };
-  const bool is_newest =
-      !word.sender || is_known(*word.sender) || (seen != nullptr && *seen + 1 >= word.version);
+  const bool is_news =
+      word.sender && !actor.moment().is_after_by_words(
+                         word.sender->record.block, word.sender->thread, word.sender->record.tick);
+  const bool is_newest = !is_news || (seen != nullptr && *seen + 1 >= word.version);
   const Word::Read read{record_of(actor, Way::WordLoad, place), actor.thread,
                         word.version - (is_newest ? 0 : 1)};
-  const auto before = std::find_if(word.polls.begin(), word.polls.end(), [&](const auto& each) {
-    return each.is_of(actor.block, actor.thread);
-  });
-  if (before == word.polls.end())
-    word.polls.push_back(read);
-  else
-    *before = read;
+  std::erase_if(word.polls,
+                [&](const auto& each) { return each.is_of(actor.block, actor.thread); });
+  (is_news && is_newest ? word.taken : word.polls).push_back(read);
   return is_newest;
 }
 
@@ -37,6 +33,7 @@ void Races::take(const std::byte* address, const Actor& actor) {
   const auto poll = std::find_if(word.polls.begin(), word.polls.end(), [&](const auto& each) {
     return each.is_of(actor.block, actor.thread);
   });
+  if (poll == word.polls.end()) return;
   const Word::Read read = *poll;
   word.polls.erase(poll);
   if (read.version == word.version)
@@ -61,9 +58,7 @@ void Races::overwrite(const std::byte* address, const Actor& actor, Place place)
   ++word.version;
   word.sender = {mine, actor.thread, actor.knows};
   auto passed = std::make_shared<Clocks>();
-  passed->by_words = actor.knows->by_words;
-  passed->by_words.floors.join(actor.knows->floors);
-  join(passed->by_words.blocks, actor.knows->blocks);
+  passed->learn_by_words(*actor.knows);
   BlockClock own;
   own.learn_thread(actor.thread, actor.now);
   join(passed->by_words.blocks, {actor.block, std::make_shared<const BlockClock>(own)});

@@ -34,6 +34,22 @@ __global__ void exchange(ncclWindow_t window, int gpu, unsigned epoch, float* ou
   out[blockIdx.x] = word.first + mine.first;
 }
 
+// Lane 1 sends and lane 0 receives, phase by phase.
+__global__ void phases(ncclWindow_t window, int gpu, float* out, Slot slot, bool shuffles) {
+  float sum = 0.0f;
+  for (unsigned phase = 1; phase <= 6; ++phase) {
+    const unsigned place = slot == Slot::Doubled ? phase % 2 : 0;
+    const Word mine{sum + 1.0f, 0, 0, phase};
+    if (threadIdx.x == 1) lnc::store_word(word_of(window, place, 1 - gpu), mine);  // second
+    Word word{};
+    while (threadIdx.x == 0 && word.epoch != phase) {
+      word = lnc::load_word(own_word(window, place));  // first
+    }
+    sum += shuffles ? __shfl_sync(~0u, word.first, 0) : word.first;
+  }
+  out[threadIdx.x] = sum;
+}
+
 __global__ void tell(ncclWindow_t window, int to) {
   if (threadIdx.x == 0) lnc::store_word(word_of(window, 0, to), Word{1, 2, 3, 4});  // first
 }

@@ -152,6 +152,23 @@ TEST_CASE("a slot that is used again too early is found, where its reader hangs 
   }
 }
 
+TEST_CASE("a lane that sends knows what another has received, if they have exchanged values") {
+  const auto races_with = [](kernels::Slot slot, bool shuffles) {
+    const simt::Schedule now = simt::schedule();
+    const simt::Under soon({now.order, now.seed, std::chrono::duration<double>(0.3)});
+    return seen_of(2, [=](int gpu, const Memory& memory) {
+      launch(kernels::phases, {1, 32}, memory.window(), gpu, memory.own(gpu), slot, shuffles);
+    });
+  };
+  under_each_schedule([&] {
+    const Seen right = races_with(kernels::Slot::Doubled, true);
+    INFO(right.races.dump(1) << right.fault);
+    CHECK((right.races.empty() && right.fault.empty()));
+    the_race(races_with(kernels::Slot::One, true).races);
+    the_race(races_with(kernels::Slot::Doubled, false).races);
+  });
+}
+
 TEST_CASE("a payload is there behind fences of the whole system, and barriers of the blocks") {
   using kernels::Part;
   under_each_schedule([] {
