@@ -216,6 +216,17 @@ struct Clocks {
       race::join(by_words.blocks, *blocks);
   }
 
+  /// At the end of a kernel: what its shared memory held, and what the floors say of its blocks.
+  void forget_ended() {
+    in_shared = {};
+    barriers = {};
+    by_convention = {};
+    blocks.erase_if([&](const auto& entry) { return floors.cover(entry.first); });
+    by_words.blocks.erase_if([&](const auto& entry) {
+      return floors.cover(entry.first) || by_words.floors.cover(entry.first);
+    });
+  }
+
   static Tick phases_of(const Phases& phases, std::uint32_t barrier) {
     const Tick* const known = phases.find(barrier);
     return known == nullptr ? 0 : *known;

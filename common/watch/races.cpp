@@ -42,6 +42,7 @@ void Races::begins(const simt::Launch& launch) {
   auto over = std::make_shared<Clocks>();  // earlier launches on this GPU are
   if (stream.knows != nullptr) *over = *stream.knows;
   over->floors.raise(stream.next_block);
+  over->forget_ended();
   stream.after_wait = over;
   if (!launch.starts_early || stream.at_start == nullptr) {
     if (!several_gpus_) forget();

@@ -289,6 +289,18 @@ TEST_CASE("a GPU whose host thread still works is waited for") {
   });
 }
 
+TEST_CASE("a host thread that launches nothing is not waited for without end") {
+  const Under under({.patience = std::chrono::duration<double>(0.05)});
+  const Words window(2, 4);
+  const std::string fault = fault_of([&] {
+    run_on_gpus(2, [&](int gpu) {
+      if (gpu == 0) return launch(kernels::waits_for, {1, 32}, window, 7u);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    });
+  });
+  CHECK(has(fault, "what they wait for does not come, and another GPU runs no kernel"));
+}
+
 TEST_CASE("a GPU that works without a stop is waited for") {
   const Under under({.patience = std::chrono::duration<double>(0.1)});
   const Words window(2, 4);

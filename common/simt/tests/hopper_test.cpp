@@ -399,7 +399,8 @@ TEST_CASE("misuse of barriers and copies is a fault in words") {
     says(Mistake::NoInit, "arrives at a Barrier that is not initialised");
     says(Mistake::TwoInits, "initialises a Barrier for the second time");
     says(Mistake::NoInitFence, "the copy engine does not know: fence_barrier_init()");
-    says(Mistake::OddBytes, "thread 0 (lane 0) copies 252 bytes, which is not a multiple of 16, at ");
+    says(Mistake::OddBytes,
+         "thread 0 (lane 0) copies 252 bytes, which is not a multiple of 16, at ");
     says(Mistake::OddSource, "copies from an address that is not a multiple of 16");
     says(Mistake::OddTarget, "copies to an address that is not a multiple of 16");
     says(Mistake::OwnStore, "had not arrived when its destination was written to");

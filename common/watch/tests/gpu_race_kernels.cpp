@@ -1,6 +1,8 @@
 // The kernels of gpu_races_test.cpp, compiled so that each access is seen.
 #include "common/watch/tests/gpu_race_kernels.h"
 
+#include "common/simt/hopper.h"
+
 namespace kernels {
 
 constexpr std::size_t kPayload = 4096;  // bytes from the start of the window, behind its words
@@ -48,6 +50,45 @@ __global__ void phases(ncclWindow_t window, int gpu, float* out, Slot slot, bool
     sum += shuffles ? __shfl_sync(~0u, word.first, 0) : word.first;
   }
   out[threadIdx.x] = sum;
+}
+
+// A warp loads rows by bulk copies, and another adds them up; sums of rows meet the other GPU's.
+__global__ void rows_by_copies(ncclWindow_t window, int gpu, const float* x, float* out, int rows,
+                               unsigned epoch) {
+  constexpr int kStages = 2, kCols = 64;
+  alignas(128) __shared__ float slot[kStages][kCols];
+  __shared__ lnc::Barrier full[kStages], empty[kStages];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  if (threadIdx.x == 0) {
+    for (int stage = 0; stage < kStages; ++stage) {
+      full[stage].init(1);
+      empty[stage].init(1);
+    }
+    lnc::fence_barrier_init();
+  }
+  __syncthreads();
+  for (int row = blockIdx.x, n = 0; row < rows; row += gridDim.x, ++n) {
+    const int stage = n % kStages, parity = n / kStages % 2;
+    if (warp == 0) {
+      if (lane != 0) continue;
+      empty[stage].wait(parity ^ 1);
+      full[stage].arrive_and_expect(sizeof slot[stage]);
+      lnc::bulk_load(slot[stage], x + row * kCols, sizeof slot[stage], full[stage]);
+    } else {
+      full[stage].wait(parity);
+      float sum = slot[stage][lane] + slot[stage][lane + 32];
+      for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
+      lnc::fence_proxy_async();
+      __syncwarp();
+      if (lane != 0) continue;
+      empty[stage].arrive();
+      const int place = epoch % 2 * rows + row;
+      lnc::store_word(word_of(window, place, 1 - gpu), Word{sum, 0, 0, epoch});
+      Word word = lnc::load_word(own_word(window, place));
+      while (word.epoch != epoch) word = lnc::load_word(own_word(window, place));
+      out[row] = sum + word.first;
+    }
+  }
 }
 
 __global__ void tell(ncclWindow_t window, int to) {

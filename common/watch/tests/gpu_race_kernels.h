@@ -33,6 +33,8 @@ enum class Counter { Right, TooEarly };
 __global__ void exchange(ncclWindow_t window, int gpu, unsigned epoch, float* out, Slot slot,
                          Poll poll);
 __global__ void phases(ncclWindow_t window, int gpu, float* out, Slot slot, bool shuffles);
+__global__ void rows_by_copies(ncclWindow_t window, int gpu, const float* x, float* out, int rows,
+                               unsigned epoch);
 __global__ void tell(ncclWindow_t window, int to);
 __global__ void load_once(ncclWindow_t window, float* out);
 __global__ void publish(ncclWindow_t window, int gpu, float* out, Part part);

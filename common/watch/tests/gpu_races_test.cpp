@@ -169,6 +169,17 @@ TEST_CASE("a lane that sends knows what another has received, if they have excha
   });
 }
 
+TEST_CASE("bulk copies and Barriers are silent beside messages, launch after launch") {
+  under_each_schedule([] {
+    const Json all = races(2, [](int gpu, const Memory& memory) {
+      for (unsigned epoch = 1; epoch <= 4; ++epoch)
+        launch(kernels::rows_by_copies, {3, 64}, memory.window(), gpu, memory.own(gpu),
+               memory.own(gpu) + 1024, 10, epoch);
+    });
+    CHECK_MESSAGE(all.empty(), all.dump(1));
+  });
+}
+
 TEST_CASE("a payload is there behind fences of the whole system, and barriers of the blocks") {
   using kernels::Part;
   under_each_schedule([] {

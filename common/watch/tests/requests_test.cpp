@@ -289,6 +289,22 @@ TEST_CASE("what crosses a link is counted, and a poll once, however long it take
       if (line["link_bytes"] > 0) CHECK(line["tensor"] == "window");
   }
   CHECK(launches[0]["gpu"].get<int>() + launches[1]["gpu"].get<int>() == 1);
+
+  for (std::byte* each : bases) std::fill_n(each, 2 * kRows * sizeof(Word), std::byte{});
+  const auto tracer = lnc::trace_block(names, 1);
+  simt::set_watch(tracer.get());
+  simt::run_on_gpus(2, [&](int gpu) {
+    lnc::launch(meet, {kRows, 32}, window.get(), gpu, reinterpret_cast<float4*>(out[gpu]));
+  });
+  simt::set_watch(nullptr);
+  const Json traced = tracer->seen()["launches"];
+  REQUIRE(traced.size() == 2);
+  for (const Json& launch : traced) {
+    const auto loads = std::count_if(launch["events"].begin(), launch["events"].end(),
+                                     [](const Json& event) { return event["do"] == "load"; });
+    CHECK(loads == 2);
+  }
+  CHECK(traced[0]["gpu"].get<int>() + traced[1]["gpu"].get<int>() == 1);
   for (std::byte* each : bases) simt::free_buffer(each);
   for (std::byte* each : out) simt::free_buffer(each);
 }
