@@ -7,7 +7,6 @@
 #include <mutex>
 #include <random>
 #include <string>
-#include <vector>
 
 #include "common/simt/machine.h"
 #include "common/simt/progress.h"
@@ -49,12 +48,12 @@ struct Gpus {
 };
 
 struct Gpu {
-  Gpu(Gpus& all, int number)
-      : all(all), number(number), first_core(number * kGpuCores), stack_pools(kGpuCores) {}
+  Gpu(Gpus& all, int number, StackPool* stack_pools)
+      : all(all), number(number), first_core(number * kGpuCores), stack_pools(stack_pools) {}
   Gpus& all;
   const int number;
-  const int first_core;  // of its cores, among those of all GPUs
-  std::vector<StackPool> stack_pools;
+  const int first_core;          // of its cores, among those of all GPUs
+  StackPool* const stack_pools;  // of these cores
   int launches = 0;
 };
 

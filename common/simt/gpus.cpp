@@ -23,6 +23,19 @@ constexpr int kMultiprocessors = 132;   // of an H100
 constexpr int kFewMultiprocessors = 2;  // of each of several GPUs
 constexpr std::size_t kMostShared = 227 << 10;
 
+// The stacks of the GPUs' cores are kept for the next run_on_gpus, unless there are many: the
+// system allows a process 32765 (progress.h), and other launches keep theirs, too.
+std::array<std::array<StackPool, kGpuCores>, kMaxGpus> stack_pools;
+void unmap_many_stacks() {
+  constexpr std::size_t kMost = 8192;
+  std::size_t stacks = 0;
+  for (const auto& of_gpu : stack_pools)
+    for (const StackPool& of_core : of_gpu) stacks += of_core.free.size();
+  if (stacks <= kMost) return;
+  for (auto& of_gpu : stack_pools)
+    for (StackPool& of_core : of_gpu) of_core.unmap();
+}
+
 // The words that kernels have stored, in parts that have a lock each.
 struct Stored {
   std::array<std::byte, kWordBytes> before{};  // what the last store overwrote
@@ -82,7 +95,7 @@ void run_on_gpus(int gpus, const std::function<void(int)>& work) {
   std::exception_ptr error;
   std::mutex mutex;
   const auto host = [&](int number) {
-    Gpu gpu(all, number);
+    Gpu gpu(all, number, stack_pools[number].data());
     gpu_here = &gpu;
     try {
       work(number);
@@ -99,6 +112,7 @@ void run_on_gpus(int gpus, const std::function<void(int)>& work) {
     std::vector<std::jthread> hosts;
     for (int number = 0; number < gpus; ++number) hosts.emplace_back(host, number);
   }
+  unmap_many_stacks();
   if (watcher != nullptr) watcher->gpus_meet();
   if (error) std::rethrow_exception(error);
 }

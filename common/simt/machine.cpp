@@ -148,7 +148,7 @@ void run(const Launch& launch, const std::function<void()>& thread_body) {
     watch->begins(launch);
   }
   static StackPool own_stack_pools[kMaxCores];
-  StackPool* const stack_pools = gpu == nullptr ? own_stack_pools : gpu->stack_pools.data();
+  StackPool* const stack_pools = gpu == nullptr ? own_stack_pools : gpu->stack_pools;
   const Schedule schedule = active_schedule();
   if (launch.kernel != nullptr && !schedule.only_last) launched.add(launch.kernel);
   const int size = static_cast<int>(std::max(launch.cluster, 1u));

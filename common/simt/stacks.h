@@ -54,9 +54,11 @@ struct alignas(128) StackPool {
     free.pop_back();
     return stack;
   }
-  ~StackPool() {
+  void unmap() {
     for (stack_context& stack : free) source.deallocate(stack);
+    free.clear();
   }
+  ~StackPool() { unmap(); }
 };
 inline thread_local StackPool* stack_pool = nullptr;  // of this core, while a grid runs
 
