@@ -21,6 +21,12 @@ std::string number_of_buffer(const std::byte* address) {
   return "buffer " + std::to_string(before);
 }
 
+/// Whether it is called by its own name where there are tensors: the window of one of several GPUs,
+/// or a `__device__` variable.
+bool has_own_name(const simt::DeviceBuffer& buffer) {
+  return buffer.is_variable || (buffer.gpu != simt::kNoGpu && !buffer.name.empty());
+}
+
 }  // namespace
 
 Names::Names(const Tensors& tensors) {
@@ -38,9 +44,7 @@ std::optional<Names::Range> Names::find(const std::byte* address) const {
   const simt::DeviceBuffer* buffer = simt::device_buffer_of(address);
   if (buffer == nullptr && ranges_.empty()) buffer = simt::former_device_buffer_of(address);
   if (buffer == nullptr) return std::nullopt;
-  const bool has_own =
-      buffer->is_variable || (buffer->gpu != simt::kNoGpu && !buffer->name.empty());
-  if (!ranges_.empty() && !has_own) return std::nullopt;
+  if (!ranges_.empty() && !has_own_name(*buffer)) return std::nullopt;
   return own(*buffer);
 }
 
@@ -58,7 +62,7 @@ std::string Names::tensor(const std::byte* address) const {
 std::string Names::in_buffer(const std::byte* begin) const {
   if (ranges_.empty()) return tensor(begin);
   const simt::DeviceBuffer* const buffer = simt::device_buffer_of(begin);
-  if (buffer != nullptr && buffer->is_variable) return own(*buffer).name;
+  if (buffer != nullptr && has_own_name(*buffer)) return own(*buffer).name;
   for (const Range& range : ranges_)  // may start after the buffer does: Problem::misalign
     if (simt::device_buffer_of(range.begin) == buffer) return range.name;
   return "workspace";
@@ -98,8 +102,9 @@ nlohmann::ordered_json Names::as_json() const {
   };
   Json all = Json::object();
   std::vector<Range> ranges = ranges_;
-  if (ranges.empty())
-    for (const simt::DeviceBuffer& buffer : simt::device_buffers()) ranges.push_back(own(buffer));
+  for (const simt::DeviceBuffer& buffer : simt::device_buffers())
+    if (ranges_.empty() || (has_own_name(buffer) && !buffer.is_variable))
+      ranges.push_back(own(buffer));
   for (const Range& range : ranges) {
     const std::int64_t count = range.bytes / range.element_bytes;
     all[range.name] = {{"space", "device"},

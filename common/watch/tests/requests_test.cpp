@@ -269,7 +269,8 @@ TEST_CASE("what crosses a link is counted, and a poll once, however long it take
     std::fill_n(bases.back(), 2 * kRows * sizeof(Word), std::byte{});
   }
   const auto window = simt::make_window(bases);
-  const lnc::Names names;
+  const lnc::Tensors tensors({.rows = 1, .cols = 1}, lnc::Direction::Forward);
+  const lnc::Names names(tensors);
   const auto counter = lnc::count_requests(names, 1);
   simt::set_watch(counter.get());
   simt::run_on_gpus(2, [&](int gpu) {
@@ -297,6 +298,7 @@ TEST_CASE("what crosses a link is counted, and a poll once, however long it take
     lnc::launch(meet, {kRows, 32}, window.get(), gpu, reinterpret_cast<float4*>(out[gpu]));
   });
   simt::set_watch(nullptr);
+  CHECK(tracer->seen()["memory"]["window"]["shape"] == Json{2 * kRows});
   const Json traced = tracer->seen()["launches"];
   REQUIRE(traced.size() == 2);
   for (const Json& launch : traced) {
