@@ -44,11 +44,12 @@
 #include "common/simt/intrinsics.h"
 
 // A block stays on one core until it ends, so that core's thread-local storage serves as the
-// block's shared memory. Like shared memory, it starts with whatever the last block left in it.
+// block's shared memory. It starts as 0xFF bytes, so that what was never written shows.
 #undef __constant__
 #define __constant__ __attribute__((abi_tag("constant")))  // tells the watchers what it is
 #undef __shared__
-#define __shared__ static thread_local
+// Known by its name, and not by what its own file stores in it.
+#define __shared__ __attribute__((abi_tag("shared"), used)) static thread_local
 #define __launch_bounds__(...)  // for nvcc's register allocator; unused on the CPU
 #ifndef __grid_constant__
 #define __grid_constant__

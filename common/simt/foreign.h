@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "common/simt/host_pointers.h"
 #include "common/simt/rewritten.h"
 
 #if defined(SIMT_WATCH)
@@ -41,6 +42,7 @@ class ForeignLaunch : public RewrittenLaunch<Kernel> {
 #endif
     try {
       require_allowed(this->launch_);
+      const HostPointers hidden(args...);
       RewrittenLaunch<Kernel>::operator()(args...);
     } catch (const std::exception& error) {
       std::fflush(stdout);

@@ -7,8 +7,11 @@
 #include <cstring>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
+#include "common/simt/host_pointers.h"
 #include "common/simt/launch.h"
+#include "common/simt/stacks.h"
 #include "common/simt/watch.h"
 
 struct CUevent_st {
@@ -43,6 +46,26 @@ void require_allowed(const Launch& launch) {
                            "cudaFuncAttributeMaxDynamicSharedMemorySize, bytes) before the launch");
 }
 
+#if defined(__SANITIZE_ADDRESS__)
+void HostPointers::hide(void* pointer) {
+  char name[1] = {};
+  Region found{};
+  const std::string_view kind =
+      __asan_locate_address(pointer, name, sizeof name, &found.begin, &found.bytes);
+  if (kind != "heap" && kind != "stack") return;
+  const auto* const begin = static_cast<const std::byte*>(found.begin);
+  if (device_buffer_of(begin) != nullptr || __asan_address_is_poisoned(pointer) != 0) return;
+  __asan_poison_memory_region(found.begin, found.bytes);
+  hidden_.push_back(found);
+}
+HostPointers::~HostPointers() {
+  for (const Region& region : hidden_) __asan_unpoison_memory_region(region.begin, region.bytes);
+}
+#else
+void HostPointers::hide(void*) {}
+HostPointers::~HostPointers() {}
+#endif
+
 }  // namespace simt
 
 extern "C" {
@@ -67,17 +90,12 @@ cudaError_t cudaMallocAsync(void** pointer, std::size_t bytes, cudaStream_t) {
   return cudaMalloc(pointer, bytes);
 }
 cudaError_t cudaFreeAsync(void* pointer, cudaStream_t) { return cudaFree(pointer); }
-cudaError_t cudaMallocHost(void** pointer, std::size_t bytes) {
-  *pointer = std::malloc(bytes);
-  return report(*pointer != nullptr || bytes == 0 ? cudaSuccess : cudaErrorMemoryAllocation);
-}
+// Pinned memory, which kernels may access.
+cudaError_t cudaMallocHost(void** pointer, std::size_t bytes) { return cudaMalloc(pointer, bytes); }
 cudaError_t cudaHostAlloc(void** pointer, std::size_t bytes, unsigned) {
   return cudaMallocHost(pointer, bytes);
 }
-cudaError_t cudaFreeHost(void* pointer) {
-  std::free(pointer);
-  return cudaSuccess;
-}
+cudaError_t cudaFreeHost(void* pointer) { return cudaFree(pointer); }
 
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind) {
   if (bytes > 0) std::memcpy(to, from, bytes);
@@ -126,8 +144,14 @@ cudaError_t cudaMemAdvise(const void*, std::size_t, cudaMemoryAdvise, cudaMemLoc
 cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache) { return cudaSuccess; }
 cudaError_t cudaDeviceSetSharedMemConfig(cudaSharedMemConfig) { return cudaSuccess; }
 cudaError_t cudaSetDeviceFlags(unsigned) { return cudaSuccess; }
-cudaError_t cudaHostRegister(void*, std::size_t, unsigned) { return cudaSuccess; }
-cudaError_t cudaHostUnregister(void*) { return cudaSuccess; }
+cudaError_t cudaHostRegister(void* pointer, std::size_t bytes, unsigned) {
+  simt::add_device_buffer(pointer, bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaHostUnregister(void* pointer) {
+  simt::remove_device_buffer(pointer);
+  return cudaSuccess;
+}
 cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned) {
   *device = host;
   return cudaSuccess;

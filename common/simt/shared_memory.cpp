@@ -47,6 +47,19 @@ std::array<DeviceBuffer, 4> special_registers() {
   return registers;
 }
 
+// Every __shared__ of the program.
+const std::vector<Variable>& shared_variables() {
+  static const std::vector<Variable> found = [] {
+    std::vector<Variable> all = variables();
+    std::erase_if(all, [](const Variable& each) {
+      return each.begin != nullptr || each.name.find("B6shared") == std::string::npos ||
+             each.name.starts_with("_ZGV");
+    });
+    return all;
+  }();
+  return found;
+}
+
 }  // namespace
 
 SharedMemory::SharedMemory(std::size_t bytes)
@@ -54,6 +67,8 @@ SharedMemory::SharedMemory(std::size_t bytes)
       dynamic_(static_cast<std::byte*>(::operator new(bytes + kBehindShared, kAlignment))),
       static_(thread_local_variables()) {
   std::memset(dynamic(), static_cast<int>(kUntouched), bytes + kBehindShared);
+  for (const Variable& each : shared_variables())
+    std::memset(static_.data() + each.offset, static_cast<int>(kUntouched), each.bytes);
 }
 
 std::uint32_t SharedMemory::address(const std::byte* p) const {

@@ -16,7 +16,7 @@ namespace simt {
 
 class SharedMemory {
  public:
-  /// @param bytes of dynamic shared memory; filled with 0xFF
+  /// Fills all of it with 0xFF, which is NaN. @param bytes of dynamic shared memory
   explicit SharedMemory(std::size_t bytes);
 
   std::byte* dynamic() const { return dynamic_.get(); }

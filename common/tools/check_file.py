@@ -197,6 +197,9 @@ def of_sanitizer(path, said):
         side = {"to the right of": "after", "to the left of": "before", "inside of": "into"}.get(where[2], where[2])
         sentence = f"{access.lower()}s {size} bytes, {where[1]} bytes {side} a buffer of {where[3]} bytes"
         sentence += ", which is free" * (kind == "heap-use-after-free")
+    if kind == "use-after-poison":
+        sentence = (f"{access.lower()}s {size} bytes of the host's memory; a kernel needs memory from cudaMalloc, "
+                    "cudaMallocManaged or cudaMallocHost")
     if not place:
         return sentence
     name = re.split(r"[(\[]", place[0])[0]

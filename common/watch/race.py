@@ -284,7 +284,7 @@ def shared_variables(program):
     done = subprocess.run(["readelf", "--symbols", "--wide", "--demangle", program], check=True, capture_output=True,
                           encoding="utf-8")
     rows = (line.split(maxsplit=7) for line in done.stdout.splitlines())
-    return [(row[7].rpartition("::")[2], int(row[1], 16), int(row[2], 0))
+    return [(row[7].rpartition("::")[2].partition("[abi")[0], int(row[1], 16), int(row[2], 0))
             for row in rows if len(row) == 8 and row[3] == "TLS"]
 
 

@@ -79,7 +79,41 @@ int main() {
 """
 
 
+HOST = """#include <vector>
+struct Args { const int *x; int *y; };
+__global__ void add(Args a) {
+  a.y[threadIdx.x] +=
+      a.x[threadIdx.x];
+}
+int main() {
+  int *y, stack[32] = {};
+  std::vector<int> heap(32);
+  cudaMallocManaged(&y, 128);
+  %s
+  add<<<1, 32>>>(Args{x, y});
+  return stack[0] + heap[0];
+}
+"""
+NOT_OF_DEVICE = "a.cu:5: add reads 4 bytes of the host's memory; a kernel needs memory from cudaMalloc"
+UNWRITTEN = """__global__ void k(int *x) {
+  __shared__ int s[32];
+  x[threadIdx.x] = s[threadIdx.x];
+}
+int main() {
+  int *x;
+  cudaMallocManaged(&x, 128);
+  k<<<1, 32>>>(x);
+  return x[3] != -1;
+}
+"""
+
+
 @pytest.mark.parametrize(("source", "status", "said"), [
+    (HOST % "int *x = stack;", 1, NOT_OF_DEVICE),
+    (HOST % "int *x = heap.data();", 1, NOT_OF_DEVICE),
+    (HOST % "int *x; cudaMallocHost(&x, 128);", 0, ""),
+    (HOST % "int *x = heap.data(); cudaHostRegister(x, 128, 0);", 0, ""),
+    (UNWRITTEN, 0, ""),
     (FLAG, 1, "a.cu:5: while (flag == 0) {}"),
     (FLAG, 1, "a.cu:7\n"),
     (FLAG.replace("{}", "atomicAdd(&sum, 1);"), 1, "SIMT_LONGEST_RUN=60"),

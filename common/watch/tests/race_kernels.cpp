@@ -367,7 +367,8 @@ __global__ void slot_after_stores(const float* x, float* y, bool right) {
 __global__ void stored(float* y, Store how) {
   alignas(16) __shared__ float slot[kSlot];
   if (how == Store::FenceFirst) fence_proxy_async();
-  if (how != Store::FenceLate || threadIdx.x == 63) slot[threadIdx.x] = 1.0f;  // first
+  const float unchanged = __int_as_float(-1);  // else the machine itself sees a store that is late
+  if (how != Store::FenceLate || threadIdx.x == 63) slot[threadIdx.x] = unchanged;  // first
   if (how == Store::Right || how == Store::NoBarrier) fence_proxy_async();
   if (how != Store::NoBarrier) __syncthreads();
   if (how == Store::FenceLate && threadIdx.x == 63) fence_proxy_async();
