@@ -3,8 +3,9 @@
 
     python3 -m common.tools.rewrite_cuda kernel.cu kernel.cpp     for a chapter of the reader's own
 
-Rewritten are launches, `kernel<<<…>>>(…)`; `extern __shared__ T name[]`; `__shared__ alignas(n)`; and inline PTX
-(inline_ptx.py). What the machine does not have is refused in a sentence that names the line.
+Rewritten are launches, `kernel<<<…>>>(…)`; `extern __shared__ T name[]`; `__shared__ alignas(n)`; `static __shared__`;
+`__noinline__`; and inline PTX (inline_ptx.py). What the machine does not have is refused in a sentence that names the
+line.
 """
 
 import re
@@ -96,6 +97,10 @@ def rewritten(path, source, launch_as="::simt::RewrittenLaunch"):
         edits.append((match.start(), match.end(), shared_array(path, source, code, match)))
     for match in re.finditer(r"(?<!extern )\b__shared__\s+(alignas\s*\([^)]*\))", code):  # g++ wants it in front
         edits.append((match.start(), match.end(), f"{match[1]} __shared__"))
+    for match in re.finditer(r"\bstatic\s+(?=__shared__)", code):  # it is static here already
+        edits.append((match.start(), match.end(), ""))
+    for match in re.finditer(r"(?<!\()\b__noinline__\b", code):  # not a macro: g++'s own headers use the word
+        edits.append((match.start(), match.end(), "__attribute__((noinline))"))
     for start, end, text in sorted(edits, reverse=True):
         line_ends = re.findall(r"\\?\n", source[start:end])  # in a macro each has a backslash
         source = source[:start] + text + "".join(line_ends[text.count("\n"):]) + source[end:]

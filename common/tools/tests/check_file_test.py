@@ -114,6 +114,8 @@ int main() {
     (HOST % "int *x; cudaMallocHost(&x, 128);", 0, ""),
     (HOST % "int *x = heap.data(); cudaHostRegister(x, 128, 0);", 0, ""),
     (UNWRITTEN, 0, ""),
+    (UNWRITTEN.replace("__shared__", "static __shared__"), 0, ""),
+    ("__noinline__ __device__ int f() { return 1; }\n" + UNWRITTEN.replace("s[threadIdx.x];", "-f();"), 0, ""),
     (FLAG, 1, "a.cu:5: while (flag == 0) {}"),
     (FLAG, 1, "a.cu:7\n"),
     (FLAG.replace("{}", "atomicAdd(&sum, 1);"), 1, "SIMT_LONGEST_RUN=60"),
