@@ -18,7 +18,7 @@ inline constexpr int kMaxGpus = 8;
 inline constexpr std::uint32_t kWordBytes = 16;
 inline constexpr int kGpuCores = 64;  // blocks that a GPU holds: 2 multiprocessors of at most 32
 
-/// Lets the blocks of all GPUs run one at a time, for a watcher that needs that.
+/// Lets the blocks of all GPUs run one at a time, for watchers.
 class Turn {
  public:
   /// Waits for the turn; gives it to the block that the schedule chooses of those that wait.

@@ -15,6 +15,7 @@
 
 #include "common/simt/block.h"
 #include "common/simt/gpu.h"
+#include "common/simt/places.h"
 
 namespace simt {
 namespace {
@@ -168,42 +169,49 @@ void Turn::give() {
   next->goes_on.notify_one();
 }
 
-// ------------------------------------------------------------------------------------- what is
-// shared
+// ------------------------------------------------------------------------------- windows and words
 
 Window::Window(std::vector<std::byte*> bases) : bases_(std::move(bases)) {
   for (std::size_t gpu = 0; gpu < bases_.size(); ++gpu) {
-    set_buffer_gpu(bases_[gpu], static_cast<int>(gpu));
     const DeviceBuffer* const buffer = device_buffer_of(bases_[gpu]);
-    if (buffer != nullptr && buffer->name.empty())
-      name_device_buffer(bases_[gpu], "window", kWordBytes);
+    if (buffer == nullptr) continue;
+    set_buffer_gpu(buffer->begin, static_cast<int>(gpu));
+    if (buffer->name.empty()) name_device_buffer(buffer->begin, "window", kWordBytes);
+    bytes_ = std::min(bytes_, buffer->bytes - (bases_[gpu] - buffer->begin));
   }
 }
 
-std::byte* Window::at(std::size_t offset, int gpu) const {
-  if (gpu >= 0 && gpu < static_cast<int>(bases_.size())) return bases_[gpu] + offset;
-  const std::string problem = "asks for the window of GPU " + std::to_string(gpu) +
-                              ", and there are " + std::to_string(bases_.size()) + " GPUs";
-  if (current_block == nullptr) throw std::out_of_range("the host " + problem);
+// The fault of the running thread where it names what is not there.
+static Fault fault_at(const std::source_location& where, const std::string& does) {
   const Entered entered;
-  throw entered->fault("thread " + std::to_string(entered->running().number) + " " + problem);
+  return entered->fault("thread " + std::to_string(entered->running().number) + " " + does +
+                        ", at " + line_at(where));
+}
+
+std::byte* Window::at(std::size_t offset, int gpu, std::source_location where) const {
+  const bool is_there = gpu >= 0 && gpu < static_cast<int>(bases_.size());
+  if (is_there && offset <= bytes_) return bases_[gpu] + offset;
+  const std::string problem = !is_there
+                                  ? "asks for the window of GPU " + std::to_string(gpu) +
+                                        ", and there are " + std::to_string(bases_.size()) + " GPUs"
+                                  : "asks for byte " + std::to_string(offset) + " of a window of " +
+                                        std::to_string(bytes_) + " bytes";
+  if (current_block == nullptr) throw std::out_of_range("the host " + problem);
+  throw fault_at(where, problem);
 }
 
 std::unique_ptr<Window> make_window(std::vector<std::byte*> bases) {
   return std::make_unique<Window>(std::move(bases));
 }
 
-namespace {
-void require_aligned(const Block& block, const void* word) {
+static void require_aligned(const void* word, const std::source_location& where) {
   if (reinterpret_cast<std::uintptr_t>(word) % kWordBytes != 0)
-    throw block.fault("thread " + std::to_string(block.running().number) +
-                      " names a word whose address is not a multiple of 16");
+    throw fault_at(where, "names a word whose address is not a multiple of 16");
 }
-}  // namespace
 
-void store_word(void* to, const void* word, std::source_location) {
+void store_word(void* to, const void* word, std::source_location where) {
+  require_aligned(to, where);
   const Entered entered;
-  require_aligned(*entered, to);
   StoredWords& all = stored_near(to);
   const std::lock_guard lock(all.mutex);
   stores_word(to);
@@ -215,8 +223,8 @@ void store_word(void* to, const void* word, std::source_location) {
 }
 
 void load_word(void* word, const void* from, std::source_location where) {
+  require_aligned(from, where);
   const Entered entered;
-  require_aligned(*entered, from);
   const Place place = here();
   yield(from, where);
   entered->scheduler().leaves_kernel();

@@ -16,7 +16,8 @@ namespace simt {
 
 /// Runs work(0) … work(gpus - 1), each on a host thread of its own, and returns when all have
 /// ended. Launches from work(g) run on GPU g. Other host threads' launches wait until it returns.
-/// If a GPU fails, all others' launches end; rethrows the first failure. Throws
+/// If a GPU fails, all others' launches end, and so does their work; rethrows the first failure. A
+/// host thread that waits for another outside its launches may then wait for ever. Throws
 /// std::invalid_argument for fewer than 1 or more than 8 GPUs.
 void run_on_gpus(int gpus, const std::function<void(int gpu)>& work);
 
@@ -39,11 +40,14 @@ class Window {
   /// @param bases of the GPUs' buffers, in the order of the GPUs. Those that are registered
   /// (watch.h) then belong to these GPUs, and one without a name is called "window".
   explicit Window(std::vector<std::byte*> bases);
-  /// The address of a byte in a GPU's buffer. A Fault if a kernel names a GPU that there is not.
-  std::byte* at(std::size_t offset, int gpu) const;
+  /// The address of a byte in a GPU's buffer. A kernel that names a GPU or a byte outside gets a
+  /// Fault, and the host std::out_of_range.
+  std::byte* at(std::size_t offset, int gpu,
+                std::source_location where = std::source_location::current()) const;
 
  private:
   std::vector<std::byte*> bases_;
+  std::size_t bytes_ = ~std::size_t{0};  // of each, as far as they are registered
 };
 /// For ncclWindow_t, which is a pointer to it.
 std::unique_ptr<Window> make_window(std::vector<std::byte*> bases);

@@ -103,6 +103,11 @@ __global__ void tells(ncclWindow_t window, int number, int gpu, unsigned epoch) 
   if (threadIdx.x == 0) lnc::store_word(word_of(window, number, gpu), {0, 0, 0, epoch});
 }
 
+__global__ void stores_at(ncclWindow_t window, std::size_t offset) {
+  if (threadIdx.x == 0)
+    lnc::store_word(static_cast<Word*>(ncclGetLsaPointer(window, offset, 1)), {});
+}
+
 // In one round of its warps.
 __global__ void works_long_and_tells(ncclWindow_t window, int number, int gpu, unsigned epoch) {
   const long long start = clock64();
@@ -334,12 +339,23 @@ TEST_CASE("a failure of one GPU ends the others, and is what is said") {
   CHECK(took.count() < 10.0);
 }
 
-TEST_CASE("a peer that there is not is a fault") {
+TEST_CASE("a peer or a place that there is not is a fault") {
   const Words window(2, 4);
   const std::string fault = fault_of([&] {
     run_on_gpus(2, [&](int gpu) { launch(kernels::tells, {1, 32}, window, 3, gpu + 1, 7u); });
   });
-  CHECK(has(fault, "GPU 1, block (0, 0, 0): thread 0 asks for the window of GPU 2"));
+  CHECK(has(fault,
+            "GPU 1, block (0, 0, 0): thread 0 asks for the window of GPU 2, and there are 2 GPUs, "
+            "at common/simt/tests/gpus_test.cpp:"));
+  const auto fault_of_place = [&](std::size_t offset) {
+    return fault_of([&] {
+      run_on_gpus(2, [&](int gpu) {
+        if (gpu == 0) launch(kernels::stores_at, {1, 32}, window, offset);
+      });
+    });
+  };
+  CHECK(has(fault_of_place(65), "thread 0 asks for byte 65 of a window of 64 bytes, at common/"));
+  CHECK(has(fault_of_place(24), "thread 0 names a word whose address is not a multiple of 16, at"));
 }
 
 TEST_CASE("copies, Barriers and stages work beside messages") {
