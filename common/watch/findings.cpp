@@ -91,10 +91,11 @@ Missing Races::missing(const Record& earlier, const Actor& actor, const Record& 
         "with what was there before"};
   if (order == Order::Overwritten)
     return {
-        "what says that the word has been read before the next overwrites it: a second slot (epoch "
-        "% "
-        "2), or a word back; or, if the load does not wait, a loop until the word has the launch's "
-        "epoch"};
+        "a guarantee that the word has been loaded before the next one overwrites it: a second "
+        "slot "
+        "(epoch % 2), or a word back; if the load does not wait for its word, a loop until that "
+        "has "
+        "the launch's epoch"};
   if (order == Order::Unfenced) {
     if (!is_shared)
       return {

@@ -77,11 +77,16 @@ class Handshakes {
                                  const NameOf& name) const {
     std::optional<Missing> found;
     if (fences_.empty()) return found;
+    // Of the same block; of the same GPU, whose last block may speak for all.
+    const bool of_gpus = scope_of_both(first.block, second.block) == simt::Scope::System;
+    const auto are_together = [of_gpus](const Moment& a, const Moment& b) {
+      return of_gpus ? gpu_of(a.block) == gpu_of(b.block) : a.block == b.block;
+    };
     for (const auto& [address, updates] : updates_) {
       for (const Update& released : updates) {
         for (const Update& acquired : updates) {
-          if (released.number >= acquired.number || released.moment.block != first.block ||
-              acquired.moment.block != second.block)
+          if (released.number >= acquired.number || !are_together(released.moment, first) ||
+              !are_together(acquired.moment, second))
             continue;
           if (auto answer = between(first, released, acquired, second, name)) {
             if (answer->second) return answer->first;
@@ -141,13 +146,15 @@ class Handshakes {
       return std::pair{Missing{words, update.place}, true};
     }
     if (has_any_fence(released.moment) && has_any_fence(acquired.moment)) {
-      if (!lets_go_after && waits_before && released.moment.thread != first.thread)
+      if (!lets_go_after && waits_before && released.moment.block == first.block &&
+          released.moment.thread != first.thread)
         return std::pair{
             Missing{"a __syncthreads() before the fence and the " + std::string(released.what) +
                         " by which " + releaser + " lets go",
                     released.place},
             false};
-      if (lets_go_after && !waits_before && acquired.moment.thread != second.thread)
+      if (lets_go_after && !waits_before && acquired.moment.block == second.block &&
+          acquired.moment.thread != second.thread)
         return std::pair{Missing{"a __syncthreads() after the " + std::string(acquired.what) +
                                      " and the fence by which " + acquirer + " goes on",
                                  acquired.place},

@@ -140,6 +140,30 @@ __global__ void publish(ncclWindow_t window, int gpu, float* out, Part part) {
   }
 }
 
+// The blocks of GPU 1 store into the window of GPU 0, and the last of them says so.
+__global__ void last_block_publishes(ncclWindow_t window, int gpu, int* counter, float* out,
+                                     bool of_system) {
+  if (gpu == 1) {
+    payload_in(window, 0)[blockIdx.x * 64 + threadIdx.x] = 1.0f;  // first
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    __threadfence();
+    if (atomicAdd(counter, 1) != static_cast<int>(gridDim.x) - 1) return;
+    __threadfence();
+    if (of_system) __threadfence_system();
+    lnc::store_word(word_of(window, 0, 0), Word{0, 0, 0, 1});
+    return;
+  }
+  if (threadIdx.x == 0) {
+    while (lnc::load_word(own_word(window, 0)).epoch != 1) {
+    }
+    __threadfence_system();
+  }
+  __syncthreads();
+  const float* const payload = static_cast<const float*>(ncclGetLocalPointer(window, kPayload));
+  for (int i = threadIdx.x; i < 3 * 64; i += 64) out[threadIdx.x] += payload[i];  // second
+}
+
 __global__ void publish_by_atomics(ncclWindow_t window, int gpu, float* out, bool of_system) {
   if (threadIdx.x != 0) return;
   if (gpu == 1) {

@@ -38,6 +38,8 @@ __global__ void rows_by_copies(ncclWindow_t window, int gpu, const float* x, flo
 __global__ void tell(ncclWindow_t window, int to);
 __global__ void load_once(ncclWindow_t window, float* out);
 __global__ void publish(ncclWindow_t window, int gpu, float* out, Part part);
+__global__ void last_block_publishes(ncclWindow_t window, int gpu, int* counter, float* out,
+                                     bool of_system);
 __global__ void publish_by_atomics(ncclWindow_t window, int gpu, float* out, bool of_system);
 __global__ void store_at_peer(ncclWindow_t window, int gpu);
 __global__ void load_own(ncclWindow_t window, float* out);

@@ -105,7 +105,7 @@ TEST_CASE("a word whose epoch is not checked is found, whoever came first") {
              kernels::Slot::Doubled, kernels::Poll::Once);
     }));
     CHECK(has(race["missing"], "a loop"));
-    CHECK(has(race["missing"], "until the word has the launch's epoch"));
+    CHECK(has(race["missing"], "has the launch's epoch"));
   });
 }
 
@@ -201,6 +201,20 @@ TEST_CASE("a payload is there behind fences of the whole system, and barriers of
     CHECK(has(missing(races_of_publish(Part::NoBarrierBefore)),
               "a __syncthreads() before the fence and the store_word()"));
     the_race(races_of_publish(Part::NoBarrierAfter));
+  });
+}
+
+TEST_CASE("the last block of a GPU speaks for the others") {
+  const auto races_with = [](bool of_system) {
+    return races(2, [of_system](int gpu, const Memory& memory) {
+      launch(kernels::last_block_publishes, {gpu == 0 ? 1u : 3u, 64}, memory.window(), gpu,
+             reinterpret_cast<int*>(memory.own(gpu)), memory.own(gpu) + 64, of_system);
+    });
+  };
+  under_each_schedule([&] {
+    const Json all = races_with(true);
+    CHECK_MESSAGE(all.empty(), all.dump(1));
+    CHECK(has(missing(races_with(false)), "in place of the __threadfence()"));
   });
 }
 
