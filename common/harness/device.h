@@ -60,6 +60,10 @@ class Buffer {
 void upload(void* to_device, const void* from_host, std::size_t bytes);
 void download(void* to_host, const void* from_device, std::size_t bytes);
 void copy_on_device(void* to, const void* from, std::size_t bytes);
+/// Copies `rows` rows of `bytes` each, which start `to_pitch` and `from_pitch` bytes apart, also
+/// from one GPU to another.
+void copy_rows(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
+               std::size_t bytes, std::size_t rows);
 
 /// Sets every bit: a NaN in each of the three dtypes, so that the check finds unwritten elements.
 void poison(const Buffer& buffer);

@@ -36,6 +36,12 @@ void download(void* to_host, const void* from_device, std::size_t bytes) {
   if (bytes > 0) std::memcpy(to_host, from_device, bytes);
 }
 void copy_on_device(void* to, const void* from, std::size_t bytes) { upload(to, from, bytes); }
+void copy_rows(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
+               std::size_t bytes, std::size_t rows) {
+  for (std::size_t row = 0; row < rows; ++row)
+    upload(static_cast<std::byte*>(to) + row * to_pitch,
+           static_cast<const std::byte*>(from) + row * from_pitch, bytes);
+}
 void poison(const Buffer& buffer) {
   if (buffer.bytes() > 0) std::memset(buffer.as<void>(), 0xff, buffer.bytes());
 }

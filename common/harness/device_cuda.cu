@@ -2,6 +2,7 @@
 #include <array>
 #include <cstdio>
 
+#include "common/cuda/events.h"
 #include "common/cuda/launch.h"
 #include "common/harness/device.h"
 
@@ -41,26 +42,6 @@ Device query() {
       .emulated = false,
   };
 }
-
-class Event {
- public:
-  Event() { check_cuda(cudaEventCreate(&event_), "creating an event"); }
-  Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
-  ~Event() {
-    if (event_ != nullptr) cudaEventDestroy(event_);
-  }
-  void record() { check_cuda(cudaEventRecord(event_), "recording an event"); }
-  /// Whether the device has reached the event.
-  bool reached() const { return cudaEventQuery(event_) == cudaSuccess; }
-  friend double microseconds(const Event& from, const Event& to) {
-    float milliseconds = 0.0f;
-    check_cuda(cudaEventElapsedTime(&milliseconds, from.event_, to.event_), "reading events");
-    return 1e3 * milliseconds;
-  }
-
- private:
-  cudaEvent_t event_ = nullptr;
-};
 
 const Buffer& flush_buffer() {
   static const Buffer buffer(kFlushBytes);
@@ -149,6 +130,12 @@ void download(void* to_host, const void* from_device, std::size_t bytes) {
 }
 void copy_on_device(void* to, const void* from, std::size_t bytes) {
   check_cuda(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToDevice), "a copy on the device");
+}
+void copy_rows(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
+               std::size_t bytes, std::size_t rows) {
+  if (bytes == 0 || rows == 0) return;
+  check_cuda(cudaMemcpy2D(to, to_pitch, from, from_pitch, bytes, rows, cudaMemcpyDefault),
+             "copying rows");
 }
 void poison(const Buffer& buffer) {
   check_cuda(cudaMemset(buffer.as<void>(), 0xff, buffer.bytes()), "poisoning a buffer");

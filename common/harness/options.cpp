@@ -82,6 +82,12 @@ std::vector<Option> options_of_all(Problem& p) {
        "weight and bias are frozen: leave out their gradients, if the chapter can"},
       {"batch_invariant", &p.batch_invariant, "",
        "make the bits of a row independent of where it starts and of the number of rows"},
+      {"gpus",
+       &p.gpus,
+       "COUNT",
+       "GPUs that share the problem, if the chapter can",
+       {1, 32, "a whole number of at least 1 and at most 32"}},
+      {"uneven", &p.uneven, "", "give each of these GPUs a larger part than the one before"},
   };
 }
 

@@ -2,12 +2,16 @@
 
 namespace lnc {
 
-Run::Run(const Chapter& chapter, const Tensors& tensors)
-    : tensors_(tensors),
-      workspace_(chapter.workspace_bytes == nullptr ? 0
-                                                    : chapter.workspace_bytes(tensors.problem())) {
-  if (tensors.are_whole()) poison(workspace_);
+Run::Run(const Chapter& chapter, const Tensors& tensors) : tensors_(tensors) {
   tensors.poison_outputs();
+  if (chapter.split != Split::None) {
+    split_ = std::make_unique<SplitRun>(chapter, tensors);
+    launches_.emplace_back([this] { split_->launch(); });
+    return;
+  }
+  if (chapter.workspace_bytes != nullptr)
+    workspace_ = Buffer(chapter.workspace_bytes(tensors.problem()));
+  if (tensors.are_whole()) poison(workspace_);
   auto* const workspace = workspace_.as<void>();
   with_types(tensors.problem(), [&]<typename T, typename W>() {
     const auto add = [&](const auto& launchers, const auto& args) {
@@ -24,6 +28,10 @@ Run::Run(const Chapter& chapter, const Tensors& tensors)
             backward_args<T, W>(tensors, workspace, copy));
     }
   });
+}
+
+Timing Run::time(const Sampling& sampling) const {
+  return split_ ? split_->time(sampling) : time_launches(launches_, sampling);
 }
 
 }  // namespace lnc

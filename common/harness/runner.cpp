@@ -7,6 +7,7 @@
 #include "common/harness/host_memory.h"
 #include "common/harness/parts.h"
 #include "common/harness/run.h"
+#include "common/kernel/split.h"
 
 namespace lnc {
 namespace {
@@ -58,6 +59,10 @@ std::optional<double> Result::percent_of_roof() const {
 
 Refusal obstacle(const Chapter& chapter, const Problem& problem) {
   if (Refusal why = refusal(chapter, problem, device().gpu); !why.empty()) return why;
+  if (problem.gpus > gpu_count())
+    return {std::string(chapter.id) + " is asked to run on " + std::to_string(problem.gpus) +
+                " GPUs, and this machine has " + std::to_string(gpu_count()),
+            "gpus"};
   const double needed = needed_device_bytes(chapter, problem);
   const double host_needed = needed_host_bytes(problem) + (device().emulated ? needed : 0.0);
   const auto device_free = static_cast<double>(free_device_bytes());
@@ -84,6 +89,7 @@ Result run_chapter(const Chapter& chapter, const Tensors& tensors, const Samplin
                    Roofs& roofs) {
   const Problem& problem = tensors.problem();
   const Direction direction = chapter.direction();
+  const Problem part = largest_of_gpus(problem, chapter.split);  // each GPU has a roof of its own
   Result result{.chapter = &chapter,
                 .problem = problem,
                 .set = {},
@@ -91,9 +97,9 @@ Result run_chapter(const Chapter& chapter, const Tensors& tensors, const Samplin
                 .checks = {},
                 .timing = {},
                 .roof_us = {},
-                .roof_bytes = roof_bytes(problem, direction),
-                .operator_bytes = operator_bytes(problem, direction, chapter.from_y),
-                .predicted_bytes = chapter.predicted_bytes(problem, device().gpu),
+                .roof_bytes = roof_bytes(part, direction),
+                .operator_bytes = operator_bytes(part, direction, chapter.from_y),
+                .predicted_bytes = chapter.predicted_bytes(part, device().gpu),
                 .parts = {},
                 .error = {}};
   try {
@@ -102,8 +108,8 @@ Result run_chapter(const Chapter& chapter, const Tensors& tensors, const Samplin
     run.launch();
     result.checks = run.check();
     if (sampling.samples > 0 && problem.rows > 0) {
-      result.timing = time_launches(run.launches(), sampling);
-      result.roof_us = roofs.us(direction, problem, sampling);
+      result.timing = run.time(sampling);
+      result.roof_us = roofs.us(direction, part, sampling);
     }
   } catch (const std::exception& error) {
     result.error = error.what();

@@ -27,8 +27,9 @@ struct Result {
   std::string set;  ///< the problem set that contains it; empty for none
   bool cold = true;
   std::vector<OutputCheck> checks;
-  std::optional<Timing> timing;      ///< none if not timed
-  std::optional<double> roof_us;     ///< of the same run, size and L2 state
+  std::optional<Timing> timing;   ///< none if not timed
+  std::optional<double> roof_us;  ///< of the same run, size and L2 state
+  // Of several GPUs: those of the one that has most.
   std::int64_t roof_bytes;           ///< that the roof's copy or triad moves
   std::int64_t operator_bytes;       ///< that any kernel must move
   std::int64_t predicted_bytes;      ///< that this one should move

@@ -12,10 +12,15 @@
 
 namespace lnc {
 
+struct Peers;  // common/kernel/peers.h
+
 /// What a chapter's kernel does: it normalises rows, or computes the gradient of that; chapter zero
 /// only copies.
 enum class Direction { Copy, Forward, Backward };
 enum class Kind { Layer, Rms };  ///< subtract the mean and divide by the deviation, or only scale
+
+/// What of a problem each GPU has, if several share it: a slice of every row, or rows of its own.
+enum class Split { None, Columns, Rows };
 
 /// The type of the residual stream in a fused pass.
 enum class Residual { None, Same, F32 };
@@ -71,6 +76,8 @@ struct Problem {
   /// A row's y, mean, rstd and dx depend on that row alone, bit for bit: not on the number of rows,
   /// nor on its own position among them, nor on where tensors start.
   bool batch_invariant = false;
+  int gpus = 1;            ///< that share the problem, as Chapter::split says
+  bool uneven = false;     ///< GPU r gets r + 1 parts; else all get as much, to within one part
   std::uint64_t seed = 1;  ///< of the random x, weight, bias, dy
   Fusion fusion = {};
 
@@ -161,6 +168,7 @@ struct ForwardArgs {
   FusedForward<T, W> fused;
   RowStrides x_rows;     ///< of x; `apart` only for Chapter::takes_strides
   bool batch_invariant;  ///< Problem::batch_invariant
+  const Peers* peers;    ///< in host memory; null unless Chapter::split
 };
 
 /// The additional arguments of a fused backward launch; null for an absent part, and all null in a
@@ -211,6 +219,7 @@ struct BackwardArgs {
   FusedBackward<T, W> fused;
   RowStrides x_rows;   ///< of x; `apart` only for Chapter::takes_strides
   RowStrides dy_rows;  ///< of dy; the same
+  const Peers* peers;  ///< in host memory; null unless Chapter::split
 };
 
 /// The arguments of a launch that follow from the problem; all pointers are null.

@@ -31,7 +31,17 @@ inline constexpr std::int64_t kMaxStridedRows = std::numeric_limits<std::int32_t
 
 /// Where a chapter is on the map: on the main line, which a learner walks first, or on a side road.
 /// `Library` is for the library's kernels, which are not on the map.
-enum class Road { Main, Numerics, Fusion, Sums, WideRows, NarrowRows, UnalignedRows, Library };
+enum class Road {
+  Main,
+  Numerics,
+  Fusion,
+  Sums,
+  WideRows,
+  NarrowRows,
+  UnalignedRows,
+  Gpus,
+  Library
+};
 
 constexpr std::string_view name(Road road) {
   switch (road) {
@@ -49,6 +59,8 @@ constexpr std::string_view name(Road road) {
       return "narrow rows";
     case Road::UnalignedRows:
       return "unaligned rows";
+    case Road::Gpus:
+      return "several GPUs";
     case Road::Library:
       return "library";
   }
@@ -67,6 +79,7 @@ struct Chapter {
       {};  ///< the later chapter of the main line before which a learner reads it
   std::int64_t usual_cols = 2048;  ///< its program's default width
   std::vector<Kind> kinds = {Kind::Layer, Kind::Rms};
+  Split split = Split::None;          ///< what each of Problem::gpus has of the problem
   bool needs_affine = false;          ///< refuses null weight and bias
   bool needs_aligned = false;         ///< refuses a problem that is not Problem::aligned
   bool needs_same_alignment = false;  ///< refuses a problem without has_same_alignment()

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "common/kernel/gpu.h"
+#include "common/kernel/split.h"
 
 namespace lnc {
 namespace {
@@ -49,6 +50,7 @@ Refusal refusal(const Chapter& chapter, const Problem& problem, const Gpu& gpu) 
   if (gpu.architecture < chapter.min_architecture)
     return refuse("needs a GPU of compute capability " + capability(chapter.min_architecture) +
                   " or newer; this one has " + capability(gpu.architecture));
+  if (problem.gpus > 1 && chapter.split == Split::None) return refuse("runs on one GPU", "gpus");
   const auto& kinds = chapter.kinds;
   if (std::find(kinds.begin(), kinds.end(), problem.kind) == kinds.end())
     return refuse("takes " + words(kinds.front()) + " only, not " + words(problem.kind), "kind");
@@ -100,6 +102,13 @@ Refusal refusal(const Chapter& chapter, const Problem& problem, const Gpu& gpu) 
       return refuse(rule + "gaps of " + in_multiples, "row_gap");
     return refuse(rule + "a tensor starts elsewhere", "misalign");
   }
+  const Problem most_of_gpus = largest_of_gpus(problem, chapter.split);
+  for (int gpu = 0; gpu < problem.gpus && chapter.split == Split::Columns; ++gpu)
+    if (part_of(problem, chapter.split, gpu).count == 0)
+      return refuse("gives each GPU at least one vector of 16 bytes of a row, for which " +
+                        std::to_string(problem.cols) + " " + std::string(name(problem.dtype)) +
+                        " on " + std::to_string(problem.gpus) + " GPUs are too few",
+                    "gpus");
   if (chapter.needs_same_alignment && !problem.has_same_alignment())
     return refuse("takes tensors that start at 16-byte boundaries only", "misalign");
   if (problem.batch_invariant && chapter.shares_by_address && !problem.has_whole_vectors())
@@ -117,10 +126,11 @@ Refusal refusal(const Chapter& chapter, const Problem& problem, const Gpu& gpu) 
                       std::string(chapter.max_cols_because),
                   "cols");
   const std::int64_t widest = chapter.max_row_bytes / problem.element_bytes();
-  if (problem.cols > widest)
-    return refuse(most(widest, ("columns of " + type).c_str()) + std::to_string(problem.cols) +
-                      ": " + std::string(chapter.max_row_bytes_because),
-                  "cols");
+  if (most_of_gpus.cols > widest)
+    return refuse(
+        most(widest, ("columns of " + type + (problem.gpus > 1 ? " a GPU" : "")).c_str()) +
+            std::to_string(most_of_gpus.cols) + ": " + std::string(chapter.max_row_bytes_because),
+        "cols");
   if (problem.rows > chapter.max_rows)
     return refuse(most(chapter.max_rows, "rows") + std::to_string(problem.rows), "rows");
   if (problem.rows > chapter.max_elements / problem.cols)

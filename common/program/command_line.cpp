@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "common/harness/gpus.h"
 #include "common/kernel/gpu.h"
 #include "common/library/dispatch.h"
 
@@ -193,12 +194,13 @@ std::vector<ProblemSet> choose_sets(const std::vector<std::string>& asked,
   return chosen;
 }
 
-/// A program's default problem: the same number of elements for every chapter.
+/// A program's default problem: the same number of elements for every chapter, and all GPUs.
 Problem usual_problem() {
   Problem problem;
   if (chapters().size() > 1) return problem;
   const std::int64_t elements = problem.rows * problem.cols;
   problem.cols = chapters().front().usual_cols;
+  if (chapters().front().split != Split::None) problem.gpus = usual_gpus();
   problem.rows = elements / problem.cols;
   return problem;
 }

@@ -5,6 +5,7 @@
 #include <iostream>
 #include <memory>
 
+#include "common/harness/gpus.h"
 #include "common/harness/records.h"
 #include "common/harness/report.h"
 #include "common/program/command_line.h"
@@ -66,6 +67,7 @@ class Session {
   void run_chapters(const std::vector<const Chapter*>& runnable, const std::string& set,
                     const Problem& problem) {
     if (results_.empty()) std::cout << describe(device()) << '\n';
+    if (problem.gpus > 1) std::cout << describe_gpus(problem.gpus) << '\n';
     const Direction direction = runnable.front()->direction();
     const std::string words = describe(problem, direction, line_.group);
     if (!line_.sweep && words != said_)

@@ -1,10 +1,13 @@
 """The tables of a chapter, and of all of them: what each shows. How it is written is in templates/."""
 
+from pathlib import Path
+
 from common.results import agreement, store
 from common.results.profiles import profile_rows
 from common.results.chapters import DIRECTIONS
-from common.results.problems import GROUPS, LARGE, NARROW, ODD, PROGRESSION, SMALL, SWEEP, WIDE, Problem, problem_of
-from common.results.records import MISSING
+from common.results.problems import (
+    GROUPS, LARGE, NARROW, ODD, PROGRESSION, SETS, SMALL, SWEEP, WIDE, Problem, problem_of)
+from common.results.records import MISSING, load
 from common.results.rendering import right, table
 
 SHOWN_WIDTHS = (1024, 2048, 4096, 8192, 12288, 15872)  # of the sweep's thirty
@@ -26,6 +29,10 @@ FUSION_STEPS = tuple(Problem.of("bf16", rows, 4096, options={"prenorm": True, **
     (16384, {"residual": "f32"})))
 UNALIGNED_ROAD = "unaligned rows"  # its chapters take both
 UNALIGNED_STEPS = tuple(Problem.of("bf16", 16384, cols) for cols in (4104, 4097))
+GPUS_ROAD = "several GPUs"
+ON_GPUS = Path("notebooks/data/gpus_h200.csv")
+WITH_NCCL = {"fwd17": "nccl_fwd", "bwd20": "nccl_columns", "bwd21": "nccl_rows"}  # common/bench/nccl_gpus.cu
+BY_ROWS = ("bwd21",)  # each GPU has rows of its own; of the others' problems, columns
 
 
 def records_of(results, chapter, problems):
@@ -128,6 +135,21 @@ def steps(results, chapter):
             "before": [parent and results.find(parent, problem) for problem in problems]}
 
 
+@table("gpus <chapter>", "build/cuda/bin/{} --set gpus")
+def gpus(results, chapter):
+    """a lesson's table: its parent on one GPU's part, itself on one GPU and on two, NCCL's all-reduce on two"""
+    measured = load(results.root / ON_GPUS)
+    rows = []
+    for part in SETS["slices"]:
+        more = {"rows": 2 * part.rows} if chapter.id in BY_ROWS else {"cols": 2 * part.cols}
+        whole = part._replace(**more).with_options(gpus=2)
+        rows.append((part, measured.find(chapter.parent, part), measured.find(chapter.id, part),
+                     measured.find(chapter.id, whole), measured.find(WITH_NCCL[chapter.id], whole)))
+    shown = [record for row in rows for record in row[1:] if record]
+    return {"rows": rows, "chapter": chapter, "parent": results.map.parent(chapter), "shown": shown,
+            "failed": any(not record.get("passed", True) for record in shown)}
+
+
 def fusion_steps(results, chapter):
     """The same where a norm is fused with other steps: the chapters that do, side by side, and its steps one by one."""
     beside = [other for other in results.of_direction(chapter.direction) if other.road == FUSION_ROAD]
@@ -139,7 +161,11 @@ def fusion_steps(results, chapter):
 
 @table("measured <chapter>")
 def measured(results, chapter):
-    """one chapter on the progression's, the sweep's, the large, the wide problems"""
+    """one chapter on the progression's, the sweep's, the large, the wide problems; on several GPUs"""
+    if chapter.road == GPUS_ROAD:
+        of_gpus = load(results.root / ON_GPUS)
+        found = {problem: of_gpus.find(chapter.id, problem) for problem in (*SETS["slices"], *SETS["gpus"])}
+        return {"template": "measured_gpus", "found": found}
     problems = [*(p for p in SWEEP if p.cols in SHOWN_WIDTHS), *LARGE,
                 *(p for p in WIDE if results.find(chapter, p))]  # the first chapters are not measured there
     problems = [PROGRESSION, *(problems if any(results.find(chapter, p) for p in problems) else ())]

@@ -84,7 +84,8 @@ def rewrite(results, file):
         except MarkerError as error:
             raise MarkerError(f"{name}:{line}: {error}") from error
         chapter = results.kernels.get(request.partition(" ")[2])
-        waits = chapter and not results.has_data_for(chapter) and not request.startswith(("head ", "picture "))
+        waits = (chapter and not results.has_data_for(chapter) and not request.startswith(("head ", "picture "))
+                 and chapter.road != chapter_tables.GPUS_ROAD)  # whose data are of another device
         if waits and not any(line.strip() for line in lines[begin:end]):
             continue  # a new chapter's tables wait for its first measurement
         if lines[begin:end] != new:

@@ -139,6 +139,54 @@ TEST_CASE("rows that no cluster's shared memory holds are right, several for a c
   }
 }
 
+TEST_CASE("a chapter for several GPUs is right on one to four, in equal parts and in others") {
+  for (const Chapter& chapter : chapters()) {
+    if (chapter.split == Split::None) continue;
+    int chance = 0;
+    for (const int gpus : {1, 2, 3, 4}) {
+      if (gpus > gpu_count()) {
+        MESSAGE("skipped: this machine does not have " << gpus << " GPUs");
+        continue;
+      }
+      for (const auto [rows, cols] :
+           {Size{1, 128}, Size{2, 72}, Size{7, 1000}, Size{61, 520}, Size{40, 2048}, Size{0, 64}})
+        for (const bool uneven : {false, true}) {
+          const Problem problem{.dtype = kDTypes[chance++ % 3],
+                                .rows = rows,
+                                .cols = cols,
+                                .gpus = gpus,
+                                .uneven = uneven};
+          if (refusal(chapter, problem).empty()) check_problem(chapter, problem, kQuickRuns);
+        }
+    }
+  }
+}
+
+TEST_CASE("a launch on several GPUs follows another, with the words of the last still there") {
+  for (const Chapter& chapter : chapters()) {
+    if (chapter.split == Split::None) continue;
+    const Problem problem{.rows = 23, .cols = 512, .gpus = std::min(gpu_count(), 3)};
+    const Tensors tensors(problem, chapter);
+    const Run run(chapter, tensors);
+    for (int launch = 0; launch < 5; ++launch) {  // each slot is used at least twice
+      CAPTURE(launch);
+      tensors.poison_outputs();
+      run.launch();
+      require_right(run.check());
+    }
+  }
+}
+
+TEST_CASE("several GPUs are for chapters that share a problem, and each gets some of it") {
+  for (const Chapter& chapter : chapters()) {
+    Problem problem{.kind = chapter.kinds.front(), .rows = 5, .cols = 64, .gpus = 3};
+    CHECK(refusal(chapter, problem).empty() == (chapter.split != Split::None));
+    if (chapter.split == Split::None) CHECK(refusal(chapter, problem).option == "gpus");
+    problem.cols = 8;  // two vectors of float
+    CHECK(refusal(chapter, problem).empty() == (chapter.split == Split::Rows));
+  }
+}
+
 TEST_CASE("every chapter is right where no tensor starts at a 16-byte boundary, or refuses it") {
   for (const Chapter& chapter : chapters()) {
     for (const std::int64_t cols : {1, 8, 1000, 1023, 2048})
@@ -221,13 +269,17 @@ class LargestGrid final : public simt::Watch {
 
 TEST_CASE("the last row is right where offsets pass 2^31" * doctest::skip(kSanitize)) {
   // No other row of these tensors takes up memory, and only the last block runs. An offset in 32
-  // bits, even of 16-byte vectors, is negative there. Where blocks walk over the rows, their number
-  // divides that of the rows, so that the last block has the last row.
+  // bits, even of 16-byte vectors, is negative there. Where blocks walk over the rows, their
+  // number divides that of the rows, so that the last block has the last row.
   constexpr std::int64_t kElements = std::int64_t{45} << 28;
   constexpr int kBlocks = 15 << 12;
   constexpr std::int64_t kMostOfBlock = 1 << 20;  // elements
   const simt::Under no_block({.only_last = 0});
   for (const Chapter& chapter : chapters()) {
+    if (chapter.split != Split::None) {
+      MESSAGE("skipped: each GPU has its own copy of every row, which takes up memory");
+      continue;
+    }
     Problem problem;
     const std::int64_t widest = chapter.max_row_bytes / problem.element_bytes();
     const std::int64_t most = chapter.direction() == Direction::Copy ? 128 : 4096;

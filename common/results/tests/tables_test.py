@@ -309,7 +309,7 @@ def test_chapter_zero_s_sentences_say_what_its_table_of_constants_says():
             "A kernel that does nothing takes {events around a launch} µs",
             "second, small kernel in the same measurement adds about {a second kernel, empty, behind the first} µs",
             "Device memory delivers {bandwidth: copy of 1024 MiB} TB/s, and a byte takes {latency: device memory} µs",
-            "memory waits {latency: device memory} µs, one from L2 {latency: L2}, and one from L1 {latency: L1}"):
+            "memory takes {latency: device memory} µs, one from L2 {latency: L2}, and one from L1 {latency: L1}"):
         for figure, value in taken.items():
             sentence = sentence.replace(f"{{{figure}}}", value)
         assert sentence in " ".join(notes.split())

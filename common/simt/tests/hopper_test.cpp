@@ -539,7 +539,7 @@ TEST_CASE("a seed replays the turns of a cluster") {
 TEST_CASE("clusters that CUDA refuses are refused") {
   unsigned out[64];
   CHECK_THROWS_WITH_AS(launch(kernels::ranks, {6, 32, 0, nullptr, 4}, out),
-                       doctest::Contains("grid.x is no multiple"), std::runtime_error);
+                       doctest::Contains("grid.x is not a multiple"), std::runtime_error);
   CHECK_THROWS_WITH_AS(launch(kernels::ranks, {34, 32, 0, nullptr, 17}, out),
                        doctest::Contains("a cluster has at most 16 blocks"), std::runtime_error);
 }
