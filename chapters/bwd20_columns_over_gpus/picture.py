@@ -37,9 +37,11 @@ def picture(kStages=6, kAnswer=2):
         bars = []
         for n in range(slot, ROWS, kStages):
             begin, stop = summed[n] - SUMS, done.get(n, END + DX)
-            bars += [(asked[n], there[n], LOAD, str(n)), (there[n], begin, WHITE, ""), (begin, summed[n], COMPUTE, str(n)),
-                     (summed[n], stop - DX, WAIT, "kept"), (stop - DX, stop, STORE, str(n))]
-        p.bars(164 + 22 * slot, f"slot {slot}", [bar for bar in bars if bar[0] < min(bar[1], END)], unit=unit, end=END, height=18)
+            bars += [(asked[n], there[n], LOAD, str(n)), (there[n], begin, WHITE, ""),
+                     (begin, summed[n], COMPUTE, str(n)), (summed[n], stop - DX, WAIT, "kept"),
+                     (stop - DX, stop, STORE, str(n))]
+        p.bars(164 + 22 * slot, f"slot {slot}", [bar for bar in bars if bar[0] < min(bar[1], END)],
+               unit=unit, end=END, height=18)
     p.legend(308, (LOAD, "on its way"), (WHITE, "there"), (COMPUTE, "sums"), (WAIT, "kept"), (STORE, "dx"), gap=12)
     p.legend(330, (PURPLE, "message: s is sent, r received"))
     p.text(8, 356, f"After the sums of row n comes dx of row n - {behind}.", bold=True)

@@ -1,4 +1,4 @@
-from common.results.pictures import BLUE, COMPUTE, LOAD, PURPLE, STORE, WAIT, Picture
+from common.results.pictures import BLUE, COMPUTE, LOAD, PURPLE, STORE, Picture
 
 ROWS, MOMENTS, MESSAGE, OUTPUT = 5, 3.2, 5.6, 2.6  # times, of no GPU
 
@@ -26,8 +26,8 @@ def picture(kAnswer=2):
         p.text(8, top - 12, f"GPU {gpu}", bold=True)
         p.bars(top, "4 warps", [one for one in compute if one[1] <= end], x, unit, end=end)
         p.bars(top + 28, "exchange", [one for one in words if one[1] <= end], x, unit, end=end)
-        p.bars(top + 56, "on its way", [(begin, begin + MESSAGE, BLUE, f"row {n}") for n, (begin, *_) in enumerate(words)
-                                        if n % 2 == 0 and begin + MESSAGE <= end], x, unit, end=end)
+        sent = [(begin, begin + MESSAGE, BLUE, f"row {n}") for n, (begin, *_) in enumerate(words) if n % 2 == 0]
+        p.bars(top + 56, "on its way", [one for one in sent if one[1] <= end], x, unit, end=end)
     p.legend(262, (COMPUTE, "moments of row n"), (PURPLE, "sends"), (STORE, "y"), x=100)
     p.legend(282, (LOAD, "the word, to the other GPU"), x=100)
     p.text(8, 304, "Two rows lie between a message and its answer.", bold=True)

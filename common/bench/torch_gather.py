@@ -3,9 +3,9 @@
 
     python3 -m common.bench.torch_gather --gpus 2 --json FILE     appends a record for each problem and pass
 
-What fwd17 and bwd20 are compared with: `all_gather_into_tensor` of x (and of dy), `native_layer_norm` over whole rows on
-every GPU, and a slice of the result. A time is that of the slowest GPU, a median of launches with a cold L2; `peak` is
-the memory that a pass takes beside its inputs and outputs, on one GPU.
+What fwd17 and bwd20 are compared with: `all_gather_into_tensor` of x (and of dy), `native_layer_norm` over whole rows
+on every GPU, and a slice of the result. A time is that of the slowest GPU, a median of launches with a cold L2;
+`peak_bytes` is the memory that a pass takes beside its inputs and outputs, on one GPU.
 """
 
 import argparse

@@ -56,7 +56,7 @@ from common.tools.cpp_text import blanked, line_of
 from common.tools.find_chapter import is_own, kernel_sources
 
 ROOT = Path(__file__).resolve().parents[2]
-SHARED_WITH_HARNESS = {"contract.h", "description.h", "element_types.h", "gpu.h", "registry.h"}
+SHARED_WITH_HARNESS = {"contract.h", "description.h", "element_types.h", "gpu.h", "registry.h", "split.h"}
 MOST_PROGRAMS = 6  # that a header's mutant runs in
 REFERENCE_SOURCES = ("reference_cpu/layer_norm.cpp", "reference_cpu/fused_layer_norm.cpp")
 REFERENCE_TESTS = ("layer_norm_test", "fused_layer_norm_test")
