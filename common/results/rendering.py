@@ -75,14 +75,14 @@ def with_kind(problem):
 
 
 def roofs_of(records, with_speed=False):
-    """'for the forward pass, a copy (…) at 2 400 GB/s; …'. `with_speed`: where the records share a size."""
+    """'a copy (…) at 2 400 GB/s for the forward pass; …'. `with_speed`: where the records share a size."""
     found = []
     for direction, roof in ROOFS.items():
         own = [record for record in records if SHORT.get(record["direction"], "copy") == direction]
         speeds = sorted({round(roof_gbps(record)) for record in own if record.get("roof_us")})
         shown = "–".join(count(speed) for speed in dict.fromkeys((*speeds[:1], *speeds[-1:]))) or MISSING
-        name = f"for the {DIRECTIONS[direction]} pass, " if direction in DIRECTIONS else ""
-        found += [f"{name}{roof}" + (f" at {shown} GB/s" if with_speed else "")] if own else []
+        of_pass = f" for the {DIRECTIONS[direction]} pass" if direction in DIRECTIONS else ""
+        found += [roof + (f" at {shown} GB/s" if with_speed else "") + of_pass] if own else []
     return "; ".join(found)
 
 
