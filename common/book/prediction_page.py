@@ -26,7 +26,8 @@ from common.book.seen import ROOT
 from common.results import chapter_tables
 from common.results.chapter_tables import FUSION_STEPS, NARROW_UNALIGNED_STEPS, OWN_STEPS, STEPS, UNALIGNED_STEPS
 from common.results.device import DATA, open_results
-from common.results.problems import PROGRESSION
+from common.results.problems import PROGRESSION, problem_of
+from common.results.records import load
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +87,8 @@ def on_doctree(app, doctree):
 def problems_of(identifier, asked, times):
     """The problems of a lesson with these questions, and these bold times in its answers. Raises ValueError."""
     chapter = results().chapters[identifier]
-    usual = chapter_tables.steps(results(), chapter).get("problems", ())
+    usual = (on_two_gpus(chapter) if chapter.road == chapter_tables.GPUS_ROAD
+             else chapter_tables.steps(results(), chapter).get("problems", ()))
     answered = ANSWERED.get(identifier, usual)
     if identifier in ONE_FOR_ALL:
         times = times * len(answered)
@@ -98,8 +100,20 @@ def problems_of(identifier, asked, times):
             for problem in answered or usual if problem is not OTHER]
 
 
+def on_two_gpus(chapter):
+    """The smallest and the largest problem of the table of a lesson for several GPUs, on two."""
+    rows = chapter_tables.gpus(results(), chapter)["rows"]
+    return tuple(problem_of(rows[at][3]) for at in (0, -1))
+
+
+def record_of(chapter, problem):
+    if chapter.road == chapter_tables.GPUS_ROAD:
+        return load(ROOT / chapter_tables.ON_GPUS).find(chapter.id, problem)
+    return results().find(chapter, problem)
+
+
 def problem_entry(chapter, problem, asked, model):
-    record = results().find(chapter, problem)
+    record = record_of(chapter, problem)
     name = ", ".join(filter(None, [str(problem), problem.words]))
     asks_bytes = ASKS_BYTES.search(asked)
     if not record or (asks_bytes and not record.get("predicted_bytes")):
