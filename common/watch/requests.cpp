@@ -294,7 +294,7 @@ class BlockCounter : public simt::Witness {
     if (space == Space::Remote) return;
     for_sectors(in_device, copy.bytes, [&](std::uint64_t sector) {
       ++counts.sectors;
-      if (loads && in_l2(sector)) ++counts.held_by_l2;
+      if (loads && in_l2(sector, launch_.written.has(sector))) ++counts.held_by_l2;
       if (stores) launch_.written.first_touch(sector);
     });
   }
@@ -304,6 +304,7 @@ class BlockCounter : public simt::Witness {
   struct Load {
     Counts* counts;
     Sectors sectors;
+    std::vector<bool> written;  // whether the launch had stored to each sector before the load
     bool past_l1;
   };
   struct Warp {
@@ -368,7 +369,11 @@ class BlockCounter : public simt::Witness {
     const bool is_atomic = request.kind == Kind::Atomic;
     counts.sectors += is_atomic ? sectors_sent(request) : sectors.numbers.size();
     if (request.kind == Kind::Load) {
-      warps_[warp].loads.push_back({&counts, std::move(sectors), request.past_l1});
+      std::vector<bool> written;
+      for (const std::uint64_t sector : sectors.numbers)
+        written.push_back(launch_.written.has(sector));
+      warps_[warp].loads.push_back(
+          {&counts, std::move(sectors), std::move(written), request.past_l1});
       return;
     }
     for (const std::uint64_t sector : sectors.numbers) launch_.written.first_touch(sector);
@@ -383,15 +388,16 @@ class BlockCounter : public simt::Witness {
         if (turn >= warp.loads.size()) continue;
         more = true;
         const Load& load = warp.loads[turn];
-        for (const std::uint64_t sector : load.sectors.numbers) ask_caches(load, sector);
+        for (std::size_t i = 0; i < load.written.size(); ++i) ask_caches(load, i);
       }
     }
     for (Warp& warp : warps_) warp.loads.clear();
   }
-  void ask_caches(const Load& load, std::uint64_t sector) {
+  void ask_caches(const Load& load, std::size_t i) {
     Counts& counts = *load.counts;
+    const std::uint64_t sector = load.sectors.numbers[i];
     if (load.past_l1) {
-      if (in_l2(sector)) ++counts.held_by_l2;
+      if (in_l2(sector, load.written[i])) ++counts.held_by_l2;
       return;
     }
     const bool is_own = l1_.knows(sector);
@@ -399,7 +405,7 @@ class BlockCounter : public simt::Witness {
       ++counts.held_by_l1;
       return;
     }
-    if (!in_l2(sector)) return;
+    if (!in_l2(sector, load.written[i])) return;
     // Data that all blocks read, such as weight: a multiprocessor's first block loads it into L1.
     if (!is_own && !is_first_of_multiprocessor_)
       ++counts.held_by_l1;
@@ -408,8 +414,7 @@ class BlockCounter : public simt::Witness {
   }
   // Whether L2 holds a sector; from now on it does. Unless all of the launch's data fits in L2, a
   // block keeps only its share; sectors that others have read, above all weight, stay.
-  bool in_l2(std::uint64_t sector) {
-    const bool written = launch_.written.has(sector);
+  bool in_l2(std::uint64_t sector, bool written) {
     const bool others_had_it = !launch_.read.first_touch(sector) || written;
     if (launch_.fits_in_l2) return others_had_it;
     const bool is_own = l2_.knows(sector);

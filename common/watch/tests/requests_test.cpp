@@ -225,6 +225,12 @@ __global__ void twice(const float* data, float* out) {
 __global__ void the_same_for_all(const float* data, float* out) {
   out[blockIdx.x * 32 + threadIdx.x] = data[threadIdx.x];
 }
+__global__ void in_place(float* data) { data[blockIdx.x * 64 + threadIdx.x] *= 2.0f; }
+__global__ void after_its_store(float* data) {
+  data[threadIdx.x] = 1.0f;
+  __syncwarp();
+  data[32 + threadIdx.x] = data[threadIdx.x];
+}
 
 TEST_CASE("what a block reads again L1 has, and what all read comes from memory once") {
   const Floats data(200 * 32);
@@ -239,6 +245,14 @@ TEST_CASE("what a block reads again L1 has, and what all read comes from memory 
   CHECK(shared.sum("load", "held_by_l2") == 131 * 4);  // the first block of each multiprocessor,
   CHECK(shared.sum("load", "held_by_l1") == 68 * 4);   // and those behind them
   CHECK(shared.launch["sectors_read_once"] == 4);
+}
+
+TEST_CASE("a load finds in L2 what was stored before it, and not what is stored after it") {
+  const Floats data(4 * 64);
+  const Counted updated = count(in_place, 4, 64, data.data());
+  CHECK(updated.sum("load", "sectors") == 4 * 8);
+  CHECK(updated.sum("load", "held_by_l1") + updated.sum("load", "held_by_l2") == 0);
+  CHECK(count(after_its_store, 1, 32, data.data()).sum("load", "held_by_l2") == 4);
 }
 
 // ------------------------------------------------------------------------------------ several GPUs
