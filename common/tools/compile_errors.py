@@ -5,6 +5,7 @@ import re
 import sys
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parents[2]
 UNKNOWN = "{0} is not known here: a slip, or an intrinsic that the machine does not have"
 LESSONS = (  # what g++ says of a construct, and what that means for a kernel
     (r"‘(\w+)’ was not declared", UNKNOWN),
@@ -32,7 +33,7 @@ def in_a_sentence(errors):
 
 
 def main(log):
-    text = Path(log).read_text(encoding="utf-8", errors="replace")
+    text = Path(log).read_text(encoding="utf-8", errors="replace").replace(f"{ROOT}/", "")
     print(in_a_sentence(text), *(line for line in text.splitlines() if not re.match(r"\[\d+/\d+\]", line)),
           sep="\n", file=sys.stderr)
 

@@ -126,7 +126,7 @@ def main(argv):
     except RequestError as error:
         print(error, file=sys.stderr)
         return 2
-    to.write_text(f'#include "common/simt/rewritten.h"\n#line 1 "{path}"\n{text}', encoding="utf-8")
+    to.write_text(f'#include "common/simt/rewritten.h"\n#line 1 "{path.resolve()}"\n{text}', encoding="utf-8")
     return 0
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from common.results import store
+from common.tools import rewrite_cuda
+from common.tools.find_chapter import kernel_sources
 from common.watch import count as watch
 from common.watch import plant
 
@@ -122,6 +125,22 @@ def test_the_totals_include_the_passes_of_atomics_in_shared_memory():
     line = {**dict.fromkeys(watch.COUNTS, 0), "what": "atomic", "space": "shared", "times": 8, "passes": 20, "passes_needed": 8}
     totals = watch.totals({"sectors_read_once": 0, "sectors_written_once": 0}, [line])
     assert (totals["shared atomic passes"], totals["shared conflicts"], totals["atomic requests"]) == (20, 12, 0)
+
+
+def test_a_chapter_of_the_readers_own_has_its_lines(count, programs, build, tmp_path, monkeypatch):
+    programs["fwd02"]  # it is built
+    kernel = Path(kernel_sources()["fwd02"])
+    text = plant.without_other_types((ROOT / kernel).read_text(encoding="utf-8"))
+    (tmp_path / kernel).parent.mkdir(parents=True)
+    (tmp_path / kernel).write_text(re.sub(r"launch\((layer_norm_forward<T>),\s*\{(.*?), (.*?), 0, a.stream\}, a\)",
+                                          r"\1<<<\2, \3, 0, a.stream>>>(a)", text, flags=re.DOTALL), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert rewrite_cuda.main([kernel, "kernel.cpp"]) == 0
+    rewritten = Path("kernel.cpp").read_text(encoding="utf-8")
+    assert "RewrittenLaunch" in rewritten
+    monkeypatch.setenv("CPLUS_INCLUDE_PATH", str(ROOT / "common/simt/include"))
+    launch, = count(plant.program_with("fwd02", text, rewritten, build, tmp_path))
+    assert {"x[col]" in text_of(line) for line in lines_of(launch, "load", "x")} == {True}
 
 
 def test_bulk_copies_are_counted_in_bytes(count):
