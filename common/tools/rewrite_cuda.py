@@ -4,8 +4,8 @@
     python3 -m common.tools.rewrite_cuda kernel.cu kernel.cpp     for a chapter of the reader's own
 
 Rewritten are launches, `kernel<<<…>>>(…)`; `extern __shared__ T name[]`; `__shared__ alignas(n)`; `static __shared__`;
-`__noinline__`; and inline PTX (inline_ptx.py). What the machine does not have is refused in a sentence that names the
-line.
+`__noinline__`; the `extern "C"` of a kernel; and inline PTX (inline_ptx.py). What the machine does not have is refused
+in a sentence that names the line.
 """
 
 import re
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from common.tools import inline_ptx
-from common.tools.cpp_text import blanked, line_of
+from common.tools.cpp_text import blanked, closing, line_of
 from common.tools.inline_ptx import RequestError
 
 REFUSED = (  # what no header of the machine has: a pattern, what it is, what to use
@@ -101,10 +101,24 @@ def rewritten(path, source, launch_as="::simt::RewrittenLaunch"):
         edits.append((match.start(), match.end(), ""))
     for match in re.finditer(r"(?<!\()\b__noinline__\b", code):  # not a macro: g++'s own headers use the word
         edits.append((match.start(), match.end(), "__attribute__((noinline))"))
+    edits += [(at, at, "++") for at in c_linkage(source, code)]
     for start, end, text in sorted(edits, reverse=True):
         line_ends = re.findall(r"\\?\n", source[start:end])  # in a macro each has a backslash
         source = source[:start] + text + "".join(line_ends[text.count("\n"):]) + source[end:]
     return source
+
+
+def c_linkage(source, code):
+    """Where the C of each `extern "C"` ends that has a kernel or a variable whose C++ name tells what it is."""
+    for match in re.finditer(r'\bextern\s+"C"', source):
+        if not code.startswith("extern", match.start()):  # in a comment
+            continue
+        begins = re.search(r"[;{]|$", code[match.end():])
+        end = match.end() + begins.start()
+        if begins[0] == "{":
+            end = closing(source, end)
+        if re.search(r"\b__(global|constant|shared)__\b", code[match.end():end]):
+            yield match.end() - 1
 
 
 def shared_array(path, source, code, match):

@@ -106,9 +106,29 @@ int main() {
   return x[3] != -1;
 }
 """
+C_NAMES = """#include <cstdio>
+// extern "C" __global__
+extern "C" __global__ void one(int *x);
+extern "C" __device__ int twice(int x) { return 2 * x; }
+extern "C" {
+__constant__ int k = 3;
+__global__ void one(int *x) {
+  __shared__ int s[64];
+  s[threadIdx.x] = twice(k);
+  x[threadIdx.x] = s[threadIdx.x];
+}
+}
+int main() {
+  int *x;
+  cudaMallocManaged(&x, 256);
+  one<<<1, 64>>>(x);
+  return x[63] != 6;
+}
+"""
 
 
 @pytest.mark.parametrize(("source", "status", "said"), [
+    (C_NAMES, 0, ""),
     (HOST % "int *x = stack;", 1, NOT_OF_DEVICE),
     (HOST % "int *x = heap.data();", 1, NOT_OF_DEVICE),
     (HOST % "int *x; cudaMallocHost(&x, 128);", 0, ""),
