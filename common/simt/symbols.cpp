@@ -106,6 +106,7 @@ std::size_t static_shared_bytes(const Launch& launch) {
 }
 
 std::string demangled(const std::string& name) {
+  if (!name.starts_with("_Z")) return name;  // __cxa_demangle takes "g" for a type's name
   int status = 0;
   const std::unique_ptr<char, decltype(&std::free)> text(
       abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status), &std::free);

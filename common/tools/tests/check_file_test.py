@@ -314,6 +314,8 @@ int main() {
 
 @pytest.mark.parametrize(("source", "status", "said"), [
     (COUNTER % "counter = counter + 1", 1, "race 1: counter"),
+    (COUNTER.replace("int counter", "unsigned i") % "i = i + 1", 1, "race 1: i,"),
+    (COUNTER.replace("counter", "g[4]", 1) % "g[1] = g[1] + 1", 1, "race 1: g[1],"),
     (COUNTER % "atomicAdd(&counter, 1)", 0, "no races: 128 accesses"),
     (LAST_BLOCK, 0, "no races"),
     (LAST_BLOCK.replace("  __threadfence();\n", "", 1), 1, "race 1: parts["),
