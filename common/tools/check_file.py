@@ -35,8 +35,11 @@ SANITIZED = ("-fsanitize=address,undefined", "-fno-sanitize=null,pointer-overflo
              "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
 WATCHED = ("-gdwarf-4", "-fsanitize=thread", "-fsanitize-coverage=trace-pc", "-fno-tree-sra", "-fno-tree-vectorize",
            "-fno-semantic-interposition", "-Wno-tsan", "-DSIMT_WATCH")  # as CMakeLists.txt has them
-
 INCLUDE = r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"'
+
+
+class EndedEarly(Exception):
+    """One sentence about a program that ended before anything was seen."""
 
 
 class Unit:
@@ -131,13 +134,25 @@ def seen_of(path, mode, arguments, block="0"):
     start = time.monotonic()
     settings = {"SIMT_WATCH_MODE": mode, "SIMT_WATCH_FILE": str(record), "SIMT_WATCH_BLOCK": block}
     done = subprocess.run([program, *arguments], env={**os.environ, **settings})
+    ended = how_it_ended(done.returncode)
     if not record.is_file():
+        if ended:
+            raise EndedEarly(f"{path} ended {ended} before anything was recorded")
         raise RequestError(f"{path} launched no kernel")
     source = str(path.resolve().relative_to(ROOT) if path.resolve().is_relative_to(ROOT) else path.resolve())
-    result = {**json.loads(record.read_text(encoding="utf-8")), "source": source, "chapter": path.name,
+    seen = json.loads(record.read_text(encoding="utf-8"))
+    launches = {"race": "kernels", "trace": "launches"}.get(mode)
+    if ended and not (seen["seen"][launches] if launches else seen["seen"]):
+        raise EndedEarly(f"{path} ended {ended} before a kernel ran")
+    result = {**seen, "source": source, "chapter": path.name, "ended": ended,
               "words": " ".join(["its main,", *arguments]) if arguments else "its main", "fault": "", "passed": True,
               "arguments": " ".join(arguments) or "no arguments", "seconds": time.monotonic() - start}
     return done.returncode, result, program
+
+
+def how_it_ended(status):
+    """'with status 1'; nothing for 0."""
+    return f"by signal {-status}" if status < 0 else f"with status {status}" if status else ""
 
 
 def counted(path, arguments=()):
@@ -219,7 +234,7 @@ def checked(path, arguments):
         return 1
     print(done.stderr, end="", file=sys.stderr)
     if done.returncode < 0:
-        print(f"{path} ended by signal {-done.returncode}", file=sys.stderr)
+        print(f"{path} ended {how_it_ended(done.returncode)}", file=sys.stderr)
     return 1 if done.returncode < 0 else done.returncode
 
 
@@ -234,6 +249,9 @@ def main(argv):
     except (RequestError, WatchError) as error:
         print(error, file=sys.stderr)
         return 2
+    except EndedEarly as error:
+        print(error, file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":

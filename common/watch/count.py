@@ -172,6 +172,8 @@ def page(record, helpers=False):
         out += ["", "It launches no kernel."]
     if record["fault"]:
         out += ["", f"The kernel did not end, and the counts stop there: {record['fault']}"]
+    elif record.get("ended"):
+        out += ["", f"The program ended {record['ended']}. The counts are those until then."]
     elif not record["passed"]:
         out += ["", "The outputs are wrong: make run says where. The counts are those of the code as it is."]
     return "\n".join(out)

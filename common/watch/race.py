@@ -197,6 +197,9 @@ class Runs:
         what = "no races" if not self.races else words(len(self.races), "race")
         if self.faults:
             what += ", and a fault"
+        for result in self.results:
+            if result.get("ended"):  # a program from elsewhere, before its end or at it
+                what += f" until the program ended {result['ended']}"
         if self.passed_over:
             what += f", {words(len(self.passed_over), 'pair')} ordered only by a convention"
         return f"{what}: {seen} in {seconds:.1f} s"

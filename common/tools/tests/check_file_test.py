@@ -380,6 +380,33 @@ def test_a_program_that_launches_nothing(watch, tmp_path):
     assert (done.returncode, done.stderr) == (2, f"{file} launched no kernel\n")
 
 
+STORES = """__global__ void k(int *x) { x[threadIdx.x] = 1; }
+int main() {
+  int *x;
+  cudaMalloc(&x, 128);
+  %s
+  return 0;
+}
+"""
+
+
+@pytest.mark.parametrize(("main", "status", "said"), [
+    ("k<<<1, 32>>>(x);", 0, "a.cu: no races: 32 accesses"),
+    ("k<<<1, 32>>>(x); return 3;", 3, "a.cu: no races until the program ended with status 3: 32 accesses"),
+    ("k<<<1, 32>>>(x); k<<<1, 2048>>>(x);", 1, "a.cu: no races until the program ended with status 1: 32 accesses"),
+    ("k<<<1, 2048>>>(x);", 1, "a.cu ended with status 1 before a kernel ran\n"),
+    ("k<<<1, 32>>>(nullptr);", 1, "a.cu ended with status 1 before anything was recorded\n"),
+    ("k<<<1, 32>>>(x); *(volatile int *)nullptr = 1;", 1, "a.cu ended by signal 11 before anything was recorded\n"),
+    ("return 3;", 1, "a.cu ended with status 3 before anything was recorded\n"),
+])
+def test_of_a_program_that_ended_early_it_says_so(watch, tmp_path, main, status, said):
+    file = tmp_path / "a.cu"
+    file.write_text(STORES % main, encoding="utf-8")
+    done = watch("race", file)
+    assert done.returncode == status, done.stdout + done.stderr
+    assert said in done.stdout + done.stderr
+
+
 # --- Teaching kernels, as they are published ---
 
 KERNELS = sorted(path.stem for path in FOREIGN.glob("*.cu"))
