@@ -15,10 +15,12 @@ Counts say nothing about time. Other arguments are those of the chapter's progra
 """
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+from common.tools.cpp_text import blanked
 from common.watch.front import ask, parse
 from common.watch.lines import WatchError
 
@@ -227,18 +229,26 @@ def note(line):
 
 
 def items(source, by_line):
-    """(first, last) line of each top-level item of the source that has counts."""
-    first = 1
-    found = []
-    for i, text in enumerate(source, start=1):
-        if not text.strip():
-            if not source[i - 2].startswith((" ", "\t")):
-                first = i + 1
-        elif text.startswith("}") and not text.startswith("}  // namespace"):
+    """(first, last) line of each item of the source that has counts: what stands in no braces but a namespace's. A line
+    with counts that is in none, as in a macro, is shown alone."""
+    found, first = [], 1
+    opened, before = [], ""  # whether each brace is a namespace's; the code since the last brace or semicolon
+    for i, text in enumerate(blanked("\n".join(source)).split("\n"), start=1):
+        ends = False
+        for character in f"{text}\n":
+            if character == "{":
+                opened.append(re.search(r"\b(namespace[\w\s:]*|extern\s*)$", before) is not None)
+            if character == "}" and opened:
+                ends |= not opened.pop()
+            before = "" if character in "{};" else before + character
+        if all(opened) and ends:
             if any(first <= line <= i for line in by_line):
                 found.append((first, i))
             first = i + 1
-    return found
+        elif all(opened) and not source[i - 1].strip():
+            first = i + 1
+    alone = [line for line in by_line if not any(first <= line <= last for first, last in found)]
+    return sorted(found + [(line, line) for line in alone if 1 <= line <= len(source)])
 
 
 def summary(launch, rows):

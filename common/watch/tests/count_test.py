@@ -75,6 +75,17 @@ def test_a_kernel_that_chapters_share_has_the_lines_of_its_own_file(count):
     assert {line["file"] for line in kernel["lines"]} == {"chapters/bwd01_thread_per_row/kernel.cu"}
 
 
+@pytest.mark.parametrize(("source", "lines", "shown"), [
+    ("// of k\nvoid k() {\n\n  f();\n}\nvoid l() {\n}\n", [4], [(1, 5)]),
+    ("int n;\n\nnamespace a {\n\n  void k()\n  {\n    f();  // }\n  }\n  void l() { f(); }\n}\n", [7], [(5, 8)]),
+    ("void k(A a = {}) {\n  f();\n  }\nint main() { f(); }", [2, 4], [(1, 3), (4, 4)]),
+    ('extern "C" {\n\nvoid k() {\n  f(); }\n\nvoid l() {} }', [4], [(3, 4)]),
+    ("#define K \\\n  f()\nvoid k() {\n#if 1\n  if (a) {\n#else\n  if (b) {\n#endif\n  f(); }\n}\n", [9], [(9, 9)]),
+])
+def test_what_is_shown_around_a_line_is_its_function(source, lines, shown):
+    assert watch.items(source.splitlines(), dict.fromkeys(lines)) == shown
+
+
 def test_a_line_that_writes_two_tensors_has_both(count):
     last = count("bwd08", "--rows", 8, "--cols", 512)[-1]
     assert {line["tensor"]: line["times"] for line in lines_of(last, "store") if line["space"] == "device"} == {
