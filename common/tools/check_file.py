@@ -35,6 +35,7 @@ SANITIZED = ("-fsanitize=address,undefined", "-fno-sanitize=null,pointer-overflo
              "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
 WATCHED = ("-gdwarf-4", "-fsanitize=thread", "-fsanitize-coverage=trace-pc", "-fno-tree-sra", "-fno-tree-vectorize",
            "-fno-semantic-interposition", "-Wno-tsan", "-DSIMT_WATCH")  # as CMakeLists.txt has them
+OF_MACHINE = r"^(\S.*:\d+: )?kernel "  # a fault's text begins so
 INCLUDE = r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"'
 
 
@@ -146,7 +147,7 @@ def seen_of(path, mode, arguments, block="0"):
         raise EndedEarly(f"{path} ended {ended} before a kernel ran")
     result = {**seen, "source": source, "chapter": path.name, "ended": ended,
               "words": " ".join(["its main,", *arguments]) if arguments else "its main", "fault": "", "passed": True,
-              "arguments": " ".join(arguments) or "no arguments", "seconds": time.monotonic() - start}
+              "arguments": " ".join(arguments), "seconds": time.monotonic() - start}
     return done.returncode, result, program
 
 
@@ -210,7 +211,11 @@ def of_sanitizer(path, said):
     sentence = f"{access.lower()}s {size} bytes out of bounds ({kind})"
     if where:
         side = {"to the right of": "after", "to the left of": "before", "inside of": "into"}.get(where[2], where[2])
-        sentence = f"{access.lower()}s {size} bytes, {where[1]} bytes {side} a buffer of {where[3]} bytes"
+        region, bytes_of_it = "a buffer", where[3]
+        if "simt::SharedMemory::SharedMemory(" in rest:  # without bytes it has one
+            region, bytes_of_it = "the launch's dynamic shared memory", "0" if where[3] == "1" else where[3]
+        sentence = f"{access.lower()}s {size} bytes, {where[1]} bytes {side} {region} of {bytes_of_it} bytes"
+        sentence += " (its third argument)" * (bytes_of_it == "0")
         sentence += ", which is free" * (kind == "heap-use-after-free")
     if kind == "use-after-poison":
         sentence = (f"{access.lower()}s {size} bytes of the host's memory; a kernel needs memory from cudaMalloc, "
@@ -235,6 +240,9 @@ def checked(path, arguments):
     print(done.stderr, end="", file=sys.stderr)
     if done.returncode < 0:
         print(f"{path} ended {how_it_ended(done.returncode)}", file=sys.stderr)
+    elif done.returncode > 0 and not re.search(OF_MACHINE, done.stderr, re.MULTILINE):
+        print(f"No fault found by the machine; the program ended {how_it_ended(done.returncode)}. "
+              f"make race FILE={path} looks for races.", file=sys.stderr)
     return 1 if done.returncode < 0 else done.returncode
 
 

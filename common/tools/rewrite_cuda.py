@@ -21,7 +21,7 @@ REFUSED = (  # what no header of the machine has: a pattern, what it is, what to
     (r"#\s*include\s*<mma\.h>|\bwmma::", "tensor-core fragments (wmma)", "plain multiply-adds in float"),
     (r"\btexture\s*<|\btex[123]D\w*\s*[<(]|\bcudaTextureObject_t\b", "textures", "a pointer, and __ldg"),
     (r"\bsurf[123]D\w*\s*[<(]|\bcudaSurfaceObject_t\b", "surfaces", "a pointer"),
-    (r"\bcudaLaunchCooperativeKernel\b|\bgrid_group\b", "a barrier of the whole grid", "two launches"),
+    (r"\bcudaLaunchCooperativeKernel\b|\bgrid_group\b", "barrier of the whole grid", "two launches"),
     (r"\bcudaGraph\w+", "CUDA graphs", "the launches themselves"),
     (r"#\s*include\s*<(cublas|cudnn|cufft|curand|nccl|thrust|cutlass|cute)[\w/.]*>", "such library",
      "code of your own"),

@@ -168,7 +168,7 @@ Missing Races::missing_of_copy(const Record& earlier, const Actor& actor, Way wa
   const Over& over = earlier.way == Way::Load ? copy.read : copy.written;
   switch (copy.kind) {
     case Copy::Kind::OfThread:
-      if (is_own) return {"a wait for the copy before: __pipeline_wait_prior()"};
+      if (is_own) return {"a __pipeline_wait_prior() between the copy and this access"};
       if (over.by == Over::By::Nothing)
         return {"a __pipeline_wait_prior() of " + whose + ", and then a __syncthreads()"};
       return {"a __syncthreads() after the __pipeline_wait_prior() of " + whose};

@@ -316,7 +316,7 @@ def print_race(number, race):
     for line in race["missing_at"]:
         print(f"      {line['file']}:{line['line']}: {line['text']}")
     if len(kernels) == 1:
-        print(f"  kernel: {kernels.pop()}, with {race['problem']}")
+        print(f"  kernel: {kernels.pop()}, {'with ' + race['problem'] if race['problem'] else 'run without arguments'}")
 
 
 def who(access):

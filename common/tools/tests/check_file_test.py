@@ -106,6 +106,12 @@ int main() {
   return x[3] != -1;
 }
 """
+DYNAMIC = """__global__ void k() {
+  extern __shared__ int s[];
+  s[threadIdx.x] = 1;
+}
+int main() { k<<<1, 3%s>>>(); }
+"""
 C_NAMES = """#include <cstdio>
 // extern "C" __global__
 extern "C" __global__ void one(int *x);
@@ -165,6 +171,13 @@ int main() {
     ("__global__ void k() {}\nint main() {\n  k<<<31 / 32, 32>>>();\n}\n", 1, "a grid needs at least one block"),
     ("__global__ void c() {}\n__global__ void k() { c<<<1, 1>>>(); }\nint main() { k<<<1, 1>>>(); }\n", 1,
      "a.cu:2: kernel c cannot start"),
+    ("__global__ void k() {\n  cg::grid_group g;\n}\nint main() {}\n", 2,
+     "a.cu:2: the SIMT machine has no barrier of the whole grid; use two launches"),
+    (DYNAMIC % "", 1, "a.cu:3: k writes 4 bytes, 0 bytes after the launch's dynamic shared memory of 0 bytes (its third "
+     "argument)\n"),
+    (DYNAMIC % ", 8", 1, "a.cu:3: k writes 4 bytes, 0 bytes after the launch's dynamic shared memory of 8 bytes\n"),
+    ("__global__ void k() {}\nint main() { k<<<1, 1>>>(); return 3; }\n", 3,
+     "No fault found by the machine; the program ended with status 3. make race FILE="),
     ("#include <thrust/sort.h>\n__global__ void k() {}\nint main() {}\n", 2, "a.cu:1: the SIMT machine has no such library"),
     ("__global__ void k() {}\nint main() {\n  cudaThreadExit();\n}\n", 2, "a.cu:3: cudaThreadExit is not known here"),
     ("__global__ void k() {}\nint main() {\n  cudaDeviceSetLimit(cudaLimitStackSize, 1);\n}\n", 2,
@@ -186,6 +199,7 @@ def test_what_is_wrong_is_said_in_a_sentence(check, tmp_path, source, status, sa
     done = check(file)
     assert done.returncode == status, done.stderr
     assert said in done.stderr
+    assert said.startswith("No fault") or "No fault" not in done.stderr
 
 
 def test_a_file_that_is_not_there(check):
@@ -314,6 +328,7 @@ int main() {
 
 @pytest.mark.parametrize(("source", "status", "said"), [
     (COUNTER % "counter = counter + 1", 1, "race 1: counter"),
+    (COUNTER % "counter = counter + 1", 1, "kernel: count, run without arguments\n"),
     (COUNTER.replace("int counter", "unsigned i") % "i = i + 1", 1, "race 1: i,"),
     (COUNTER.replace("counter", "g[4]", 1) % "g[1] = g[1] + 1", 1, "race 1: g[1],"),
     (COUNTER % "atomicAdd(&counter, 1)", 0, "no races: 128 accesses"),

@@ -196,7 +196,8 @@ TEST_CASE("a thread's copy is over for it when it has waited, and for others beh
     CHECK(has(missing(races_with(Wait::TooFew)), wait));
     the_race(races_with(Wait::NoBarrier));
     CHECK(races(kernels::own_copy, {1, 32}, x(), y(), true).empty());
-    CHECK(has(missing(races(kernels::own_copy, {1, 32}, x(), y(), false)), "a wait for the copy"));
+    CHECK(has(missing(races(kernels::own_copy, {1, 32}, x(), y(), false)),
+              "a __pipeline_wait_prior() between the copy and this access"));
     CHECK(races(kernels::source_of_a_copy, {1, 32}, x(), true).empty());
     the_race(races(kernels::source_of_a_copy, {1, 32}, x(), false));
   });
