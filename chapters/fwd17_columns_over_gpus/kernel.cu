@@ -3,8 +3,8 @@
 // fwd09 spreads a row over the blocks of a cluster, which exchange moments through shared memory.
 // A cluster ends at the edge of its GPU. Here each GPU has a slice of every row, as a model has it
 // whose hidden dimension is sharded; usually the slices are gathered first. Instead, each GPU sends
-// the mean and the squares of its slice, 8 bytes per row, to every other GPU, and computes y for
-// its own slice.
+// the mean and the squares of its slice, a word of 16 bytes per row, to every other GPU, and
+// computes y for its own slice.
 //
 // Such a message takes about 2 µs, as long as a block takes for a row. So a block, which walks over
 // many rows as in fwd18, has a warp that only exchanges: two rows lie between a row's message and
@@ -93,6 +93,7 @@ __global__ void __launch_bounds__(kThreads, kResident)
         const Word word{mean, squares, static_cast<float>(a.cols)};
         if (lane < peers.ranks) send(peers, epoch, row_of(n), lane, word);  // [4]
       }
+
       if (n >= kAnswer) {
         const int64_t row = row_of(n - kAnswer);
         const int stage = (n - kAnswer) % kStages;
@@ -154,6 +155,7 @@ __global__ void __launch_bounds__(kThreads, kResident)
         told[stage].arrive();
       }
     }
+
     if (n >= kBehind) {  // y of a row whose answer has come
       const int stage = (n - kBehind) % kStages;
       known[stage].wait(parity_of(n - kBehind));

@@ -1,34 +1,54 @@
-from common.results.pictures import BLUE, COMPUTE, LOAD, PURPLE, STORE, Picture
+from common.results.pictures import BLUE, COMPUTE, PURPLE, STORE, WAIT, Picture
 
-ROWS, MOMENTS, MESSAGE, OUTPUT = 5, 3.2, 5.6, 2.6  # times, of no GPU
+ROWS, MOMENTS, OUTPUT = 5, 3.2, 1.8  # times, of no GPU
+SEND, MESSAGE, RECEIVE, LATE = 0.9, 6, 0.9, 0.8  # LATE: no two GPUs start together
 
 
 def picture(kAnswer=2):
-    """Two GPUs over time, a block of each. Both compute the moments of row n, and a warp of each sends them to the
-    other GPU. The message is on its way while the block computes the moments of two more rows; then y of row n
-    follows. The other GPU does the same with its slice of the same rows."""
-    p, unit, end, x = Picture(316), 10.6, 35, 100
+    """Two GPUs over time, a block of each. Both compute the moments of a row, and a warp of each sends them to the
+    other GPU, which receives them two rows later; then y of the row follows. So the messages cross while the block
+    computes the moments of other rows. Only the last row has none after it: before its y, the block waits."""
+    p, unit, x, behind = Picture(300), 13, 100, kAnswer + 1
+    told = []  # when the moments of each row are there, on a GPU that starts at 0
+    for n in range(ROWS):
+        told.append((told[-1] if told else 0) + MOMENTS + (OUTPUT if n > behind else 0))
+    p.text(8, 12, "GPU 0", bold=True)
     p.text(470, 12, "time →", "end")
-    for gpu, top in ((0, 34), (1, 160)):
-        late = 1.2 * gpu  # no two GPUs start together
-        compute, words = [], []
-        at = late
-        for n in range(ROWS + kAnswer + 1):
+    asked = {}  # (GPU, row): where its message starts and ends
+    for gpu, (top, below) in enumerate(((26, 54), (172, 144))):
+        late, other = LATE * gpu, LATE * (1 - gpu)
+        words, known, free = [], [], 0
+        for n in range(ROWS + kAnswer):
+            if n < ROWS:
+                begin = max(free, late + told[n])
+                free = begin + SEND
+                asked[gpu, n] = [free]
+                words.append((begin, free, PURPLE, str(n)))
+            if n >= kAnswer:
+                begin = max(free, other + told[n - kAnswer] + SEND + MESSAGE)
+                free = begin + RECEIVE
+                known.append(free)
+                words.append((begin, free, BLUE, str(n - kAnswer)))
+                asked[1 - gpu, n - kAnswer, "read"] = begin
+        compute, at = [], late
+        for n in range(ROWS + behind):
             if n < ROWS:
                 compute.append((at, at + MOMENTS, COMPUTE, str(n)))
-                words.append((at + MOMENTS, at + MOMENTS + 0.9, PURPLE, ""))
                 at += MOMENTS
-            if n > kAnswer:
-                compute.append((at, at + OUTPUT, STORE, f"y{n - kAnswer - 1}"))
+            if n >= behind:
+                if known[n - behind] > at:
+                    compute.append((at, known[n - behind], WAIT, ""))
+                    at = known[n - behind]
+                compute.append((at, at + OUTPUT, STORE, f"y{n - behind}"))
                 at += OUTPUT
-            elif n >= ROWS:
-                at += OUTPUT
-        p.text(8, top - 12, f"GPU {gpu}", bold=True)
-        p.bars(top, "4 warps", [one for one in compute if one[1] <= end], x, unit, end=end)
-        p.bars(top + 28, "exchange", [one for one in words if one[1] <= end], x, unit, end=end)
-        sent = [(begin, begin + MESSAGE, BLUE, f"row {n}") for n, (begin, *_) in enumerate(words) if n % 2 == 0]
-        p.bars(top + 56, "on its way", [one for one in sent if one[1] <= end], x, unit, end=end)
-    p.legend(262, (COMPUTE, "moments of row n"), (PURPLE, "sends"), (STORE, "y"), x=100)
-    p.legend(282, (LOAD, "the word, to the other GPU"), x=100)
-    p.text(8, 304, "Two rows lie between a message and its answer.", bold=True)
+        p.bars(top, "4 warps", compute, x, unit)
+        p.bars(below, "exchange", words, x, unit)
+    for gpu, start, stop in ((0, 77, 143), (1, 143, 77)):
+        for n in (0, ROWS - 1):
+            p.arrow((x + unit * asked[gpu, n][0], start), (x + unit * asked[gpu, n, "read"], stop))
+    p.text(92, 110, "link", "end")
+    p.text(8, 208, "GPU 1", bold=True)
+    p.legend(234, (COMPUTE, "moments"), (STORE, "y"), (WAIT, "waits for the answer"), x=100)
+    p.legend(256, (PURPLE, "sends"), (BLUE, "receives"), x=100)
+    p.text(8, 284, "y follows three rows after the moments.", bold=True)
     return p

@@ -12,8 +12,9 @@
 
 namespace lnc {
 
-/// Stores all 16 bytes at once, for the whole system. PTX guarantees that for a number of 128 bits,
-/// not for a vector of four numbers.
+/// Stores all 16 bytes in one access, at system scope; a vector of four floats would count as four.
+/// The text of PTX's memory model speaks of scalars up to 64 bits. That no reader sees half of a
+/// `.b128` we take from the hardware, as NCCL's LL128 protocol does.
 __device__ inline void store_word(Word* to, const Word& word) {
   std::uint64_t half[2];
   memcpy(half, &word, sizeof word);

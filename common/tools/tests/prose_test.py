@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 GLOSSARY = "chapters/README.md"
-MOST_TERMS = 64
+MOST_TERMS = 68
 
 # At most so many words, as wc counts them, tables between markers left out. A reason is an expected failure: whoever
 # shortens the page takes it away.
