@@ -1,6 +1,7 @@
 #include "common/harness/split_run.h"
 
 #include <algorithm>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 
@@ -66,7 +67,9 @@ SplitRun::SplitRun(const Chapter& chapter, const Tensors& tensors)
       split_(chapter.split),
       gpus_(tensors.problem().gpus, slots_of(tensors.problem(), chapter.split)),
       of_gpu_(tensors.problem().gpus) {
+  std::mutex one_at_a_time;  // the SIMT machine's list of buffers has no lock
   gpus_.each([&](int gpu) {
+    const std::lock_guard lock(one_at_a_time);
     OfGpu& own = of_gpu_[gpu];
     const Problem part = problem_of_gpu(tensors.problem(), split_, gpu);
     for (const Tensor& tensor : tensors.all()) {
