@@ -18,7 +18,7 @@ int gpu_count();
 /// How many a program uses unless it is told: all, or two of the SIMT machine.
 int usual_gpus();
 
-/// "GPUs 0 to 1: NVIDIA H200, linked by NVLink".
+/// "GPUs 0 to 1: NVIDIA H200, linked by NVLink"; of two or more.
 std::string describe_gpus(int count);
 
 /// GPUs 0 to count - 1, with windows through which their kernels reach each other.

@@ -1,5 +1,4 @@
 // The CPU backend's GPUs: those of the SIMT machine.
-#include <chrono>
 #include <cstring>
 #include <stdexcept>
 
@@ -14,9 +13,7 @@ namespace lnc {
 int gpu_count() { return simt::kMaxGpus; }
 int usual_gpus() { return 2; }
 
-std::string describe_gpus(int count) {
-  return std::to_string(count) + (count == 1 ? " GPU" : " GPUs") + " of the SIMT machine";
-}
+std::string describe_gpus(int count) { return std::to_string(count) + " GPUs of the SIMT machine"; }
 
 struct Gpus::State {
   struct Gpu {
@@ -65,13 +62,9 @@ void Gpus::synchronize() const {}  // a launch returns only after its last block
 std::vector<double> Gpus::time(const std::function<void(int gpu)>& work,
                                const std::vector<int>& flushes) const {
   std::vector<double> samples;
-  for (std::size_t i = 0; i < flushes.size(); ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    each(work);
-    const std::chrono::duration<double, std::micro> elapsed =
-        std::chrono::steady_clock::now() - start;
-    samples.push_back(elapsed.count());
-  }
+  std::size_t turn = 0;
+  for (const Sample& sample : time_launches({[&] { each(work); }}, flushes, turn, Host::Hidden))
+    samples.push_back(sample.us);
   return samples;
 }
 

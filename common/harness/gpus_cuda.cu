@@ -33,7 +33,6 @@ std::string describe_gpus(int count) {
   cudaDeviceProp properties{};
   check_cuda(cudaGetDeviceProperties(&properties, 0), "asking for the device's properties");
   const std::string name = properties.name;
-  if (count == 1) return "GPU 0: " + name;
   bool nvlink = true;  // NVLink has atomics on another GPU's memory, PCI Express has none
   for (int from = 0; from < count; ++from)
     for (int to = 0; to < count; ++to) {

@@ -1,6 +1,5 @@
 #include "common/harness/split_run.h"
 
-#include <algorithm>
 #include <mutex>
 #include <stdexcept>
 #include <string>
@@ -126,16 +125,11 @@ void SplitRun::collect() const {
 }
 
 Timing SplitRun::time(const Sampling& sampling) const {
-  constexpr int kEmulated = 5;
-  Sampling enough = sampling;
-  if (device().emulated) enough.samples = std::min(sampling.samples, kEmulated);
   FlushSchedule schedule;
   const auto take = [&](int count) {
     return gpus_.time([&](int gpu) { of_gpu_[gpu].launch(); }, schedule.draw(count, sampling.cold));
   };
-  Timing timing = sample(take, enough);
-  if (const auto clock = measure_cycle_clock()) timing.cycles = clock->cycles(timing.median_us);
-  return timing;
+  return time_samples(take, sampling);
 }
 
 }  // namespace lnc

@@ -104,14 +104,18 @@ Timing sample(const TakeSamples& take, const Sampling& sampling) {
   };
 }
 
-Timing time_launches(const std::vector<Launch>& launches, const Sampling& sampling) {
+Timing time_samples(const TakeSamples& take, const Sampling& sampling) {
   constexpr int kEmulated = 5;
   Sampling enough = sampling;
   if (device().emulated) enough.samples = std::min(sampling.samples, kEmulated);
-  Sampler sampler(launches, sampling.cold);
-  Timing timing = sample([&](int count) { return sampler.take(count); }, enough);
+  Timing timing = sample(take, enough);
   if (const auto clock = measure_cycle_clock()) timing.cycles = clock->cycles(timing.median_us);
   return timing;
+}
+
+Timing time_launches(const std::vector<Launch>& launches, const Sampling& sampling) {
+  Sampler sampler(launches, sampling.cold);
+  return time_samples([&](int count) { return sampler.take(count); }, sampling);
 }
 
 std::optional<double> roof_us(Direction direction, std::int64_t bytes, bool cold) {

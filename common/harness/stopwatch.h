@@ -118,8 +118,11 @@ Timing sample(const TakeSamples& take, const Sampling& sampling);
 /// than 160 samples are never stable.
 bool stable(const std::vector<double>& samples);
 
-/// Times launches in turn; warm them up first. On an emulated device it takes only a few samples,
-/// since they say nothing about a GPU.
+/// Samples as sample() does, and sets Timing::cycles. On an emulated device it takes only a few
+/// samples, since they say nothing about a GPU.
+Timing time_samples(const TakeSamples& take, const Sampling& sampling);
+
+/// The same for launches in turn; warm them up first.
 Timing time_launches(const std::vector<Launch>& launches, const Sampling& sampling);
 
 /// Microseconds that the device needs to stream tensors of `bytes` each: for backward a triad (two

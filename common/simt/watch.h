@@ -178,7 +178,7 @@ class Watch {
   virtual void ends([[maybe_unused]] const Launch& launch) {}
   /// run_on_gpus begins, or ends: what the host did before is over, on all GPUs.
   virtual void gpus_meet() {}
-  /// Whether blocks must run one after another, in their order. Those of several GPUs take turns.
+  /// Whether blocks must run one after another, in their order; blocks of several GPUs take turns.
   virtual bool one_at_a_time() const { return false; }
 };
 

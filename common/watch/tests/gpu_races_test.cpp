@@ -98,7 +98,7 @@ TEST_CASE("messages in two slots that are polled until their epoch are silent") 
   });
 }
 
-TEST_CASE("a word whose epoch is not checked is found, whoever came first") {
+TEST_CASE("a word whose epoch is not checked is found, whichever GPU came first") {
   under_each_schedule([] {
     const Json race = the_race(races(2, [](int gpu, const Memory& memory) {
       launch(kernels::exchange, {3, 32}, memory.window(), gpu, 1u, memory.own(gpu),
@@ -226,7 +226,7 @@ TEST_CASE("a finding between GPUs names both, and the place in the window") {
   CHECK(has(race["where"]["element"], "] of GPU 0"));
 }
 
-TEST_CASE("a peer's memory that nobody waits for, or another GPU's word, is a race") {
+TEST_CASE("a peer's memory for which no thread waits, or another GPU's word, is a race") {
   under_each_schedule([] {
     the_race(races_of_publish(kernels::Part::NoWait));
     the_race(races_of_publish(kernels::Part::WrongSender));
